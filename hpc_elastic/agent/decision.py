@@ -1,0 +1,107 @@
+"""What an agent does next, given what it knows. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from hpc_elastic.rendezvous.journal import Cause, Epoch, Then
+from hpc_elastic.rendezvous.state import RunState
+
+
+class Group(Enum):
+    """The workers of this node."""
+
+    RUNNING = auto()
+    STOPPING = auto()  # told to end; not all are gone
+    STOPPED = auto()  # gone because they were asked to
+    SUCCEEDED = auto()
+    FAILED = auto()  # one has failed; others may still run
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no worker is left."""
+        return self in (Group.STOPPED, Group.SUCCEEDED)
+
+
+class Facts(NamedTuple):
+    """Everything the decision rests on."""
+
+    state: RunState
+    epoch: Epoch  # this agent's
+    round: int  # the round this agent's workers are in
+    group: Group
+    max_restarts: int
+    lost: tuple[str, ...] = ()  # members that have vanished
+    everyone_stopped: bool = False  # all live members' workers are gone
+    everyone_succeeded: bool = False
+    waited_for_others: bool = False  # the exit barrier's time is up
+
+
+class Action(Enum):
+    """What to do now."""
+
+    WAIT = auto()
+    STOP_WORKERS = auto()  # end them: their round is over
+    REPORT_CRASH = auto()
+    REPORT_LOSS = auto()
+    GIVE_UP = auto()  # the restart budget is spent: end the run as failed
+    DRAIN = auto()  # go on with the agreed stop
+    REPORT_DONE = auto()
+    REPORT_DRAINED = auto()
+    REPORT_PAUSED = auto()
+    REJOIN = auto()
+    LEAVE = auto()
+    STAND_DOWN = auto()  # a newer start of the run exists
+
+
+def decide(facts: Facts) -> Action:
+    """Choose the next step of an agent that is or was in a round."""
+    state, group = facts.state, facts.group
+    if group is Group.STOPPING:
+        return Action.WAIT
+    if state.epoch > facts.epoch:
+        return Action.STAND_DOWN if group.is_gone else Action.STOP_WORKERS
+    if state.ending is not None or state.drained is not None:
+        return Action.LEAVE if group.is_gone else Action.STOP_WORKERS
+    if state.running is None or state.running.number != facts.round:
+        return _after_the_round(facts)
+    return _in_the_round(facts)
+
+
+def _after_the_round(facts: Facts) -> Action:
+    if not facts.group.is_gone:
+        return Action.STOP_WORKERS
+    if budget_spent(facts.state, facts.max_restarts):
+        return Action.GIVE_UP
+    if facts.state.leaving:
+        return _once(facts.everyone_stopped or facts.waited_for_others, Action.REPORT_DRAINED)
+    return Action.REJOIN
+
+
+def _in_the_round(facts: Facts) -> Action:
+    drain = facts.state.drain
+    if facts.group is Group.FAILED:
+        return Action.REPORT_CRASH
+    if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
+        return Action.REPORT_DONE
+    if drain is None or drain.then is Then.REJOIN:
+        if facts.lost:
+            return Action.REPORT_LOSS
+    if drain is None:
+        timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
+        return _once(timed_out, Action.LEAVE)
+    if not facts.group.is_gone:
+        return Action.DRAIN
+    report = Action.REPORT_DRAINED if drain.then is Then.LEAVE else Action.REPORT_PAUSED
+    return _once(facts.everyone_stopped or facts.waited_for_others, report)
+
+
+def _once(condition: bool, action: Action) -> Action:
+    return action if condition else Action.WAIT
+
+
+def budget_spent(state: RunState, max_restarts: int) -> bool:
+    """Tell whether the newest round ended by a crash that the budget does not cover."""
+    crashed = state.ended is not None and state.ended.cause is Cause.CRASH
+    return crashed and state.crashes > max_restarts

@@ -1,0 +1,118 @@
+"""Every error hpc_elastic raises on purpose.
+
+    HpcElasticError
+    ├── InputError                what the user gave is wrong; raised before anything is queued
+    │   └── RunDirError           the run directory cannot be used
+    ├── StoreError                the shared directory did not do what was asked
+    │   └── StoreTimeoutError
+    ├── RendezvousError
+    │   ├── RendezvousClosedError
+    │   ├── RendezvousTimeoutError
+    │   ├── RendezvousConnectionError
+    │   ├── RendezvousStateError
+    │   └── RendezvousGracefulExitError
+    └── SlurmError
+        ├── SlurmNotFoundError    no Slurm command on PATH
+        └── SlurmCommandError     a Slurm command failed; carries Slurm's own words
+"""
+
+from __future__ import annotations
+
+
+class HpcElasticError(Exception):
+    """Base of all errors of this package."""
+
+
+class InputError(HpcElasticError):
+    """A value given by the user cannot be used.
+
+    Args:
+        message: what is wrong, naming the thing and the value.
+        where: the place, for example ``job.toml:7`` or ``--nodes``.
+        fix: what to do instead, as a sentence.
+    """
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where, fix)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class RunDirError(InputError):
+    """The run directory is missing, foreign, not writable or holds another run."""
+
+
+class StoreError(HpcElasticError):
+    """An operation on the shared directory failed."""
+
+
+class StoreTimeoutError(StoreError):
+    """A wait on the shared directory ended before what was waited for came."""
+
+
+class RendezvousError(HpcElasticError):
+    """Base of the rendezvous errors (names as in torch.distributed.elastic)."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The run has ended; nobody can join it any more."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """Too few nodes appeared before the join deadline."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The shared directory could not be reached."""
+
+
+class RendezvousStateError(RendezvousError):
+    """A record of the run is damaged or was written by an unknown version."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This node is not needed in the next round and may leave without failure."""
+
+
+class SlurmError(HpcElasticError):
+    """Base of the errors that have to do with Slurm."""
+
+
+class SlurmNotFoundError(SlurmError):
+    """A Slurm command is not on PATH."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(command)
+        self.command = command
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.command}' is not on PATH, so this machine cannot talk to Slurm\n"
+            "  fix: run on a login node of the cluster (module load slurm on some sites), "
+            "or try the job here without Slurm: hpc-elastic submit --local N ..."
+        )
+
+
+class SlurmCommandError(SlurmError):
+    """A Slurm command exited with an error.
+
+    Args:
+        argv: the command as it was run.
+        exit_code: its exit code.
+        stderr: what it printed, unchanged.
+    """
+
+    def __init__(self, argv: tuple[str, ...], exit_code: int, stderr: str) -> None:
+        super().__init__(argv, exit_code, stderr)
+        self.argv = argv
+        self.exit_code = exit_code
+        self.stderr = stderr
+
+    def __str__(self) -> str:
+        words = self.stderr.strip() or "(it printed nothing)"
+        return f"{self.argv[0]} failed with exit code {self.exit_code}; Slurm says:\n{words}"

@@ -1,0 +1,35 @@
+"""Small names shared by all parts: exit codes and environment variables."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the agent and of ``hpc-elastic finish``.
+
+    A run that fails for its workers ends with the worker's own exit code (128 + n for signal n).
+    `srun` returns the highest code of its tasks, so the order is the precedence.
+    """
+
+    OK = 0
+    USAGE = 2
+    REQUEUE = 75  # drained; the batch script decides about a requeue (EX_TEMPFAIL)
+    FAILED = 76  # the run failed for a reason that is not a worker's exit code
+    FENCED = 77  # a newer start of this run exists; this agent stood down
+    RELAUNCH = 80  # only `finish`: start the step again on what is left
+
+
+class Env:
+    """Environment variables that hpc_elastic reads or sets."""
+
+    RUN_DIR = "HPC_ELASTIC_RUN_DIR"
+    RUN_ID = "HPC_ELASTIC_RUN_ID"
+    SUBMISSION = "HPC_ELASTIC_SUBMISSION"  # how often the run was submitted before
+    RELAUNCH = "HPC_ELASTIC_RELAUNCH"  # how often srun was started again in this job start
+    ROUND = "HPC_ELASTIC_ROUND"
+    NODE = "HPC_ELASTIC_NODE"
+    CHANNEL = "HPC_ELASTIC_CHANNEL"
+    CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
+    STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"
+    ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

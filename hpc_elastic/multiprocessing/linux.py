@@ -1,0 +1,59 @@
+"""The few Linux calls that Python's os module does not have."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
+    zero = ctypes.c_ulong(0)
+    if _LIBC.prctl(ctypes.c_int(option), value, zero, zero, zero) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def die_with_parent(parent: int) -> bool:
+    """Have the kernel SIGKILL this process when the thread that forked it ends.
+
+    Args:
+        parent: the pid of the process that forked this one.
+
+    Returns:
+        False when the parent is gone already, so that the signal would never come.
+    """
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    return os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends (child subreaper)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def set_process_name(name: str) -> None:
+    """Set the short name that ``ps -o comm`` shows (15 bytes)."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a file descriptor that becomes readable when a process ends.
+
+    Returns:
+        None when the process is gone or the kernel (before 5.3) has no such thing.
+    """
+    opener = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return None
+    try:
+        return int(opener(pid))
+    except OSError:
+        return None

@@ -1,0 +1,253 @@
+"""Start one child process that cannot outlive this one, and see how it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Final, NamedTuple, NoReturn
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd
+
+UNKNOWN_EXIT_CODE: Final = 255
+"""Reported when somebody else has taken the exit status (SIGCHLD ignored, a foreign wait)."""
+
+_START_FAILED: Final = 127
+_FIXES: Final = {
+    errno.ENOENT: "check the spelling, give the full path, or load the module or environment that has it",
+    errno.EACCES: "make it executable (chmod +x), or start it with its interpreter: python script.py",
+    errno.ENOEXEC: "add a first line such as #!/bin/sh, or start it with its interpreter",
+    errno.ENOTDIR: "a part of the path is a file; check the path",
+    errno.EAGAIN: "this node's limit of processes is reached (ulimit -u); start fewer workers",
+    errno.ENOMEM: "this node has no memory left; start fewer workers or ask for more memory",
+    errno.E2BIG: "the arguments and the environment are too long; pass long values in a file",
+}
+
+
+class WorkerStartError(InputError):
+    """A worker could not be started; the message names the binary and the reason."""
+
+
+class ProcessSpec(NamedTuple):
+    """What to start.
+
+    stdout and stderr are files to append to; None leaves this process's own stream.
+    cwd None is the present directory. Signals in `ignore_signals` start ignored, all others
+    with their default action.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    stdout: str | None = None
+    stderr: str | None = None
+    cwd: str | None = None
+    ignore_signals: tuple[int, ...] = ()
+
+
+class Process:
+    """One started child, leader of its own session and process group.
+
+    It stays a zombie until `reap`, so that its pid cannot come to mean another process.
+    """
+
+    def __init__(self, spec: ProcessSpec, pid: int, starting: int) -> None:
+        self.spec = spec
+        self.pid = pid
+        self.pidfd = open_pidfd(pid)
+        self.exit_code: int | None = None
+        self._starting = starting  # pipe: end of file = the program runs, bytes = errno of the failure
+
+    def confirm_started(self, wait_s: float) -> None:
+        """Wait until the program runs in the child.
+
+        A start that takes longer (a stalled file system) goes on; its failure then is exit code 127.
+
+        Args:
+            wait_s: the longest wait [s].
+
+        Raises:
+            WorkerStartError: the program cannot be run.
+        """
+        if self._starting < 0:
+            return
+        poller = select.poll()
+        poller.register(self._starting, select.POLLIN)
+        report = os.read(self._starting, 64) if poller.poll(wait_s * 1000) else b""
+        os.close(self._starting)
+        self._starting = -1
+        if report:
+            step, _, number = report.decode().partition(" ")
+            self.reap()
+            raise start_error(self.spec, int(number), step)
+
+    def poll(self) -> int | None:
+        """Return the exit code (-n for signal n), None while it runs; never blocks, never reaps."""
+        if self.exit_code is None:
+            self.exit_code = self._wait(os.WNOHANG | os.WNOWAIT)
+            if self.exit_code is not None:
+                self._close_pidfd()
+        return self.exit_code
+
+    def reap(self) -> None:
+        """Give the pid back; blocks when the process still runs. A second call is harmless."""
+        code = self._wait(0)
+        self.exit_code = code if self.exit_code is None else self.exit_code
+        self._close_pidfd()
+        if self._starting >= 0:
+            os.close(self._starting)
+            self._starting = -1
+
+    def signal_group(self, sig: int) -> None:
+        """Send a signal to the process and all of its group that is left; never raises."""
+        try:
+            os.killpg(self.pid, sig)
+        except ProcessLookupError:
+            if self.exit_code is None:  # forked, but not yet leader of its group
+                self._signal(sig)
+        except PermissionError:  # the group has only members of another user
+            pass
+
+    def _signal(self, sig: int) -> None:
+        try:
+            os.kill(self.pid, sig)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def _wait(self, flags: int) -> int | None:
+        try:
+            status = os.waitid(os.P_PID, self.pid, os.WEXITED | flags)
+        except ChildProcessError:
+            return UNKNOWN_EXIT_CODE
+        if status is None:
+            return None
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    def _close_pidfd(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def start_error(spec: ProcessSpec, number: int, step: str) -> WorkerStartError:
+    """Return the error that says in words why a program could not be started."""
+    words = os.strerror(number)
+    if step == "cwd":
+        return WorkerStartError(f"cannot change to the directory {spec.cwd!r}: {words}", where="worker")
+    fix = _FIXES.get(number, "run it by hand on this node to see what is wrong")
+    return WorkerStartError(f"cannot start {spec.argv[0]!r}: {words}", where="worker", fix=fix)
+
+
+def spawn(spec: ProcessSpec) -> Process:
+    """Start a child in its own session, which the kernel kills when this thread ends.
+
+    Returns at once; `Process.confirm_started` tells whether the program could be run.
+
+    Raises:
+        WorkerStartError: a log file cannot be opened, or no process can be made.
+    """
+    stdio = _open_stdio(spec)
+    started, starting = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(spec, stdio, starting, parent)
+    except OSError as error:
+        os.close(started)
+        raise start_error(spec, error.errno or 0, "fork") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        os.close(starting)
+        for fd in stdio:
+            os.close(fd)
+    return Process(spec, pid, started)
+
+
+def _open_stdio(spec: ProcessSpec) -> list[int]:
+    """Return new descriptors for the child's stdin, stdout and stderr."""
+    fds: list[int] = []
+    try:
+        fds.append(os.dup(0) if _is_terminal(0) else os.open(os.devnull, os.O_RDONLY))
+        for own, path in ((1, spec.stdout), (2, spec.stderr)):
+            if path is not None:
+                fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
+            else:
+                fds.append(_dup_or_null(own))
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        raise WorkerStartError(
+            f"cannot open the log file {error.filename!r}: {error.strerror}",
+            where="worker",
+            fix="choose a log directory that this node can write to",
+        ) from error
+    return fds
+
+
+def _is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def _dup_or_null(fd: int) -> int:
+    try:
+        return os.dup(fd)
+    except OSError:  # this process was started without it
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> NoReturn:
+    """Turn the forked child into the program; all signals are blocked on entry."""
+    step = "exec"
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        if not die_with_parent(parent):
+            os._exit(_START_FAILED)
+        high = [os.dup(fd) if fd <= 2 else fd for fd in stdio]
+        for target, fd in enumerate(high):
+            os.dup2(fd, target)
+        _close_other_fds(starting)
+        if spec.cwd is not None:
+            step = "cwd"
+            os.chdir(spec.cwd)
+            step = "exec"
+        reset_signals(spec.ignore_signals)
+        os.execvpe(spec.argv[0], spec.argv, spec.env)
+    except OSError as error:
+        os.write(starting, f"{step} {error.errno or 0}".encode())
+        os.write(2, f"hpc_elastic: {start_error(spec, error.errno or 0, step)}\n".encode())
+    except BaseException as error:
+        os.write(starting, f"exec {errno.EINVAL}".encode())
+        os.write(2, f"hpc_elastic: cannot start {spec.argv[0]!r}: {error!r}\n".encode())
+    finally:
+        os._exit(_START_FAILED)
+
+
+def _close_other_fds(keep: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd != keep:
+            try:
+                os.close(fd)
+            except OSError:  # the listing's own descriptor
+                pass
+
+
+def reset_signals(ignored: tuple[int, ...]) -> None:
+    """Set every signal to its default action but the ignored ones, then unblock all."""
+    for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(sig, signal.SIG_IGN if sig in ignored else signal.SIG_DFL)
+        except (OSError, ValueError):  # reserved by the C library
+            pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -1,0 +1,115 @@
+"""What /proc tells about processes: parents, sessions, and the mark in their environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, NamedTuple
+
+MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
+"""Environment variable that every worker and its descendants carry: marks, the newest last, joined by commas."""
+
+
+class ProcessStat(NamedTuple):
+    """One line of ``/proc/<pid>/stat``, the part that matters here."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+
+    @property
+    def is_dead(self) -> bool:
+        """True for a zombie: it runs no more, only its exit status is left."""
+        return self.state in "ZX"
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        chunks = []
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_stat(line: bytes) -> ProcessStat:
+    """Return the facts of a stat line; the name may hold spaces and brackets."""
+    pid, _, rest = line.partition(b" (")
+    name, _, tail = rest.rpartition(b") ")
+    state, parent, group, session = tail.split(maxsplit=4)[:4]
+    return ProcessStat(
+        int(pid), name.decode(errors="replace"), state.decode(), int(parent), int(group), int(session)
+    )
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return the facts about a process, None when it is gone."""
+    line = _read(f"/proc/{pid}/stat")
+    return parse_stat(line) if line else None
+
+
+def all_processes() -> Iterator[ProcessStat]:
+    """Yield every process of this node that /proc shows."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+            yield stat
+
+
+def _children(pid: int) -> list[int] | None:
+    """Return the pids of a process's children; None when this kernel does not list them."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for task in tasks:
+        text = _read(f"/proc/{pid}/task/{task}/children")
+        if text is None:
+            return [] if read_stat(pid) is None else None
+        found.extend(int(word) for word in text.split())
+    return found
+
+
+def children(pid: int) -> list[ProcessStat]:
+    """Return the children of a process, zombies included."""
+    pids = _children(pid)
+    if pids is None:
+        return [stat for stat in all_processes() if stat.parent == pid]
+    return [stat for child in pids if (stat := read_stat(child)) is not None]
+
+
+def descendants(roots: Iterable[ProcessStat]) -> list[ProcessStat]:
+    """Return the given processes and everything below them, parents first."""
+    found = list(roots)
+    seen = {stat.pid for stat in found}
+    for stat in found:  # grows while it is read
+        if stat.is_dead:
+            continue
+        for child in children(stat.pid):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+    return found
+
+
+def is_marked(pid: int, markers: Collection[str]) -> bool:
+    """Return whether a process was started below the agent that set one of these marks.
+
+    Does not guarantee to find a process that cleared or overwrote its environment.
+    """
+    environ = _read(f"/proc/{pid}/environ") if markers else None
+    prefix = f"{MARKER_ENV}=".encode()
+    for entry in (environ or b"").split(b"\0"):
+        if entry.startswith(prefix):
+            return not set(entry[len(prefix) :].decode(errors="replace").split(",")).isdisjoint(markers)
+    return False

@@ -1,0 +1,120 @@
+"""Every file name of a run, in one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+
+
+class RunPaths:
+    """The files of one run below its run directory.
+
+    Args:
+        root: the run directory; made absolute, not created.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"RunPaths({self.root!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunPaths) and other.root == self.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def _at(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    @property
+    def name(self) -> str:
+        """The last part of the run directory."""
+        return PurePath(self.root).name
+
+    @property
+    def identity(self) -> str:
+        """``run.json``: format, run id, owner; created exclusively, once."""
+        return self._at("run.json")
+
+    @property
+    def job(self) -> str:
+        """``job.json``: the job spec as it was submitted."""
+        return self._at("job.json")
+
+    @property
+    def script(self) -> str:
+        """``job.sbatch``: the script that was submitted."""
+        return self._at("job.sbatch")
+
+    @property
+    def batch_log(self) -> str:
+        """The batch script's output, a Slurm file name pattern; appended over requeues."""
+        return self._at("slurm-%j.out")
+
+    @property
+    def submissions(self) -> str:
+        """One numbered record per submission."""
+        return self._at("submissions")
+
+    @property
+    def journal(self) -> str:
+        """The run's one log: numbered immutable records."""
+        return self._at("journal")
+
+    @property
+    def members(self) -> str:
+        """One empty file per agent; the facts are in its name."""
+        return self._at("members")
+
+    @property
+    def nodes(self) -> str:
+        """One JSON file per agent with what the name does not hold."""
+        return self._at("nodes")
+
+    @property
+    def steps(self) -> str:
+        """The steps at which nodes can stop, told in names when a stop is agreed on."""
+        return self._at("steps")
+
+    @property
+    def checkpoints(self) -> str:
+        """Durable checkpoint marks."""
+        return self._at("checkpoints")
+
+    @property
+    def lock(self) -> str:
+        """The file lock that keeps contenders from wasting work."""
+        return self._at("lock")
+
+    @property
+    def logs(self) -> str:
+        """Everything that agents and workers print."""
+        return self._at("logs")
+
+    @property
+    def agent_logs(self) -> str:
+        """One log per node, appended over requeues."""
+        return self._at("logs", "agents")
+
+    def agent_log(self, node: str) -> str:
+        """Return the log file of the agent on a node."""
+        return self._at("logs", "agents", f"{node}.log")
+
+    def attempt_logs(self, round_number: int) -> str:
+        """Return the log directory of all ranks of a round."""
+        return self._at("logs", f"attempt_{round_number}")
+
+    def directories(self) -> tuple[str, ...]:
+        """Return the directories that exist in every run directory."""
+        return (
+            self.submissions,
+            self.journal,
+            self.members,
+            self.nodes,
+            self.steps,
+            self.checkpoints,
+            self.logs,
+            self.agent_logs,
+        )

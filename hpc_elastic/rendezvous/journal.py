@@ -1,0 +1,226 @@
+"""The records of the run's journal, and their JSON form. Pure.
+
+The journal is the run's one log: immutable records, numbered for the life of the run, each created
+exclusively. Everything that nodes must agree on is a record; the state of the run is the fold of all
+of them (`hpc_elastic.rendezvous.state`). Format name and version stand in every record; unknown
+fields are ignored, an unknown version or kind is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import RendezvousStateError
+
+FORMAT = 1
+
+
+class Cause(str, Enum):
+    """Why a round ended or a drain was asked for."""
+
+    CRASH = "crash"  # a worker failed
+    NODE_LOSS = "node_loss"  # an agent vanished
+    MEMBERSHIP = "membership"  # a node wants to join
+    PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back
+    TIME_LIMIT = "time_limit"  # the warning signal before the limit
+    STOP = "stop"  # the user asked: hpc-elastic stop
+    INTERRUPT = "interrupt"  # Ctrl-C
+    JOIN_TIMEOUT = "join_timeout"  # too few nodes came
+    AGENT_ERROR = "agent_error"  # an agent could not go on
+
+
+class Then(str, Enum):
+    """What the nodes do after a drain."""
+
+    LEAVE = "leave"
+    REJOIN = "rejoin"
+
+
+class Decision(str, Enum):
+    """How a run ended, for good."""
+
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+
+class Epoch(NamedTuple):
+    """One start of the job: a higher one fences every agent of a lower one."""
+
+    submission: int
+    restart: int  # SLURM_RESTART_COUNT
+    relaunch: int  # srun started again in the same start of the script
+
+    def text(self) -> str:
+        """Return the form used in file names, for example ``0-1-0``."""
+        return f"{self.submission}-{self.restart}-{self.relaunch}"
+
+
+class Member(NamedTuple):
+    """One node of a round; its place in the round is its group rank."""
+
+    node_id: str  # unique per agent process
+    node: str  # the node's name for people and for Slurm
+    slots: int  # workers on this node
+    role: str = "default_role"
+
+
+class Checkpoint(NamedTuple):
+    """The durable checkpoint all ranks of a round resume from."""
+
+    step: int
+    path: str | None
+
+
+class EpochStarted(NamedTuple):
+    """The first agent of a job start announces it, with the nodes that are to come."""
+
+    epoch: Epoch
+    job_id: str
+    expected: tuple[str, ...]  # node names in Slurm's order; empty if unknown
+
+
+class RoundFormed(NamedTuple):
+    """The membership of a round: decided once, the same for everybody."""
+
+    number: int
+    epoch: Epoch
+    members: tuple[Member, ...]
+    master_addr: str
+    master_port: int
+    checkpoint: Checkpoint | None
+
+
+class RoundEnded(NamedTuple):
+    """The round is over; all members stop their workers."""
+
+    number: int
+    cause: Cause
+    nodes: tuple[str, ...]  # where it happened
+    failure: dict[str, Any] | None  # a FailureRecord as JSON, for a crash
+
+
+class DrainRequested(NamedTuple):
+    """Workers are to save and stop at one agreed step."""
+
+    cause: Cause
+    node: str
+    then: Then
+    detail: str  # for people: the signal, the user
+
+
+class StopAgreed(NamedTuple):
+    """All ranks of a round stop after this step."""
+
+    number: int
+    step: int
+
+
+class Drained(NamedTuple):
+    """Every worker of this job start has stopped; the nodes leave."""
+
+    epoch: Epoch
+    cause: Cause
+    step: int | None  # newest durable checkpoint, if workers mark them
+    detail: str
+
+
+class RunEnded(NamedTuple):
+    """The run is over for good."""
+
+    decision: Decision
+    exit_code: int
+    reason: str
+    failure: dict[str, Any] | None
+
+
+class Requeued(NamedTuple):
+    """The batch script handed the job back to Slurm."""
+
+    epoch: Epoch
+    cause: Cause
+
+
+Entry = (
+    EpochStarted
+    | RoundFormed
+    | RoundEnded
+    | DrainRequested
+    | StopAgreed
+    | Drained
+    | RunEnded
+    | Requeued
+)
+
+
+class Record(NamedTuple):
+    """An entry with its number, its writer and the writer's wall time (for display only)."""
+
+    number: int
+    at: float  # [s since the epoch]
+    by: str
+    entry: Entry
+
+
+_KINDS: dict[str, type] = {
+    "epoch": EpochStarted,
+    "round": RoundFormed,
+    "ended": RoundEnded,
+    "drain": DrainRequested,
+    "stop_at": StopAgreed,
+    "drained": Drained,
+    "ending": RunEnded,
+    "requeue": Requeued,
+}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+def _members(value: Any) -> tuple[Member, ...]:
+    return tuple(Member(*member) for member in value)
+
+
+_PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
+    "epoch": lambda value: Epoch(*value),
+    "members": _members,
+    "checkpoint": lambda value: None if value is None else Checkpoint(*value),
+    "cause": Cause,
+    "then": Then,
+    "decision": Decision,
+    "expected": tuple,
+    "nodes": tuple,
+}
+
+
+def encode(entry: Entry, *, at: float, by: str) -> bytes:
+    """Return the JSON form of a record; its number is its file name."""
+    kind = _KIND_OF[type(entry)]
+    data = {"format": FORMAT, "kind": kind, "at": round(at, 3), "by": by, **entry._asdict()}
+    return json.dumps(data, ensure_ascii=False).encode()
+
+
+def parse(number: int, data: bytes) -> Record:
+    """Return the record in `data`.
+
+    Raises:
+        RendezvousStateError: it is damaged or was written by an unknown version.
+    """
+    try:
+        fields = json.loads(data)
+        if fields["format"] != FORMAT:
+            raise RendezvousStateError(
+                f"journal record {number} has format {fields['format']}, this version reads {FORMAT}"
+            )
+        kind = _KINDS[fields["kind"]]
+        values = {name: fields[name] for name in kind._fields}  # type: ignore[attr-defined]
+        entry = kind(**{name: _PARSE_FIELD.get(name, _same)(value) for name, value in values.items()})
+        return Record(number, float(fields["at"]), str(fields["by"]), entry)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RendezvousStateError(f"journal record {number} is damaged: {error!r}") from error
+
+
+def _same(value: Any) -> Any:
+    return value

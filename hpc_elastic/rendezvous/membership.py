@@ -1,0 +1,150 @@
+"""One agent's own mark among the members, and its view of the others."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.rendezvous.journal import Epoch, Member
+from hpc_elastic.rendezvous.roster import MemberName, Phase, Roster, forgive, observe, parse_name
+from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.store.protocol import Store
+
+MEMBERS = "members"
+NODES = "nodes"
+STEPS = "steps"
+
+
+class NodeFacts(NamedTuple):
+    """What a node brings into a round."""
+
+    member: Member
+    host: str  # name of the machine, to tell whether two nodes share one
+    addr: str  # address under which workers on other nodes reach this one
+
+
+class Offer(NamedTuple):
+    """A node as its own file describes it; `port` is free on that node when it joins."""
+
+    member: Member
+    host: str
+    addr: str
+    port: int
+
+
+class Membership:
+    """Beats for this agent and watches the others.
+
+    Args:
+        store: where the run lives.
+        clock: this node's clock.
+        facts: what this node brings.
+        epoch: the start of the run this agent belongs to.
+        settings: heartbeat interval and lease.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, facts: NodeFacts, epoch: Epoch, settings: RendezvousSettings
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self.facts = facts
+        self.epoch = epoch
+        self.roster: Roster = {}
+        self._name: MemberName | None = None
+        self._beat_at = float("-inf")
+        self._looked_at = float("-inf")
+
+    @property
+    def node_id(self) -> str:
+        """This agent's id in the roster."""
+        return self.facts.member.node_id
+
+    def offer(self, port: int) -> None:
+        """Publish what this node brings into the next round."""
+        member = self.facts.member
+        offer = [list(member), self.facts.host, self.facts.addr, port]
+        self._store.put(NODES, f"{self.node_id}.json", json.dumps(offer).encode())
+
+    def read_offer(self, node_id: str) -> Offer | None:
+        """Return what another node brings, or None if it cannot be read yet."""
+        data = self._store.get(NODES, f"{node_id}.json")
+        if not data:
+            return None
+        member, host, addr, port = json.loads(data)
+        return Offer(Member(*member), host, addr, port)
+
+    def set_phase(self, phase: Phase, round_number: int) -> None:
+        """Tell what this agent is doing; counts as a heartbeat."""
+        old = self._name
+        counter = 0 if old is None else old.counter + 1
+        new = MemberName(self.node_id, self.epoch, phase, round_number, counter)
+        self._store.mark(MEMBERS, new.text(), instead_of=old.text() if old else None)
+        self._name = new
+        self._beat_at = self._clock.monotonic()
+
+    def ensure_phase(self, phase: Phase, round_number: int) -> None:
+        """Tell what this agent is doing unless that is what it told last."""
+        name = self._name
+        if name is None or (name.phase, name.round) != (phase, round_number):
+            self.set_phase(phase, round_number)
+
+    def beat_if_due(self) -> None:
+        """Advance this agent's counter once per heartbeat interval."""
+        name = self._name
+        due = self._beat_at + self._settings.heartbeat_interval
+        if name is not None and self._clock.monotonic() >= due:
+            self.set_phase(name.phase, name.round)
+
+    def look(self) -> Roster:
+        """List the members and return the roster.
+
+        An observer that could not look for most of a lease (it was stopped, or its own I/O stalled)
+        was blind: it starts all leases anew instead of passing verdicts.
+        """
+        before = self._clock.monotonic()
+        names = self._store.list(MEMBERS)
+        now = self._clock.monotonic()
+        half = self._settings.lease / 2
+        roster = observe(self.roster, names, self.epoch, now)
+        if now - before > half or self._was_away(before):
+            roster = forgive(roster, now)
+        self.roster = roster
+        self._looked_at = now
+        return roster
+
+    def _was_away(self, now: float) -> bool:
+        """Tell whether this agent itself has not beaten for most of a lease."""
+        return now - self._beat_at > self._settings.lease / 2 + self._settings.heartbeat_interval
+
+    @property
+    def looked_at(self) -> float:
+        """Monotonic time of the last look [s]."""
+        return self._looked_at
+
+    def next_beat_at(self) -> float:
+        """Return the monotonic time of the next heartbeat [s]."""
+        return self._beat_at + self._settings.heartbeat_interval
+
+    def remove_older(self) -> None:
+        """Take away the names that agents of earlier epochs have left behind."""
+        for text in self._store.list(MEMBERS):
+            name = parse_name(text)
+            if name is not None and name.epoch < self.epoch:
+                self._store.unmark(MEMBERS, text)
+
+    def tell_step(self, round_number: int, step: int) -> None:
+        """Tell the first step at which this node's ranks can all stop; -1 if none of them says."""
+        self._store.mark(STEPS, f"{round_number}+{self.node_id}+{step}")
+
+    def told_steps(self, round_number: int) -> dict[str, int]:
+        """Return the steps told for a round, by node id."""
+        told = {}
+        for name in self._store.list(STEPS):
+            number, _, rest = name.partition("+")
+            node_id, _, step = rest.rpartition("+")
+            if number == str(round_number):
+                told[node_id] = int(step)
+        return told

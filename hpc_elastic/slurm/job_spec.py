@@ -1,0 +1,153 @@
+"""The job spec: one description of a run, the same from the command line, TOML and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options, spec_input, spec_rules
+from hpc_elastic.slurm.values import NodeRange, parse_duration_s, parse_nodes, parse_time_limit_s, slurm_time_text
+
+OptionValue = str | int | float | bool
+Count = Annotated[int, Field(ge=1)]
+Budget = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(parse_duration_s)]
+Words = Annotated[tuple[str, ...], BeforeValidator(spec_input.words)]
+Lines = Annotated[tuple[str, ...], BeforeValidator(spec_input.lines)]
+Names = Annotated[tuple[str, ...], BeforeValidator(spec_input.names)]
+Text = Annotated[str, BeforeValidator(spec_input.one_line)]
+
+
+class JobSpec(BaseModel):
+    """What to run and what to run it on.
+
+    Durations are seconds or text with a unit (``90s``, ``2m``); `time` is minutes or text, as in Slurm.
+
+    Raises:
+        InputError: a field is unknown, cannot be read, or contradicts another one; `where` is its name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
+
+    command: Words = Field((), description="The worker's program and its arguments; a string is split as a shell would, without expanding.")
+    module: Text | None = Field(None, description="Python module to run as worker (python -m MODULE); the arguments come from command.")
+    python: Text | None = Field(None, description="Python interpreter of the agents and of module. Default: the one that submits.")
+    workers_per_node: Count | None = Field(None, description="Workers on each node. Default: the GPUs per node, else 1.")
+    container: Words = Field((), description="Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'.")
+
+    name: Text = Field("", description="Job name. Default: the name of the training script.")
+    partition: Text | None = Field(None, description="Partition.")
+    account: Text | None = Field(None, description="Account to charge.")
+    qos: Text | None = Field(None, description="Quality of service.")
+    time: Annotated[str | int | None, BeforeValidator(spec_input.time_limit)] = Field(
+        None, description="Time limit of one start: minutes, 4h, 1h30m, HH:MM:SS or D-HH:MM:SS."
+    )
+    nodes: Annotated[str | int, BeforeValidator(spec_input.nodes)] = Field(
+        "1", description="Nodes: N, or MIN:MAX for a run that may shrink and grow."
+    )
+    gpus_per_node: Annotated[str | int | None, BeforeValidator(spec_input.gpus)] = Field(
+        None, description="GPUs on each node: N or TYPE:N."
+    )
+    cpus_per_node: Count | None = Field(None, description="CPUs on each node, shared by its workers.")
+    cpus_per_task: Count | None = Field(None, description="As cpus_per_node: the one task on a node is its agent.")
+    mem: Text | None = Field(None, description="Memory on each node, e.g. 480G; 0 for all of it.")
+    mem_per_cpu: Text | None = Field(None, description="Memory for each CPU, e.g. 4G.")
+    constraint: Text | None = Field(None, description="Node features asked for.")
+    exclusive: bool = Field(False, description="Take whole nodes.")
+    reservation: Text | None = Field(None, description="Reservation.")
+    nodelist: Text | None = Field(None, description="Nodes that must be used, e.g. node[1-4].")
+    exclude: Text | None = Field(None, description="Nodes that must not be used.")
+    mail_type: Text | None = Field(None, description="When to send mail: BEGIN, END, FAIL, REQUEUE, ALL.")
+    mail_user: Text | None = Field(None, description="Who gets the mail.")
+    dependency: Text | None = Field(None, description="Jobs to wait for, e.g. afterok:1234.")
+    comment: Text | None = Field(None, description="Comment of the job; a token that names the submission is put before it.")
+    sbatch: dict[str, OptionValue] = Field(default_factory=dict, description="Any other sbatch option by its name; true for a flag.")
+
+    workdir: Text | None = Field(None, description="Directory the workers start in. Default: the current one.")
+    env: Annotated[dict[str, str], BeforeValidator(spec_input.variables)] = Field(
+        default_factory=dict, description="Environment variables of the workers."
+    )
+    inherit_env: bool = Field(True, description="Pass the environment of the submitting shell on to the job.")
+    modules: Names = Field((), description="Environment modules to load (module load ...).")
+    setup: Lines = Field((), description="Shell lines that run once per job start, on the first node, before the agents.")
+    run_dir: Text | None = Field(None, description="Run directory on a shared file system. Default: ./hpc_elastic_runs/NAME-DATE-ID.")
+    allow_local_run_dir: bool = Field(False, description="Accept a run directory that looks local to this machine.")
+
+    max_restarts: Budget = Field(3, description="How often workers are restarted after a failure of the job's own.")
+    max_requeues: Budget | None = Field(None, description="How often the job is requeued. Default: as 'hpc-elastic finish'.")
+    checkpoint_lead: Seconds | None = Field(None, description="Time that stopping and saving a checkpoint takes. Default: 2m, less in short jobs.")
+    warn_signal: Literal["USR1", "USR2"] = Field("USR2", description="Signal of the warning before the time limit (NCCL catches USR1).")
+    drain_signals: Names = Field(("TERM", "USR1", "USR2"), description="Signals that ask the agents to drain.")
+    join_timeout: Seconds | None = Field(None, description="How long a round waits for the minimum of nodes.")
+    last_call_timeout: Seconds | None = Field(None, description="How long a round with the minimum waits for more nodes.")
+    exit_barrier_timeout: Seconds | None = Field(None, description="How long agents wait for each other at the end.")
+    heartbeat_interval: Seconds | None = Field(None, description="Time between two signs of life of an agent.")
+    lease: Seconds | None = Field(None, description="Silence after which an agent counts as lost.")
+    stop_timeout: Seconds | None = Field(None, description="How long a drain may take. Default: checkpoint_lead.")
+    monitor_interval: Seconds | None = Field(None, description="Time between two looks at the workers.")
+    role: Text | None = Field(None, description="Role of the workers.")
+    redirects: Text = Field("3", description="Streams of workers that go to files: 0, 1, 2, 3, or LOCAL_RANK:N,... as torchrun.")
+    tee: Text | None = Field(None, description="Streams of workers that also go to the batch log, as torchrun.")
+    local_ranks_filter: Text | None = Field(None, description="Local ranks whose output is shown in the batch log.")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, data: object, build: Callable[[object], JobSpec]) -> JobSpec:
+        try:
+            spec = build(spec_input.fold_sbatch(data))
+        except ValidationError as error:
+            raise spec_input.explain(error, tuple(cls.model_fields)) from None
+        spec_rules.check(spec)
+        return spec
+
+    @property
+    def node_range(self) -> NodeRange:
+        """The least and the most nodes of the run."""
+        return parse_nodes(self.nodes)
+
+    @property
+    def time_limit_s(self) -> int | None:
+        """The time limit [s]; None if there is none or the partition decides."""
+        return None if self.time is None else parse_time_limit_s(self.time)
+
+    @property
+    def cpus(self) -> int | None:
+        """The CPUs on each node, None if not asked for."""
+        return self.cpus_per_node or self.cpus_per_task
+
+    @property
+    def gpus(self) -> int | None:
+        """The GPUs on each node, None if not asked for by `gpus_per_node`."""
+        return None if self.gpus_per_node is None else int(str(self.gpus_per_node).rpartition(":")[2])
+
+    def header_options(self) -> list[tuple[str, OptionValue | None]]:
+        """Return the sbatch options the user asked for, named fields first, in a fixed order."""
+        named: dict[str, OptionValue | None] = {
+            "job-name": self.name or None,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "time": None if self.time is None else slurm_time_text(self.time_limit_s),
+            "nodes": self.node_range.slurm_text,
+            "gpus-per-node": self.gpus_per_node,
+            "cpus-per-task": self.cpus,
+            "mem": self.mem,
+            "mem-per-cpu": self.mem_per_cpu,
+            "constraint": self.constraint,
+            "exclusive": True if self.exclusive else None,
+            "reservation": self.reservation,
+            "nodelist": self.nodelist,
+            "exclude": self.exclude,
+            "mail-type": self.mail_type,
+            "mail-user": self.mail_user,
+            "dependency": self.dependency,
+        }
+        given = [(name, value) for name, value in named.items() if value is not None]
+        return given + [(name, value) for name, value in self.sbatch.items() if value is not False]
+
+    def option_names(self) -> tuple[str, ...]:
+        """Return the long names of the options given in `sbatch`."""
+        return tuple(options.option_name(name) for name in self.sbatch)

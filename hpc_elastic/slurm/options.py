@@ -1,0 +1,211 @@
+"""The options of sbatch: which exist, which take a value, which this package must set itself. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+
+from hpc_elastic.errors import InputError
+
+FLAGS = frozenset(
+    "contiguous hold ignore-pbs overcommit oversubscribe quiet reboot spread-job stepmgr use-min-nodes verbose "
+    "consolidate-segments spread-segments".split()
+)
+MAY_HAVE_VALUE = frozenset("exclusive get-user-env nice propagate resv-ports".split())
+WITH_VALUE = frozenset(
+    "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container "
+    "container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency "
+    "distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node "
+    "gpus-per-socket gpus-per-task gres gres-flags hint input job-name licenses mail-type mail-user mcs-label mem "
+    "mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu "
+    "ntasks-per-node ntasks-per-socket oom-kill-step open-mode output partition power prefer priority profile qos "
+    "reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp "
+    "tres-bind tres-per-task uid wckey wrap".split()
+)
+OTHER_FLAGS = frozenset("no-kill no-requeue parsable requeue test-only wait help usage version".split())
+BUILT_IN = FLAGS | MAY_HAVE_VALUE | WITH_VALUE | OTHER_FLAGS
+
+SHORT = {
+    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task", "C": "constraint",
+    "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus", "H": "hold", "i": "input",
+    "J": "job-name", "k": "no-kill", "L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks",
+    "N": "nodes", "o": "output", "O": "overcommit", "p": "partition", "q": "qos", "Q": "quiet", "s": "oversubscribe",
+    "S": "core-spec", "t": "time", "v": "verbose", "w": "nodelist", "W": "wait", "x": "exclude",
+}  # fmt: skip
+
+# sbatch option -> field of the job spec that means the same
+FIELDS = {
+    "job-name": "name",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "nodes": "nodes",
+    "gpus-per-node": "gpus_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "mem": "mem",
+    "mem-per-cpu": "mem_per_cpu",
+    "constraint": "constraint",
+    "exclusive": "exclusive",
+    "reservation": "reservation",
+    "nodelist": "nodelist",
+    "exclude": "exclude",
+    "mail-type": "mail_type",
+    "mail-user": "mail_user",
+    "dependency": "dependency",
+    "comment": "comment",
+    "chdir": "workdir",
+}
+
+_ONE_AGENT = "Slurm starts exactly one agent per node, and the agent starts the workers"
+_RESTARTS = "a run goes on over requeues, so the batch script sets it itself"
+_WORKERS = "set workers_per_node (default: the GPUs per node)"
+_LOGS = "read the logs with 'hpc-elastic logs RUN_DIR'; the batch log is RUN_DIR/slurm-<job id>.out"
+_ENV = "give variables in env (the rest of your environment is passed on unless inherit_env is false)"
+_NOT_A_JOB = "it does not describe the job"
+
+# sbatch option -> (why it cannot be given, what to do instead)
+OWNED = {
+    "requeue": (_RESTARTS, "leave it out; limit the requeues with max_requeues"),
+    "no-requeue": (_RESTARTS, "set max_requeues = 0 for a run that must never be requeued"),
+    "no-kill": ("survivors of a lost node must go on, so the batch script sets it itself", "leave it out"),
+    "open-mode": (_RESTARTS, "leave it out; logs are always appended to"),
+    "signal": ("the warning before the time limit starts the drain", "set checkpoint_lead (and warn_signal)"),
+    "output": ("logs live in the run directory", _LOGS),
+    "error": ("logs live in the run directory", _LOGS),
+    "input": ("agents have no standard input", "read a file in the training script"),
+    "ntasks": (_ONE_AGENT, _WORKERS),
+    "ntasks-per-node": (f"{_ONE_AGENT}; it would also turn a node range into its minimum", _WORKERS),
+    "ntasks-per-core": (_ONE_AGENT, _WORKERS),
+    "ntasks-per-socket": (_ONE_AGENT, _WORKERS),
+    "ntasks-per-gpu": (_ONE_AGENT, _WORKERS),
+    "gpus-per-task": (f"{_ONE_AGENT}, so one task would hold the GPUs of one worker", "set gpus_per_node"),
+    "tres-per-task": (_ONE_AGENT, "set gpus_per_node and cpus_per_node"),
+    "gpus-per-socket": (_ONE_AGENT, "set gpus_per_node"),
+    "export": ("sbatch splits its value at commas", _ENV),
+    "export-file": ("the environment is written into the job script", _ENV),
+    "array": ("one run is one job", "submit once per run, each with its own run_dir"),
+    "wrap": ("the job script is generated", "give the command after --"),
+    "parsable": (_NOT_A_JOB, "leave it out"),
+    "test-only": (_NOT_A_JOB, "use --dry-run"),
+    "wait": (_NOT_A_JOB, "follow the run with 'hpc-elastic logs -f RUN_DIR'"),
+    "quiet": (_NOT_A_JOB, "leave it out"),
+    "verbose": (_NOT_A_JOB, "leave it out"),
+    "help": (_NOT_A_JOB, "run sbatch --help"),
+    "usage": (_NOT_A_JOB, "run sbatch --usage"),
+    "version": (_NOT_A_JOB, "run sbatch --version"),
+}
+
+# each pair asks for the same thing in two ways
+_CONTRADICTIONS = (
+    ("mem", "mem-per-cpu"),
+    ("mem", "mem-per-gpu"),
+    ("mem-per-cpu", "mem-per-gpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+    ("exclusive", "oversubscribe"),
+    ("gpus-per-node", "gpus"),
+    ("nodelist", "nodefile"),
+)
+
+
+def parse_help(text: str) -> frozenset[str]:
+    """Return the long names of all options in the output of ``sbatch --help``."""
+    return frozenset(re.findall(r"^\s+(?:-\w,?\s+)?--([a-z][a-z0-9-]*)", text, re.MULTILINE))
+
+
+def option_name(key: str) -> str:
+    """Return the long sbatch name of an option as people write it (``-p``, ``mem_per_cpu``)."""
+    name = key.strip().lstrip("-")
+    return SHORT.get(name, name.replace("_", "-"))
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'a' or 'b'?`` for the known words like this one, or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(match) for match in found)}?" if found else ""
+
+
+def check_known(names: Collection[str], known: Collection[str] | None) -> None:
+    """Refuse options that sbatch does not have.
+
+    Args:
+        names: long names.
+        known: the options of the installed Slurm; None where there is none to ask.
+
+    Raises:
+        InputError: one of them does not exist.
+    """
+    source = "sbatch --help of this machine" if known else "the options of Slurm 22.05 to 25.05; there is no sbatch here to ask"
+    for name in names:
+        if name not in (known or BUILT_IN):
+            fix = near(name, known or BUILT_IN) or "look it up with sbatch --help"
+            raise InputError(f"sbatch has no option --{name} (asked: {source})", where=f"sbatch.{name}", fix=fix)
+
+
+def check_owned(names: Iterable[str]) -> None:
+    """Refuse options that the protocol of a run must set itself.
+
+    Raises:
+        InputError: one of them was given.
+    """
+    for name in names:
+        if name in OWNED:
+            why, instead = OWNED[name]
+            raise InputError(f"the sbatch option --{name} cannot be given: {why}", where=f"sbatch.{name}", fix=instead)
+
+
+def check_contradictions(given: dict[str, str]) -> None:
+    """Refuse options that ask for the same thing in two ways.
+
+    Args:
+        given: long sbatch name -> the key the user wrote.
+
+    Raises:
+        InputError: two of them contradict each other.
+    """
+    for first, second in _CONTRADICTIONS:
+        if first in given and second in given:
+            raise InputError(
+                f"{given[first]} and {given[second]} contradict each other: Slurm takes only one of them",
+                where=given[second],
+                fix=f"remove {given[first]} or {given[second]}",
+            )
+
+
+def check_value(name: str, value: str | int | float | bool) -> None:
+    """Refuse a flag with a value, an option without one, and what a header line cannot carry.
+
+    Raises:
+        InputError: the value does not suit the option.
+    """
+    where = f"sbatch.{name}"
+    if name in FLAGS and not isinstance(value, bool):
+        raise InputError(f"--{name} takes no value, but got {value!r}", where=where, fix=f"write {name} = true")
+    if name in WITH_VALUE and isinstance(value, bool):
+        raise InputError(f"--{name} needs a value", where=where, fix=f"write {name} = VALUE")
+    if isinstance(value, str) and has_control(value):
+        raise InputError(
+            f"the value {value!r} of --{name} holds a line break or control character, which a #SBATCH line cannot carry",
+            where=where,
+            fix="remove it",
+        )
+
+
+def has_control(text: str) -> bool:
+    """Return whether a text holds line breaks or other control characters."""
+    return any(ord(char) < 32 or ord(char) == 127 for char in text)
+
+
+def header_line(name: str, value: str | int | float | bool | None) -> str:
+    """Return one option for a ``#SBATCH`` line, quoted as sbatch reads it.
+
+    sbatch knows quotes and the backslash (inside quotes too), and `#` outside quotes ends the line.
+    """
+    if value is None or value is True:
+        return f"--{name}"
+    text = str(value)
+    if not re.fullmatch(r"[\w@%+=:,./\[\]*|&{}()!~^;<>?-]+", text, re.ASCII):
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        text = f'"{escaped}"'
+    return f"--{name}={text}"

@@ -1,0 +1,156 @@
+"""Reading the raw values of a job spec, and saying what is wrong with them. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options
+from hpc_elastic.slurm.values import BadValueError, parse_nodes, parse_time_limit_s, slurm_time_text
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+
+def one_line(value: object) -> object:
+    """Accept text without line breaks; numbers become text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str) and options.has_control(value):
+        raise BadValueError(f"{value!r} holds a line break or control character", "remove it")
+    return value
+
+
+def _no_nul(texts: Sequence[str]) -> tuple[str, ...]:
+    for text in texts:
+        if "\0" in text:
+            raise BadValueError(f"{text!r} holds a NUL character, which no program can be given", "remove it")
+    return tuple(texts)
+
+
+def _texts(value: Sequence[object]) -> tuple[str, ...]:
+    if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in value):
+        raise BadValueError(f"{value!r} is not a list of words", "quote each word")
+    return _no_nul([str(item) for item in value])
+
+
+def words(value: object) -> object:
+    """Read a command: a list of words, or one string that is split as a shell would."""
+    if isinstance(value, str):
+        try:
+            return _no_nul(shlex.split(value))
+        except ValueError as error:
+            raise BadValueError(f"{value!r} is not a command: {error}", "close the quotes, or write a list") from None
+    return _texts(value) if isinstance(value, (list, tuple)) else value
+
+
+def lines(value: object) -> object:
+    """Read shell lines: a list of lines, or one text."""
+    if isinstance(value, str):
+        return _no_nul(value.splitlines())
+    return _texts(value) if isinstance(value, (list, tuple)) else value
+
+
+def names(value: object) -> object:
+    """Read names: a list, or one string with blanks or commas between them."""
+    if isinstance(value, str):
+        return tuple(value.replace(",", " ").split())
+    return _texts(value) if isinstance(value, (list, tuple)) else value
+
+
+def time_limit(value: object) -> object:
+    """Read a time limit and keep it as Slurm writes it."""
+    return None if value is None else slurm_time_text(parse_time_limit_s(value))
+
+
+def nodes(value: object) -> object:
+    """Read a node count or range and keep it as ``N`` or ``MIN:MAX``."""
+    return str(parse_nodes(value))
+
+
+def gpus(value: object) -> object:
+    """Accept ``N`` or ``TYPE:N``."""
+    text = str(value)
+    if value is not None and not re.fullmatch(r"([\w.-]+:)?\d+", text):
+        raise BadValueError(f"{value!r} is not a number of GPUs", "write N or TYPE:N, e.g. 8 or a100:8")
+    return value
+
+
+def variables(value: object) -> object:
+    """Read environment variables; numbers become text, booleans are refused as ambiguous."""
+    if not isinstance(value, Mapping):
+        return value
+    read: dict[object, object] = {}
+    for name, text in value.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise BadValueError(f"{name!r} is not the name of an environment variable", "use letters, digits and _")
+        if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+            raise BadValueError(f"the value {text!r} of {name} is not text", f'write {name} = "..."')
+        read[name] = _no_nul([str(text)])[0]
+    return read
+
+
+def fold_sbatch(data: object) -> object:
+    """Move sbatch options that have a field of their own into that field.
+
+    Raises:
+        InputError: an option was given both ways, is owned by the protocol, or has a wrong value.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("sbatch"), Mapping):
+        return data
+    folded = dict(data)
+    rest: dict[str, object] = {}
+    for key, value in data["sbatch"].items():
+        name = options.option_name(str(key))
+        field = options.FIELDS.get(name)
+        options.check_owned([name])
+        if name in rest:
+            raise InputError(f"--{name} is given twice in sbatch", where=f"sbatch.{key}", fix="keep one of them")
+        if name == "exclusive" and not isinstance(value, bool):
+            field = None  # --exclusive=user has no field
+        if field is None:
+            if isinstance(value, (str, int, float)):
+                options.check_value(name, value)
+            rest[name] = value
+            continue
+        if field in data:
+            raise InputError(
+                f"--{name} is given twice: {field} = {data[field]!r} and sbatch {key} = {value!r}",
+                where=f"sbatch.{key}",
+                fix=f"keep {field}",
+            )
+        folded[field] = value
+    folded["sbatch"] = rest
+    return folded
+
+
+def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
+    """Return the first problem of a spec as an error that names thing, value, place and fix."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"][:2] if not _is_type_tag(part))
+    cause = problem.get("ctx", {}).get("error")
+    if problem["type"] == "extra_forbidden":
+        known = [*fields, *options.FIELDS, *options.BUILT_IN]
+        fix = options.near(place, fields) or _sbatch_hint(place) or options.near(place, known)
+        return InputError(f"there is no setting '{place}'", where=place, fix=fix or "see hpc-elastic submit --help")
+    if isinstance(cause, BadValueError):
+        return InputError(f"{place}: {cause.message}", where=place, fix=cause.fix)
+    return InputError(f"{place} = {problem['input']!r}: {problem['msg']}", where=place, fix="see hpc-elastic submit --help")
+
+
+def _is_type_tag(part: object) -> bool:
+    """Whether pydantic added this part of a location for a member of a union."""
+    return part in ("str", "int", "float", "bool")
+
+
+def _sbatch_hint(key: str) -> str:
+    name = options.option_name(key)
+    if name in options.OWNED:
+        why, instead = options.OWNED[name]
+        return f"the sbatch option --{name} cannot be given ({why}); {instead}"
+    if name in options.FIELDS:
+        return f"write {options.FIELDS[name]}"
+    return f"write it in the table sbatch: sbatch = {{ {name} = ... }} (-o {name}=...)" if name in options.BUILT_IN else ""

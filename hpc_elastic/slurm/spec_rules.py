@@ -1,0 +1,167 @@
+"""What must hold between the fields of a job spec, and what is worth a warning. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options
+from hpc_elastic.slurm.values import number_text
+
+if TYPE_CHECKING:
+    from hpc_elastic.slurm.job_spec import JobSpec
+
+DEFAULT_LEAD_S = 120.0
+WARNING_JITTER_S = 30.0  # slurmctld looks at limits every 30 s
+MAX_SIGNAL_S = 65535  # sbatch --signal
+SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
+AGENT_VARIABLES = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+    "TORCHELASTIC_ERROR_FILE TORCHELASTIC_USE_AGENT_STORE HPC_ELASTIC_RUN_DIR HPC_ELASTIC_RUN_ID "
+    "HPC_ELASTIC_SUBMISSION HPC_ELASTIC_RELAUNCH HPC_ELASTIC_ROUND HPC_ELASTIC_NODE HPC_ELASTIC_CHANNEL "
+    "HPC_ELASTIC_CHECKPOINT".split()
+)
+
+
+def check(spec: JobSpec) -> None:
+    """Refuse a spec whose fields contradict each other.
+
+    Raises:
+        InputError: naming both fields and what to remove.
+    """
+    _check_command(spec)
+    _check_requests(spec)
+    _check_variables(spec)
+    _check_times(spec)
+    _check_run_dir(spec)
+
+
+def _check_command(spec: JobSpec) -> None:
+    if not spec.command and not spec.module:
+        raise InputError(
+            "there is no worker command", where="command", fix="give it after --, e.g. -- python train.py --lr 0.1"
+        )
+    if spec.command and not spec.command[0]:
+        raise InputError("the worker command is an empty word", where="command", fix="name a program")
+    program = spec.command[0].rpartition("/")[2] if spec.command else ""
+    if spec.module and (program.startswith("python") or program.endswith(".py")):
+        raise InputError(
+            f"module = {spec.module!r} and command = {' '.join(spec.command)!r} both name what to run",
+            where="module",
+            fix="keep one; with module, command holds the module's arguments only",
+        )
+    if spec.python == "":
+        raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
+
+
+def _check_requests(spec: JobSpec) -> None:
+    if spec.cpus_per_node and spec.cpus_per_task:
+        raise InputError(
+            f"cpus_per_node = {spec.cpus_per_node} and cpus_per_task = {spec.cpus_per_task} mean the same",
+            where="cpus_per_task",
+            fix="keep cpus_per_node",
+        )
+    given = {name: _key_of(name, spec) for name, _ in spec.header_options()}
+    options.check_contradictions(given)
+    if spec.gpus_per_node is not None and "gpu" in str(spec.sbatch.get("gres", "")):
+        raise InputError(
+            f"gpus_per_node = {spec.gpus_per_node} and sbatch gres = {spec.sbatch['gres']!r} both ask for GPUs",
+            where="sbatch.gres",
+            fix="keep gpus_per_node",
+        )
+    if spec.name in (".", ".."):
+        raise InputError(f"{spec.name!r} cannot be a job name", where="name", fix="use letters and digits")
+
+
+def _key_of(name: str, spec: JobSpec) -> str:
+    if name in spec.sbatch:
+        return f"sbatch.{name}"
+    if name == "cpus-per-task" and spec.cpus_per_node:
+        return "cpus_per_node"
+    return options.FIELDS[name]
+
+
+def _check_variables(spec: JobSpec) -> None:
+    for name in spec.env:
+        if name in AGENT_VARIABLES:
+            raise InputError(
+                f"the environment variable {name} is set by the agent for each worker", where=f"env.{name}", fix="remove it"
+            )
+    for name in spec.drain_signals:
+        if name.removeprefix("SIG") not in SIGNALS:
+            raise InputError(
+                f"{name!r} cannot be a drain signal", where="drain_signals", fix=f"use some of {', '.join(SIGNALS)}"
+            )
+    if spec.warn_signal not in spec.drain_signals:
+        raise InputError(
+            f"warn_signal = {spec.warn_signal!r} is not among drain_signals = {', '.join(spec.drain_signals)}",
+            where="drain_signals",
+            fix=f"add {spec.warn_signal}",
+        )
+
+
+def _check_times(spec: JobSpec) -> None:
+    limit_s = spec.time_limit_s
+    if spec.checkpoint_lead is not None:
+        warning_s = warning_time_s(spec)
+        if warning_s > MAX_SIGNAL_S:
+            raise InputError(
+                f"checkpoint_lead = {number_text(spec.checkpoint_lead)} s is more than Slurm's warning can carry",
+                where="checkpoint_lead",
+                fix=f"use at most {MAX_SIGNAL_S - int(WARNING_JITTER_S)} s",
+            )
+        if limit_s is not None and warning_s >= limit_s:
+            raise InputError(
+                f"checkpoint_lead = {number_text(spec.checkpoint_lead)} s (warned {warning_s} s ahead, as Slurm's timer "
+                f"needs {int(WARNING_JITTER_S)} s) leaves nothing of time = {spec.time}",
+                where="checkpoint_lead",
+                fix="raise time or lower checkpoint_lead",
+            )
+    if spec.lease is not None and spec.lease <= (spec.heartbeat_interval or 1.0):
+        raise InputError(
+            f"lease = {number_text(spec.lease)} s is not longer than the heartbeat interval of "
+            f"{number_text(spec.heartbeat_interval or 1.0)} s",
+            where="lease",
+            fix="use at least three heartbeats",
+        )
+
+
+def _check_run_dir(spec: JobSpec) -> None:
+    if spec.run_dir is not None and (not spec.run_dir or "\\" in spec.run_dir):
+        raise InputError(
+            f"run_dir = {spec.run_dir!r} cannot be used: "
+            + ("Slurm cannot expand file name patterns with a backslash" if spec.run_dir else "it is empty"),
+            where="run_dir",
+            fix="choose another path",
+        )
+
+
+def checkpoint_lead_s(spec: JobSpec) -> float:
+    """Return how long stopping and saving may take [s]; shorter by default in short jobs."""
+    if spec.checkpoint_lead is not None:
+        return spec.checkpoint_lead
+    if spec.time_limit_s is None:
+        return DEFAULT_LEAD_S
+    return float(int(max(0.0, min(DEFAULT_LEAD_S, (spec.time_limit_s - WARNING_JITTER_S) / 2))))
+
+
+def warning_time_s(spec: JobSpec) -> int:
+    """Return how long before the time limit Slurm warns [s]."""
+    return int(checkpoint_lead_s(spec) + WARNING_JITTER_S + 0.999)
+
+
+def warnings(spec: JobSpec) -> list[str]:
+    """Return what is allowed but probably not meant."""
+    found = []
+    asks_cpus = spec.cpus or spec.exclusive or {"cpus-per-gpu", "exclusive", "mincpus"} & set(spec.sbatch)
+    if not asks_cpus:
+        found.append(
+            "no CPUs are asked for, so Slurm gives one core per node and all workers share it\n"
+            "  fix: add --cpus-per-node N or --exclusive"
+        )
+    if spec.time is None:
+        found.append(
+            "no time limit is given, so the partition's default holds\n  fix: add --time, e.g. --time 4h"
+        )
+    return found

@@ -1,0 +1,133 @@
+"""How people write durations, time limits and node counts, and what they mean. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+_UNIT_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
+_UNITS = re.compile(r"(\d+(?:\.\d+)?)(d|h|min|m|s)")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:d|h|min|m|s))+")
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+UNLIMITED = "UNLIMITED"
+
+
+class BadValueError(ValueError):
+    """A value that cannot be read, with what to write instead.
+
+    Args:
+        message: what is wrong with the value.
+        fix: what to write instead.
+    """
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+class NodeRange(NamedTuple):
+    """How many nodes a run may have."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}:{self.high}"
+
+    @property
+    def slurm_text(self) -> str:
+        """The range as sbatch wants it: ``2`` or ``2-4``."""
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+def parse_nodes(value: object) -> NodeRange:
+    """Read ``N``, ``MIN:MAX`` or Slurm's ``MIN-MAX``.
+
+    Raises:
+        BadValueError: not a count or range, zero, or the smaller number comes last.
+    """
+    match = re.fullmatch(r"\s*(\d+)(?:\s*[:-]\s*(\d+))?\s*", str(value))
+    if isinstance(value, bool) or match is None:
+        raise BadValueError(f"{value!r} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4")
+    low = int(match[1])
+    high = int(match[2]) if match[2] else low
+    if low > high:
+        raise BadValueError(
+            f"{value!r} asks for at least {low} and at most {high} nodes", f"the smaller number comes first: {high}:{low}"
+        )
+    if low < 1:
+        raise BadValueError(f"{value!r} asks for {low} nodes", "ask for at least one node")
+    return NodeRange(low, high)
+
+
+def _with_units_s(text: str) -> float | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _UNIT_S[unit] for number, unit in _UNITS.findall(text))
+
+
+def parse_duration_s(value: object) -> float:
+    """Read a duration: a number of seconds, or ``90s``, ``2m``, ``1h30m``.
+
+    Raises:
+        BadValueError: not a duration, negative or not finite.
+    """
+    seconds: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str):
+        text = value.strip().lower().replace(" ", "")
+        seconds = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else _with_units_s(text)
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        raise BadValueError(f"{value!r} is not a duration", "write seconds (90) or a unit: 90s, 2m, 1h30m")
+    return seconds
+
+
+def parse_time_limit_s(value: object) -> int | None:
+    """Read a time limit: minutes, ``2h``, ``1h30m``, or Slurm's ``HH:MM:SS`` and ``D-HH[:MM[:SS]]``.
+
+    Returns:
+        The limit [s]; None for ``UNLIMITED``.
+
+    Raises:
+        BadValueError: not a time limit, or zero.
+    """
+    text = str(value).strip()
+    if text.upper() in (UNLIMITED, "INFINITE"):
+        return None
+    seconds: float | None = _with_units_s(text.lower().replace(" ", ""))
+    if seconds is None and not isinstance(value, (bool, float)):
+        seconds = _slurm_time_s(text)
+    if seconds is None or seconds <= 0:
+        raise BadValueError(
+            f"{value!r} is not a time limit", "write minutes (90), 2h, 1h30m, HH:MM:SS or D-HH:MM:SS"
+        )
+    return math.ceil(seconds)
+
+
+def _slurm_time_s(text: str) -> int | None:
+    match = _SLURM_TIME.fullmatch(text)
+    if match is None:
+        return None
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    if match[1] is not None:
+        return days * 86400 + first * 3600 + second * 60 + third
+    if match[4] is not None:
+        return first * 3600 + second * 60 + third
+    return first * 60 + second
+
+
+def slurm_time_text(seconds: int | None) -> str:
+    """Return a time limit [s] as Slurm writes it: ``04:00:00``, ``1-12:00:00`` or ``UNLIMITED``."""
+    if seconds is None:
+        return UNLIMITED
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def number_text(value: float) -> str:
+    """Return a number without a needless ``.0``."""
+    return str(int(value)) if float(value).is_integer() else str(value)

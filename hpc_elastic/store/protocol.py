@@ -1,0 +1,51 @@
+"""What the rendezvous needs of a store; every implementation passes `tests/store/contract.py`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Numbered records, one-writer files and facts told by names.
+
+    A *log* and a *directory* are names of one purpose each, for example ``journal`` or ``members``.
+    """
+
+    def append(self, log: str, number: int, value: bytes) -> bool:
+        """Create record `number` of a log exclusively; numbers start at 1 and leave no gap.
+
+        Returns:
+            False if somebody else has that number. Records never change afterwards.
+
+        Raises:
+            StoreError: the shared directory refused.
+        """
+        ...
+
+    def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
+        """Return the records that follow `number`, in order and without a gap.
+
+        Raises:
+            StoreError: the shared directory could not be read.
+        """
+        ...
+
+    def put(self, directory: str, name: str, value: bytes) -> None:
+        """Write a file that has one writer; readers see the old or the new value."""
+        ...
+
+    def get(self, directory: str, name: str) -> bytes | None:
+        """Return a file's value, or None if there is none."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
+        """Tell a fact by a name; one writer, who may replace its own earlier name."""
+        ...
+
+    def unmark(self, directory: str, name: str) -> None:
+        """Take a name away; it may be gone already."""
+        ...

@@ -1,0 +1,138 @@
+"""The store on a shared directory: no server, no port, no host to lose.
+
+Layout of a log: ``<log>/<segment>/<number>``. A segment holds 256 records, so that the directory
+that every agent lists once per interval stays small however long the run lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpc_elastic.errors import StoreError
+from hpc_elastic.store import files
+
+SEGMENT_RECORDS = 256
+
+
+def segment_name(number: int) -> str:
+    """Return the name of the segment that holds a record."""
+    return f"{number // SEGMENT_RECORDS:06d}"
+
+
+def record_name(number: int) -> str:
+    """Return the file name of a record."""
+    return f"{number:08d}"
+
+
+class SharedDirStore:
+    """A `Store` in a directory that all nodes see.
+
+    Args:
+        root: the run directory; must exist.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def append(self, log: str, number: int, value: bytes) -> bool:
+        """Create record `number` exclusively; see `Store.append`."""
+        segment = os.path.join(self.root, log, segment_name(number))
+        path = os.path.join(segment, record_name(number))
+        with _errors_named(path):
+            if number % SEGMENT_RECORDS == 0:
+                _make(segment)
+            try:
+                return files.publish_new(path, value)
+            except FileNotFoundError:
+                _make(segment)
+                return files.publish_new(path, value)
+
+    def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
+        """Return the records that follow `number`; see `Store.read_after`."""
+        found: list[tuple[int, bytes]] = []
+        directory = os.path.join(self.root, log)
+        with _errors_named(directory):
+            wanted = number + 1
+            while self._segment_exists(directory, wanted):
+                segment = os.path.join(directory, segment_name(wanted))
+                got = _read_run(segment, wanted)
+                found += got
+                wanted += len(got)
+                if not got or wanted % SEGMENT_RECORDS:
+                    break
+        return found
+
+    def put(self, directory: str, name: str, value: bytes) -> None:
+        """Write a one-writer file."""
+        path = os.path.join(self.root, directory, name)
+        with _errors_named(path):
+            files.replace(path, value)
+
+    def get(self, directory: str, name: str) -> bytes | None:
+        """Return a file's value, or None."""
+        path = os.path.join(self.root, directory, name)
+        with _errors_named(path):
+            return files.read(path)
+
+    def list(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        path = os.path.join(self.root, directory)
+        with _errors_named(path):
+            return files.list_names(path)
+
+    def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
+        """Tell a fact by a name."""
+        path = os.path.join(self.root, directory)
+        with _errors_named(path):
+            if instead_of is None:
+                files.touch_name(path, name)
+            elif instead_of != name:
+                files.rename_name(path, instead_of, name)
+
+    def unmark(self, directory: str, name: str) -> None:
+        """Take a name away."""
+        with _errors_named(directory):
+            files.remove_name(os.path.join(self.root, directory), name)
+
+    @staticmethod
+    def _segment_exists(directory: str, number: int) -> bool:
+        """Tell whether a segment is there, without looking up a name that may not exist yet."""
+        if number % SEGMENT_RECORDS > 1:
+            return True
+        return segment_name(number) in files.list_names(directory)
+
+
+def _read_run(segment: str, first: int) -> list[tuple[int, bytes]]:
+    """Return the records of one segment from `first` on, up to the first gap."""
+    names = set(files.list_names(segment))
+    got: list[tuple[int, bytes]] = []
+    number = first
+    while record_name(number) in names and number // SEGMENT_RECORDS == first // SEGMENT_RECORDS:
+        value = files.read(os.path.join(segment, record_name(number)))
+        if value is None:  # listed but not visible by name yet: the next look gets it
+            break
+        got.append((number, value))
+        number += 1
+    return got
+
+
+def _make(directory: str) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def _errors_named(path: str) -> Iterator[None]:
+    """Turn an OSError into a StoreError that names the path and what to look at."""
+    try:
+        yield
+    except OSError as error:
+        hint = {
+            errno.ENOSPC: " (the file system is full)",
+            errno.EDQUOT: " (your quota is used up)",
+            errno.EACCES: " (no permission)",
+            errno.ESTALE: " (the file server lost the file handle)",
+        }.get(error.errno or 0, "")
+        raise StoreError(f"{path}: {error.strerror}{hint}") from error

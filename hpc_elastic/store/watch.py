@@ -1,0 +1,70 @@
+"""Waking up early when this machine changes a directory or a file.
+
+inotify tells nothing of what another client of a network file system does, so it never replaces
+looking: it only makes a look come early where it can.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_IN_CREATE = 0x100
+_IN_MOVED_TO = 0x80
+_IN_MODIFY = 0x2
+_IN_NONBLOCK = os.O_NONBLOCK
+_IN_CLOEXEC = os.O_CLOEXEC
+
+
+class Watch:
+    """An inotify instance; `fileno()` becomes readable when something watched has changed.
+
+    Where inotify is not to be had (limit reached, exotic file system) the watch stays silent and
+    `fileno()` is -1; callers look at their interval as they do anyway.
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        self._watched: dict[str, int] = {}
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll, or -1."""
+        return self._fd
+
+    def add_directory(self, path: str) -> None:
+        """Wake when a name appears in a directory."""
+        self._add(path, _IN_CREATE | _IN_MOVED_TO)
+
+    def add_file(self, path: str) -> None:
+        """Wake when a file grows."""
+        self._add(path, _IN_MODIFY)
+
+    def remove(self, path: str) -> None:
+        """Stop watching a path; it may be unknown."""
+        wd = self._watched.pop(path, None)
+        if wd is not None:
+            self._libc.inotify_rm_watch(self._fd, wd)
+
+    def drain(self) -> None:
+        """Take what has been reported; which path it was does not matter."""
+        if self._fd < 0:
+            return
+        try:
+            while os.read(self._fd, 1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Release the file descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _add(self, path: str, mask: int) -> None:
+        if self._fd < 0 or path in self._watched:
+            return
+        wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
+        if wd >= 0:
+            self._watched[path] = wd

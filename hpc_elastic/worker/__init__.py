@@ -1,0 +1,111 @@
+"""What training code imports: progress, stop requests and checkpoint marks.
+
+Works the same with and without an agent (without one, nothing ever asks to stop), imports
+neither torch nor the agent, and a call costs less than a microsecond::
+
+    from hpc_elastic import worker
+
+    saved = worker.latest_checkpoint()
+    start = load(saved.path) if saved else 0
+    for step in range(start, total):
+        train(step)
+        worker.tick(step + 1)
+        if worker.should_stop():
+            save(...)
+            worker.checkpoint_saved(step + 1, path)
+            break
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+    from hpc_elastic.worker.atomic import AtomicWrite
+    from hpc_elastic.worker.checkpoints import Checkpoint
+    from hpc_elastic.worker.progress import WorkerProgress
+
+__all__ = [
+    "atomic_write",
+    "attached",
+    "checkpoint_saved",
+    "latest_checkpoint",
+    "should_stop",
+    "tick",
+]
+
+_attached: list[WorkerProgress] = []  # at most one: this process's place in the run
+
+
+def _progress() -> WorkerProgress:
+    if not _attached:
+        from os import environ
+
+        from hpc_elastic.worker.progress import WorkerProgress
+
+        _attached.append(WorkerProgress.from_environment(environ))
+    return _attached[0]
+
+
+def tick(step: int) -> None:
+    """Tell the agent that this rank has completed `step` steps in total.
+
+    Args:
+        step: steps completed since the very first start of the run, counted over restarts.
+
+    Raises:
+        InputError: `step` is negative.
+    """
+    _progress().tick(step)
+
+
+def should_stop() -> bool:
+    """Say whether to save a checkpoint and leave the loop now.
+
+    All ranks that call `tick` and `should_stop` at the same steps get True at the same step.
+    May wait a moment (at most HPC_ELASTIC_STOP_WAIT_S, 30 s) while that step is being agreed.
+    """
+    return _progress().should_stop()
+
+
+def checkpoint_saved(
+    step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1
+) -> None:
+    """Record that a checkpoint is durable; the next start resumes from the newest complete one.
+
+    Call it after the file is safely on disk (see `atomic_write`), on each rank that wrote a part.
+
+    Args:
+        step: steps completed in the checkpoint.
+        path: the checkpoint, handed back by `latest_checkpoint`; with several shards the
+            directory they share.
+        shards: how many ranks write a part of it; complete once as many ranks have called.
+
+    Raises:
+        InputError: `step` is negative or `shards` is not positive.
+        OSError: the mark could not be written.
+    """
+    _progress().checkpoint_saved(step, path, shards=shards)
+
+
+def latest_checkpoint() -> Checkpoint | None:
+    """Return the checkpoint to resume from (`step`, `path`), the same on all ranks, or None."""
+    return _progress().latest_checkpoint()
+
+
+def attached() -> bool:
+    """Say whether an agent listens to this process."""
+    return _progress().attached
+
+
+def atomic_write(path: str | os.PathLike[str]) -> AtomicWrite:
+    """Open a file for writing bytes that appears under its name whole or not at all.
+
+    Use as ``with atomic_write(path) as file: torch.save(state, file)``.
+    An exception inside leaves the old file, if any, untouched.
+
+    Args:
+        path: the file to create or replace; its directory must exist.
+    """
+    return _progress().atomic_write(path)

@@ -1,0 +1,157 @@
+"""Marks that say which checkpoints are durable.
+
+A mark is ``checkpoints/<step>.<round>.<rank>.<shards>.json``, published whole or not at all. All
+that is needed to choose a checkpoint is in the names, so choosing costs one directory listing;
+the content adds the path. A checkpoint is complete when as many ranks of one round as it has
+shards have left their mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hpc_elastic.paths import RunPaths
+
+FORMAT = 1
+_SUFFIX = ".json"
+
+
+class Checkpoint(NamedTuple):
+    """A durable checkpoint.
+
+    Attributes:
+        step: steps completed in it.
+        path: what the training code gave to `checkpoint_saved`, made absolute; None if nothing.
+    """
+
+    step: int
+    path: str | None = None
+
+
+class MarkName(NamedTuple):
+    """The facts in the name of a mark."""
+
+    step: int
+    round: int
+    rank: int
+    shards: int
+
+
+def encode_name(mark: MarkName) -> str:
+    """Return the file name of a mark."""
+    return f"{mark.step:012d}.{mark.round}.{mark.rank}.{mark.shards}{_SUFFIX}"
+
+
+def parse_name(name: str) -> MarkName | None:
+    """Return the facts in a file name, or None if it is no mark's name."""
+    if not name.endswith(_SUFFIX):
+        return None
+    fields = name[: -len(_SUFFIX)].split(".")
+    if len(fields) != 4 or not all(field.isascii() and field.isdigit() for field in fields):
+        return None
+    mark = MarkName(*map(int, fields))
+    return mark if mark.shards > 0 else None
+
+
+def encode_mark(mark: MarkName, path: str | None, world_size: int) -> bytes:
+    """Return the content of a mark."""
+    record = {"format": FORMAT, **mark._asdict(), "world_size": world_size, "path": path}
+    return json.dumps(record).encode() + b"\n"
+
+
+def parse_mark(data: bytes) -> Checkpoint | None:
+    """Return the checkpoint a mark stands for, or None if the content is damaged or too new."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return None
+    return from_record(record)
+
+
+def to_record(checkpoint: Checkpoint | None) -> dict[str, object] | None:
+    """Return a checkpoint as plain data for a journal record."""
+    return None if checkpoint is None else {"step": checkpoint.step, "path": checkpoint.path}
+
+
+def from_record(record: object) -> Checkpoint | None:
+    """Return the checkpoint in a journal record, or None if there is none."""
+    if not isinstance(record, dict):
+        return None
+    step, path = record.get("step"), record.get("path")
+    if not isinstance(step, int) or step < 0 or not isinstance(path, str | None):
+        return None
+    return Checkpoint(step, path)
+
+
+def to_env(checkpoint: Checkpoint | None) -> str:
+    """Return the value of HPC_ELASTIC_CHECKPOINT; empty for no checkpoint."""
+    return "" if checkpoint is None else json.dumps(to_record(checkpoint))
+
+
+def from_env(text: str) -> Checkpoint | None:
+    """Return the checkpoint in HPC_ELASTIC_CHECKPOINT, or None if it is empty or damaged."""
+    try:
+        return from_record(json.loads(text)) if text else None
+    except ValueError:
+        return None
+
+
+def complete_marks(names: Iterable[str]) -> Iterator[MarkName]:
+    """Yield one mark of each complete checkpoint, best first: highest step, then newest round."""
+    ranks: dict[tuple[int, int, int], set[int]] = {}
+    for name in names:
+        mark = parse_name(name)
+        if mark is not None:
+            ranks.setdefault((mark.step, mark.round, mark.shards), set()).add(mark.rank)
+    for (step, round_number, shards), present in sorted(ranks.items(), reverse=True):
+        if len(present) >= shards:
+            yield MarkName(step, round_number, min(present), shards)
+
+
+def latest(paths: RunPaths) -> Checkpoint | None:
+    """Return the newest complete checkpoint of a run: one listing, as a rule one file read.
+
+    Foreign names, leftovers and damaged marks are passed over.
+
+    Raises:
+        OSError: the directory of marks exists and cannot be listed.
+    """
+    try:
+        names = os.listdir(paths.checkpoints)
+    except FileNotFoundError:
+        return None
+    for mark in complete_marks(names):
+        checkpoint = _read(os.path.join(paths.checkpoints, encode_name(mark)))
+        if checkpoint is not None and checkpoint.step == mark.step:
+            return checkpoint
+    return None
+
+
+def _read(path: str) -> Checkpoint | None:
+    try:
+        with open(path, "rb") as file:
+            return parse_mark(file.read())
+    except OSError:
+        return None
+
+
+def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: int) -> None:
+    """Make a mark durable; a mark that is already there stays as it is.
+
+    Raises:
+        OSError: the mark could not be written.
+    """
+    from hpc_elastic.store.files import publish_new
+
+    os.makedirs(paths.checkpoints, exist_ok=True)
+    publish_new(
+        os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size)
+    )

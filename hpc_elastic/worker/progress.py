@@ -1,0 +1,152 @@
+"""The worker's side of the run: what the functions of `hpc_elastic.worker` do."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker import checkpoints
+from hpc_elastic.worker.atomic import AtomicWrite
+from hpc_elastic.worker.channel import Channel, ChannelError
+from hpc_elastic.worker.checkpoints import Checkpoint, MarkName
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_elastic.clock import Clock
+
+STOP_WAIT_S = 30.0
+_FIRST_POLL_S = 0.001
+_LONGEST_POLL_S = 0.010
+
+
+class WorkerProgress:
+    """This process's place in a run.
+
+    Args:
+        environ: what the agent set; an empty mapping means that there is no agent.
+        channel: the way to the agent, or None.
+        clock: paces the wait for the stop step.
+    """
+
+    def __init__(
+        self, environ: Mapping[str, str], channel: Channel | None, clock: Clock | None = None
+    ) -> None:
+        self._channel = channel
+        self._clock = clock or SystemClock()
+        self._stop_wait_s = _number(environ, Env.STOP_WAIT_S, STOP_WAIT_S)
+        self._warned = False
+        run_dir = environ.get(Env.RUN_DIR)
+        self._paths = RunPaths(run_dir) if run_dir else None
+        self._round = int(_number(environ, Env.ROUND, 0))
+        self._rank = int(_number(environ, "RANK", 0))
+        self._world_size = int(_number(environ, "WORLD_SIZE", 1))
+        self._resume_from = environ.get(Env.CHECKPOINT)
+        self._own: Checkpoint | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> WorkerProgress:
+        """Attach to the agent that the environment names; without one, stand alone."""
+        path = environ.get(Env.CHANNEL)
+        channel = None
+        if path:
+            try:
+                channel = Channel.open(path)
+            except (OSError, ChannelError) as error:
+                _warn(f"no channel to the agent ({error}); it cannot ask this rank to stop")
+        return cls(environ, channel)
+
+    @property
+    def attached(self) -> bool:
+        """An agent listens."""
+        return self._channel is not None
+
+    def tick(self, step: int) -> None:
+        """Publish a completed step."""
+        _check_step(step)
+        if self._channel is not None:
+            self._channel.tick(step)
+
+    def should_stop(self) -> bool:
+        """Answer True from the agreed stop step on, False before and without an agent."""
+        channel = self._channel
+        if channel is None:
+            return False
+        channel.mark_asking()
+        last = channel.last_step
+        if last is None or not channel.drain:
+            return False
+        stop = self._wait_for_stop_step(channel)
+        if stop is None or last < stop:
+            return False
+        if channel.stopped_at is None:
+            channel.stopped_at = last
+        return True
+
+    def _wait_for_stop_step(self, channel: Channel) -> int | None:
+        deadline = self._clock.monotonic() + self._stop_wait_s
+        pause_s = _FIRST_POLL_S
+        while (stop := channel.stop_step) is None:
+            if self._clock.monotonic() >= deadline:
+                self._warn_once(
+                    f"a stop was requested, but no stop step was agreed in {self._stop_wait_s:g} s; "
+                    "going on"
+                )
+                return None
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+        return stop
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _warn(text)
+
+    def checkpoint_saved(
+        self, step: int, path: str | os.PathLike[str] | None, *, shards: int
+    ) -> None:
+        """Write this rank's mark, then tell the agent."""
+        _check_step(step)
+        if shards < 1:
+            raise InputError(f"shards must be at least 1, not {shards}", where="checkpoint_saved")
+        where = None if path is None else os.path.abspath(os.fspath(path))
+        if self._paths is not None:
+            mark = MarkName(step, self._round, self._rank, shards)
+            checkpoints.write_mark(self._paths, mark, where, self._world_size)
+        self._own = Checkpoint(step, where)
+        if self._channel is not None:
+            self._channel.checkpoint_step = step
+
+    def atomic_write(self, path: str | os.PathLike[str]) -> AtomicWrite:
+        """Return a context manager that writes a file whole or not at all."""
+        return AtomicWrite(path, self._round)
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return this rank's last save, or what the round or else the run directory names."""
+        if self._own is not None:
+            return self._own
+        if self._resume_from is not None:
+            return checkpoints.from_env(self._resume_from)
+        return None if self._paths is None else checkpoints.latest(self._paths)
+
+
+def _check_step(step: int) -> None:
+    if step < 0:
+        raise InputError(f"a step cannot be negative: {step}", where="hpc_elastic.worker")
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(environ.get(name) or default)
+    except ValueError:
+        _warn(f"{name}={environ[name]!r} is not a number; using {default:g}")
+        return default
+
+
+def _warn(text: str) -> None:
+    print(f"hpc_elastic.worker: {text}", file=sys.stderr, flush=True)

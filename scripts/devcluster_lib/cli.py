@@ -1,0 +1,169 @@
+"""Spelling of the commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import cluster, faults, packages
+from .errors import DevClusterError
+from .layout import Layout, default_directory
+from .settings import Preempt, Settings, Tracker
+
+DESCRIPTION = """\
+Run a real multi-node Slurm on one Debian or Ubuntu machine (root needed).
+
+Each node has its own network, host name, processes and /dev/shm. The disk is the machine's:
+it stays reachable for every node, also for one that is cut off the network.
+Partitions: low (default, with grace time), low0 (no grace time), high (preempts both).
+"""
+
+EPILOG = """\
+NODE is a name such as node3. Examples:
+  eval "$(sudo scripts/devcluster start --nodes 4 --gpus 2)"
+  sudo runuser -u alice -- env SLURM_CONF=$SLURM_CONF sbatch --wrap 'srun hostname'
+  sudo scripts/devcluster crash node3; sudo scripts/devcluster boot node3
+  sudo scripts/devcluster purge
+"""
+
+NODE_COMMANDS: dict[str, tuple[Callable[[Layout, str], None], str]] = {
+    "crash": (faults.crash, "power loss: link down, then SIGKILL of every process of the node"),
+    "boot": (faults.power_on, "boot a crashed node again"),
+    "cut": (faults.cut, "network partition (the shared disk stays reachable)"),
+    "heal": (faults.heal, "end a network partition"),
+    "kill-slurmd": (faults.kill_slurmd, "SIGKILL slurmd only; jobs run on"),
+    "start-slurmd": (faults.start_slurmd, "start slurmd again"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Returns:
+        Exit code: 0 done, 1 not possible now, 2 wrong usage.
+    """
+    options = _parser().parse_args(argv)
+    layout = Layout(options.dir.absolute())
+    try:
+        _dispatch(options, layout)
+    except DevClusterError as error:
+        _say(f"devcluster: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("devcluster: interrupted")
+        return 130
+    return 0
+
+
+def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
+    command: str = options.command
+    if command == "env":
+        cluster.running(layout)
+        _print_export(layout)
+        return
+    cluster.require_root()
+    if command in NODE_COMMANDS:
+        NODE_COMMANDS[command][0](layout, options.node)
+    elif command == "exec":
+        faults.execute(layout, options.node, options.argv)
+    elif command == "install":
+        _install(accounting=options.accounting)
+    elif command == "start":
+        _start(layout, _settings(options))
+    elif command == "stop":
+        _say("stopped" if cluster.stop(layout) else f"nothing runs in {layout.root}")
+    elif command == "purge":
+        _say("removed" if cluster.purge(layout) else f"there is no cluster in {layout.root}")
+    elif command == "status":
+        print(cluster.describe(layout))
+
+
+def _start(layout: Layout, settings: Settings) -> None:
+    settings.check()
+    _install(accounting=settings.accounting)
+    took_s = cluster.start(layout, settings)
+    _say(f"{settings.nodes} nodes with {settings.gpus} GPUs each are idle after {took_s:.2f} s")
+    _print_export(layout)
+
+
+def _install(*, accounting: bool) -> None:
+    wanted = packages.missing(accounting=accounting)
+    if wanted:
+        _say(f"installing {' '.join(wanted)}")
+    packages.install(accounting=accounting)
+
+
+def _print_export(layout: Layout) -> None:
+    print(f"export SLURM_CONF={layout.slurm_conf}", flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return Settings(
+        nodes=options.nodes,
+        gpus=options.gpus,
+        cpus=options.cpus,
+        preempt=Preempt(options.preempt),
+        grace_s=options.grace,
+        tracker=Tracker(options.proctrack),
+        accounting=options.accounting,
+        kill_wait_s=options.kill_wait,
+        slurmd_timeout_s=options.slurmd_timeout,
+        cred_expire_s=options.cred_expire,
+        users=tuple(user for user in options.users.split(",") if user),
+        extra=tuple(options.extra),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("devcluster", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument(
+            "--dir",
+            type=Path,
+            default=default_directory(),
+            help="cluster directory; one per cluster, several run side by side (default: %(default)s)",
+        )
+        return command
+
+    _add_start_options(add("start", "bring a cluster up; prints one line: export SLURM_CONF=..."))
+    add("stop", "end everything; logs, shared/ and accounting data stay")
+    add("purge", "stop, and delete the cluster directory")
+    add("status", "nodes, queue and settings in force")
+    add("env", "print the export line again")
+    add("install", "install the Debian packages only").add_argument("--accounting", action="store_true")
+    for name, (_, text) in NODE_COMMANDS.items():
+        add(name, text).add_argument("node", metavar="NODE")
+    execute = add("exec", "run a command as root on a node, or on `ctl`")
+    execute.add_argument("node", metavar="NODE")
+    execute.add_argument("argv", metavar="CMD", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _add_start_options(parser: argparse.ArgumentParser) -> None:
+    default = Settings()
+
+    def number(option: str, value: int, text: str) -> None:
+        parser.add_argument(option, type=int, default=value, metavar="N", help=f"{text} (default: %(default)s)")
+
+    number("--nodes", default.nodes, "compute nodes")
+    number("--gpus", default.gpus, "fake GPUs per node")
+    number("--cpus", default.cpus, "CPUs that a node reports")
+    number("--grace", default.grace_s, "GraceTime of partition low, in seconds")
+    number("--kill-wait", default.kill_wait_s, "seconds between SIGTERM and SIGKILL")
+    number("--slurmd-timeout", default.slurmd_timeout_s, "seconds of silence before a node counts as down")
+    number("--cred-expire", default.cred_expire_s, "life of a credential in seconds; delays a requeue that much")
+    parser.add_argument("--preempt", choices=[mode.value for mode in Preempt], default=default.preempt.value)
+    parser.add_argument("--proctrack", choices=[kind.value for kind in Tracker], default=default.tracker.value)
+    parser.add_argument("--accounting", action="store_true", help="slurmdbd and MariaDB, so that sacct works")
+    parser.add_argument("--users", default=",".join(default.users), help="created when missing (default: %(default)s)")
+    parser.add_argument("--extra", action="append", default=[], metavar="LINE", help="line for slurm.conf; repeatable")

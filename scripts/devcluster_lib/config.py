@@ -1,0 +1,210 @@
+"""Text of the configuration files; no side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .addresses import CONTROLLER, AddressPlan
+from .layout import Layout
+from .settings import Preempt, Settings, Tracker
+
+CONTROLLER_PORT = 6817
+DATABASE_USER = "slurm"
+DATABASE_PASSWORD = "devcluster"  # noqa: S105 - MariaDB listens inside its own namespace only
+
+
+@dataclass(frozen=True)
+class ConfigInputs:
+    """All that the configuration depends on.
+
+    Attributes:
+        settings: what the user asked for.
+        plan: names and addresses.
+        layout: file names.
+        gpu_files: one character device per GPU; the same files on every node.
+        own_devices: the devices are ours, so hiding them from a job hurts nobody.
+        first_job_id: grows from start to start, so that sacct never sees an id twice.
+    """
+
+    settings: Settings
+    plan: AddressPlan
+    layout: Layout
+    gpu_files: tuple[str, ...]
+    own_devices: bool
+    first_job_id: int
+
+
+def slurm_conf(inputs: ConfigInputs) -> str:
+    """Render slurm.conf."""
+    sections = (
+        _controller(inputs),
+        _files(inputs.layout),
+        _timing(inputs.settings),
+        _scheduling(inputs.settings),
+        _tracking(inputs.settings),
+        _accounting(inputs),
+        _nodes(inputs),
+        _partitions(inputs.settings),
+        inputs.settings.extra,
+    )
+    return "\n".join("\n".join(lines) + "\n" for lines in sections if lines)
+
+
+def _controller(inputs: ConfigInputs) -> Sequence[str]:
+    socket = inputs.layout.munge_socket
+    return (
+        "ClusterName=dev",
+        f"SlurmctldHost={CONTROLLER}({inputs.plan.controller})",
+        f"SlurmctldPort={CONTROLLER_PORT}",
+        "SlurmUser=slurm",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        f"AuthInfo=socket={socket},cred_expire={inputs.settings.cred_expire_s}",
+        "MpiDefault=none",
+        f"FirstJobId={inputs.first_job_id}",
+        "MinJobAge=600",
+        "ReturnToService=2",
+        "JobRequeue=1",
+        "RequeueExit=99",
+        "RequeueExitHold=98",
+    )
+
+
+def _files(layout: Layout) -> Sequence[str]:
+    return (
+        f"StateSaveLocation={layout.controller_state}",
+        f"SlurmdSpoolDir={layout.spool}/%n",
+        f"SlurmctldPidFile={layout.run}/slurm/slurmctld.pid",
+        f"SlurmdPidFile={layout.run}/slurmd-%n.pid",
+        f"SlurmctldLogFile={layout.logs}/slurmctld.log",
+        f"SlurmdLogFile={layout.logs}/slurmd-%n.log",
+        "SlurmctldDebug=debug",
+        "SlurmdDebug=debug",
+    )
+
+
+def _timing(settings: Settings) -> Sequence[str]:
+    return (
+        "SlurmctldTimeout=60",
+        f"SlurmdTimeout={settings.slurmd_timeout_s}",
+        f"KillWait={settings.kill_wait_s}",
+        "InactiveLimit=0",
+        "BatchStartTimeout=10",
+        "CompleteWait=0",
+        "UnkillableStepTimeout=30",
+    )
+
+
+def _scheduling(settings: Settings) -> Sequence[str]:
+    kind = "none" if settings.preempt is Preempt.OFF else "partition_prio"
+    mode = "SUSPEND,GANG" if settings.preempt is Preempt.SUSPEND else settings.preempt.value
+    return (
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=bf_interval=1,bf_resolution=1,bf_continue,"
+        "sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        f"PreemptType=preempt/{kind}",
+        f"PreemptMode={mode}",
+    )
+
+
+def _tracking(settings: Settings) -> Sequence[str]:
+    task = "cgroup" if settings.tracker is Tracker.CGROUP else "none"
+    return (
+        f"ProctrackType=proctrack/{settings.tracker.value}",
+        f"TaskPlugin=task/{task}",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=30",
+    )
+
+
+def _accounting(inputs: ConfigInputs) -> Sequence[str]:
+    if not inputs.settings.accounting:
+        return ("AccountingStorageType=accounting_storage/none", "JobCompType=jobcomp/none")
+    return (
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={inputs.plan.controller}",
+        # The link to slurmdbd does not read AuthInfo; without this line slurmctld dies ("no TRES").
+        f"AccountingStoragePass={inputs.layout.munge_socket}",
+        "AccountingStorageTRES=gres/gpu",
+        "AccountingStoreFlags=job_script",
+        "JobCompType=jobcomp/none",
+    )
+
+
+def _nodes(inputs: ConfigInputs) -> Sequence[str]:
+    settings = inputs.settings
+    shape = (
+        f"CPUs={settings.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={settings.cpus} "
+        "ThreadsPerCore=1 RealMemory=4000"
+    )
+    gres = f" Gres=gpu:{settings.gpus}" if settings.gpus else ""
+    lines = ["SlurmdParameters=config_overrides", "GresTypes=gpu"]
+    for name in settings.node_names:
+        address = inputs.plan.host(name)
+        lines.append(f"NodeName={name} NodeAddr={address} {shape}{gres} State=UNKNOWN")
+    return lines
+
+
+def _partitions(settings: Settings) -> Sequence[str]:
+    share = "FORCE:1" if settings.preempt is Preempt.SUSPEND else "NO"
+    common = f"Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe={share}"
+
+    def low(grace_s: int) -> str:
+        if settings.preempt is Preempt.OFF:
+            return "PriorityTier=1"
+        return f"PriorityTier=1 PreemptMode={settings.preempt.value} GraceTime={grace_s}"
+
+    return (
+        f"PartitionName=low Default=YES {common} {low(settings.grace_s)}",
+        f"PartitionName=low0 {common} {low(0)}",
+        f"PartitionName=high {common} PriorityTier=10 PreemptMode=OFF",
+    )
+
+
+def gres_conf(inputs: ConfigInputs) -> str:
+    """Render gres.conf."""
+    return "".join(f"Name=gpu File={file}\n" for file in inputs.gpu_files)
+
+
+def cgroup_conf(inputs: ConfigInputs) -> str:
+    """Render cgroup.conf; devices are hidden from other jobs only under cgroup tracking."""
+    hide = inputs.settings.tracker is Tracker.CGROUP and inputs.own_devices
+    return (
+        "CgroupPlugin=cgroup/v1\n"
+        "CgroupAutomount=no\n"
+        "CgroupMountpoint=/sys/fs/cgroup\n"
+        "ConstrainCores=no\n"
+        "ConstrainRAMSpace=no\n"
+        f"ConstrainDevices={'yes' if hide else 'no'}\n"
+    )
+
+
+def slurmdbd_conf(inputs: ConfigInputs) -> str:
+    """Render slurmdbd.conf; it holds a password, so only slurm may read it."""
+    layout = inputs.layout
+    return (
+        "AuthType=auth/munge\n"
+        f"AuthInfo=socket={layout.munge_socket}\n"
+        f"DbdHost={CONTROLLER}\n"
+        f"DbdAddr={inputs.plan.controller}\n"
+        "SlurmUser=slurm\n"
+        f"PidFile={layout.run}/slurm/slurmdbd.pid\n"
+        f"LogFile={layout.logs}/slurmdbd.log\n"
+        "StorageType=accounting_storage/mysql\n"
+        "StorageHost=127.0.0.1\n"
+        f"StorageUser={DATABASE_USER}\n"
+        f"StoragePass={DATABASE_PASSWORD}\n"
+        "StorageLoc=slurm_acct\n"
+    )
+
+
+def hosts(inputs: ConfigInputs, machine_name: str) -> str:
+    """Render the /etc/hosts of every node."""
+    names = (CONTROLLER, *inputs.settings.node_names)
+    lines = ["127.0.0.1 localhost", f"{inputs.plan.machine} {machine_name}"]
+    lines += [f"{inputs.plan.host(name)} {name}" for name in names]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,169 @@
+"""Boot a host (a node or the controller) in its own namespaces, and run programs in it.
+
+A host lives as long as its PID 1 (`node_init`); when that one is killed, the kernel kills
+every process of the host and frees its namespaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import cgroups, network, node_init
+from .addresses import AddressPlan
+from .errors import DevClusterError
+from .layout import Layout
+from .processes import ProcessId, kill_and_wait
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UNSHARE = ("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork")
+ENTER = ("--net", "--uts", "--ipc", "--mount", "--pid")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One booted host.
+
+    Attributes:
+        name: `ctl` or `node<i>`.
+        init: its PID 1.
+        own_cgroups: it has cgroups and a cgroup namespace of its own.
+    """
+
+    name: str
+    init: ProcessId
+    own_cgroups: bool
+
+
+def boot(plan: AddressPlan, layout: Layout, names: Sequence[str], *, own_cgroups: bool) -> list[Host]:
+    """Boot hosts side by side and connect them to the switch.
+
+    Raises:
+        DevClusterError: a host did not come up; none of `names` is left running then.
+    """
+    starting = {name: _launch(plan, layout, name, own_cgroups=own_cgroups) for name in names}
+    hosts: dict[str, Host] = {}
+    try:
+        for name, process in starting.items():
+            hosts[name] = Host(name, _first_words(process, name), own_cgroups)
+        network.plug_in(plan, {name: host.init for name, host in hosts.items()})
+        for name, process in starting.items():
+            if own_cgroups:
+                cgroups.create(plan, name)
+                cgroups.join(plan, name, hosts[name].init.pid)
+            _say(process, "go\n")
+        for name, process in starting.items():
+            _expect(process, name, "ready")
+    except BaseException:
+        kill_and_wait(host.init for host in hosts.values())
+        raise
+    finally:
+        for process in starting.values():
+            _let_go(process)
+    return list(hosts.values())
+
+
+def _launch(plan: AddressPlan, layout: Layout, name: str, *, own_cgroups: bool) -> subprocess.Popen[str]:
+    init_plan: node_init.Plan = {
+        "name": name,
+        "address": f"{plan.host(name)}/24",
+        "hosts": str(layout.hosts),
+        "cgroups": [list(h.controllers) for h in cgroups.hierarchies()] if own_cgroups else [],
+    }
+    program = (sys.executable, "-I", "-S", node_init.__file__, json.dumps(init_plan))
+    with (layout.logs / f"init-{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            (*UNSHARE, "--", *program),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd="/",
+            env={"PATH": SYSTEM_PATH},
+            start_new_session=True,
+        )
+
+
+def _first_words(process: subprocess.Popen[str], name: str) -> ProcessId:
+    pid = _read(process)
+    init = ProcessId.of(int(pid)) if pid.isdigit() else None
+    if init is None:
+        raise DevClusterError(
+            f"{name} could not get its own namespaces; see init-{name}.log "
+            "(in a container the cluster needs --privileged)."
+        )
+    return init
+
+
+def _expect(process: subprocess.Popen[str], name: str, word: str) -> None:
+    if _read(process) != word:
+        raise DevClusterError(f"{name} did not boot; see init-{name}.log in the log directory.")
+
+
+def _read(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _say(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # its silence is reported by _expect
+        process.stdin.write(text)
+        process.stdin.flush()
+
+
+def _let_go(process: subprocess.Popen[str]) -> None:
+    """Close the pipes: a host that was not told `go` ends by itself."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def command_in(host: Host, argv: Sequence[str]) -> list[str]:
+    """Command line that runs `argv` inside the host."""
+    cgroup = ("--cgroup",) if host.own_cgroups else ()
+    return ["nsenter", "--target", str(host.init.pid), *ENTER, *cgroup, "--", *argv]
+
+
+def enter_cgroups(plan: AddressPlan, host: Host) -> None:
+    """Count the calling process, and so its children, as one of the host's."""
+    if host.own_cgroups:
+        cgroups.join(plan, host.name, os.getpid())
+
+
+def start_daemon(
+    plan: AddressPlan, host: Host, argv: Sequence[str], log: Path, env: Mapping[str, str], user: str = "root"
+) -> None:
+    """Start a program inside the host that outlives this command, as a child of its PID 1.
+
+    Args:
+        plan: names of the cluster.
+        host: where to run it.
+        argv: the program; it must stay in the foreground.
+        log: file that gets its stdout and stderr.
+        env: its environment, in addition to PATH.
+        user: who runs it.
+    """
+    become = () if user == "root" else ("setpriv", "--reuid", user, "--regid", user, "--init-groups")
+    # setsid --fork leaves the daemon an orphan, which the host's PID 1 adopts.
+    command = command_in(host, ("setsid", "--fork", *become, *argv))
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env={"PATH": SYSTEM_PATH, **env},
+            preexec_fn=lambda: enter_cgroups(plan, host),
+            check=False,
+        )
+    if done.returncode != 0:
+        raise DevClusterError(f"Could not start {argv[0]} on {host.name}; see {log}.")

@@ -1,0 +1,103 @@
+"""Install the Debian packages that a cluster needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import DevClusterError
+from .namespaces import SYSTEM_PATH
+
+POLICY = Path("/usr/sbin/policy-rc.d")
+BASE = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurm-client": "sbatch",
+    "slurm-wlm-basic-plugins": "select_cons_tres.so",
+    "munge": "munged",
+    "iproute2": "ip",
+    "util-linux": "nsenter",
+}
+ACCOUNTING = {
+    "slurmdbd": "slurmdbd",
+    "slurm-wlm-mysql-plugin": "accounting_storage_mysql.so",
+    "mariadb-server": "mariadbd",
+}
+"""Package -> a program or Slurm plugin that shows it is there, whoever installed it."""
+
+
+def missing(*, accounting: bool) -> list[str]:
+    """Packages of which a part is not on this machine."""
+    needed = {**BASE, **ACCOUNTING} if accounting else BASE
+    return [package for package, part in needed.items() if not _is_there(part)]
+
+
+def _is_there(part: str) -> bool:
+    if part.endswith(".so"):
+        libraries = Path("/usr/lib")
+        return any(any(libraries.glob(p + part)) for p in ("slurm*/", "*/slurm*/"))
+    return shutil.which(part, path=SYSTEM_PATH) is not None
+
+
+def install(*, accounting: bool) -> list[str]:
+    """Install what is missing; the packaged services are not started.
+
+    Returns:
+        The packages that were installed.
+
+    Raises:
+        DevClusterError: apt is not here or failed; the text names the packages.
+    """
+    packages = missing(accounting=accounting)
+    if not packages:
+        return []
+    wanted = " ".join(packages)
+    if shutil.which("apt-get") is None:
+        raise DevClusterError(f"There is no apt-get here; install the equivalents of these Debian packages: {wanted}.")
+    with tempfile.NamedTemporaryFile("w+", prefix="devcluster-apt-", suffix=".log", delete=False) as log:
+        with _services_stay_off():
+            # The package lists may be missing or old: then refresh them and try again.
+            done = _apt_install(packages, log.fileno()) or (
+                _apt(["update"], log.fileno()) and _apt_install(packages, log.fileno())
+            )
+    if not done or missing(accounting=accounting):
+        raise DevClusterError(
+            f"apt-get could not install {wanted} (log: {log.name}); check the network and apt's sources, "
+            "or install these packages by other means."
+        )
+    os.unlink(log.name)
+    return packages
+
+
+def _apt_install(packages: list[str], log: int) -> bool:
+    return _apt(["install", "--yes", "--no-install-recommends", *packages], log)
+
+
+def _apt(words: list[str], log: int) -> bool:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    command = ["apt-get", "--quiet", "-o", "DPkg::Lock::Timeout=120", *words]
+    return (
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, check=False).returncode == 0
+    )
+
+
+@contextlib.contextmanager
+def _services_stay_off() -> Iterator[None]:
+    """Make Debian's maintainer scripts start no service meanwhile; a policy of the machine comes back."""
+    saved = POLICY.with_name("policy-rc.d.before-devcluster")
+    had_policy = POLICY.exists() or POLICY.is_symlink()
+    if had_policy:
+        POLICY.rename(saved)
+    try:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
+        if had_policy:
+            saved.rename(POLICY)

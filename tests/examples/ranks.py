@@ -1,0 +1,131 @@
+"""Runs an example's ranks as plain processes, in the place of an agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker import checkpoints
+from hpc_elastic.worker.channel import SETTLE_S, Channel
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Ranks:
+    """One start of an example: its processes and channels.
+
+    Args:
+        script: the example, relative to the repository.
+        directory: run directory and place of the result; the same one resumes.
+        limit_s: how long anything may take [s].
+        world_size: how many ranks.
+    """
+
+    def __init__(self, script: str, directory: Path, limit_s: float, world_size: int = 2) -> None:
+        self._script = REPOSITORY / script
+        self._directory = directory
+        self._limit_s = limit_s
+        self._world_size = world_size
+        self._paths = RunPaths(directory)
+        self._channels: list[Channel] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str) -> Ranks:
+        """Start all ranks from the newest checkpoint."""
+        port = _free_port()
+        saved = checkpoints.to_env(checkpoints.latest(self._paths))
+        for rank in range(self._world_size):
+            channel = Channel.create(str(self._directory / f"channel-{os.urandom(4).hex()}"))
+            self._channels.append(channel)
+            environ = {
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(self._world_size),
+                "LOCAL_WORLD_SIZE": str(self._world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                Env.RUN_DIR: str(self._directory),
+                Env.ROUND: "1",
+                Env.CHANNEL: channel.path,
+                Env.CHECKPOINT: saved,
+            }
+            out = self._directory / "result.json"
+            argv = [sys.executable, str(self._script), "--out", str(out), *options]
+            self._processes.append(subprocess.Popen(argv, env=environ, start_new_session=True))
+        return self
+
+    def wait(self) -> list[int]:
+        """Wait for all ranks to end and return their exit codes."""
+        codes = [process.wait(self._limit_s) for process in self._processes]
+        self._forget()
+        return codes
+
+    def wait_one(self, rank: int) -> int:
+        """Wait for one rank to end and return its exit code."""
+        return self._processes[rank].wait(self._limit_s)
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until every rank has ticked a step."""
+        self._wait_until(lambda: all((channel.last_step or 0) >= step for channel in self._channels))
+
+    def kill(self) -> None:
+        """Kill every rank that still runs."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes:
+            process.wait(self._limit_s)
+        self._forget()
+
+    def drain(self) -> list[int | None]:
+        """Ask all ranks to stop, wait for them to end, and return the steps they stopped at."""
+        for channel in self._channels:
+            channel.request_drain()
+        time.sleep(SETTLE_S)
+        stop = max(channel.stop_bound for channel in self._channels)
+        for channel in self._channels:
+            channel.stop_step = stop
+        for process in self._processes:
+            process.wait(self._limit_s)
+        return [channel.stopped_at for channel in self._channels]
+
+    def result(self) -> bytes:
+        """Return the result as it was written."""
+        return (self._directory / "result.json").read_bytes()
+
+    def saved_step(self) -> int | None:
+        """Return the step of the newest complete checkpoint."""
+        found = checkpoints.latest(self._paths)
+        return found and found.step
+
+    def _forget(self) -> None:
+        for channel in self._channels:
+            channel.close()
+            channel.unlink()
+        self._channels.clear()
+        self._processes.clear()
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._limit_s
+        while not condition():
+            ended = [process.returncode for process in self._processes if process.poll() is not None]
+            assert not ended, f"a rank ended before its time: {ended}"
+            assert time.monotonic() < deadline, "condition did not come true"
+            time.sleep(0.005)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

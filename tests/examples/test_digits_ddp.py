@@ -1,0 +1,83 @@
+"""Real DDP training ends with the same bits, however it is interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples.ranks import Ranks
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+SCRIPT = "examples/digits_ddp/train.py"
+LIMIT_S = 60.0
+OPTIONS = ("--steps", "120", "--save-every", "20")
+
+
+@pytest.fixture
+def new_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
+    """Return a function that makes the ranks of a run; all are gone afterwards."""
+    made: list[Ranks] = []
+
+    def make(name: str) -> Ranks:
+        (tmp_path / name).mkdir()
+        made.append(Ranks(SCRIPT, tmp_path / name, LIMIT_S))
+        return made[-1]
+
+    yield make
+    for ranks in made:
+        ranks.kill()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the result of a run that nothing disturbed."""
+    ranks = Ranks(SCRIPT, tmp_path_factory.mktemp("undisturbed"), LIMIT_S).start(*OPTIONS)
+    try:
+        assert [0, 0] == ranks.wait()
+    finally:
+        ranks.kill()
+    return ranks.result()
+
+
+def test_learns(expected: bytes) -> None:
+    """The network reads most digits it has not seen."""
+    assert json.loads(expected)["accuracy"] > 0.85
+
+
+def test_crash(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
+    """One rank crashes, the other is killed, both resume: accuracy and weights are the same."""
+    ranks = new_ranks("crash")
+    crash = (*OPTIONS, "--crash-at", "50", "--crash-rank", "1")
+    assert 1 == ranks.start(*crash).wait_one(1)
+    ranks.kill()
+    assert 40 == ranks.saved_step()
+    assert [0, 0] == ranks.start(*crash).wait()
+    assert expected == ranks.result()
+
+
+def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
+    """After SIGKILL of all ranks accuracy and weights are the same."""
+    ranks = new_ranks("kill")
+    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(45)
+    ranks.kill()
+    assert (ranks.saved_step() or 0) >= 40
+    assert [0, 0] == ranks.start(*OPTIONS).wait()
+    assert expected == ranks.result()
+
+
+def test_preemption(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
+    """A stop request leaves no rank in a collective: both stop at one step, which is saved."""
+    ranks = new_ranks("preempt")
+    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(30)
+    stopped_at = ranks.drain()
+    assert 1 == len(set(stopped_at))
+    assert [0, 0] == ranks.wait()
+    assert stopped_at[0] == ranks.saved_step()
+    assert [0, 0] == ranks.start(*OPTIONS).wait()
+    assert expected == ranks.result()

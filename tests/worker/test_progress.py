@@ -1,0 +1,189 @@
+"""The functions that training code calls, without and with an agent's environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker import checkpoints
+from hpc_elastic.worker.channel import Channel
+from hpc_elastic.worker.checkpoints import Checkpoint
+from hpc_elastic.worker.progress import WorkerProgress
+
+
+class SteppingClock:
+    """A clock on which only sleeping takes time; `then` runs after each sleep."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.sleeps: list[float] = []
+
+    def monotonic(self) -> float:
+        """Return the time slept so far [s]."""
+        return self.now_s
+
+    def wall(self) -> float:
+        """Return the same."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock [s]."""
+        self.now_s += seconds
+        self.sleeps.append(seconds)
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Channel:
+    """Return the agent's end of a fresh channel."""
+    return Channel.create(str(tmp_path / "channel"))
+
+
+def test_alone_nothing_asks_to_stop() -> None:
+    """Without an agent every call works and there is nothing to resume from."""
+    progress = WorkerProgress.from_environment({})
+    progress.tick(1)
+    assert not progress.attached
+    assert not progress.should_stop()
+    assert progress.latest_checkpoint() is None
+
+
+def test_alone_own_save_is_remembered(tmp_path: Path) -> None:
+    """Without a run directory a save is known to this process only."""
+    progress = WorkerProgress.from_environment({})
+    progress.checkpoint_saved(3, tmp_path / "c", shards=1)
+    assert Checkpoint(3, str(tmp_path / "c")) == progress.latest_checkpoint()
+
+
+def test_run_directory_alone_keeps_checkpoints(tmp_path: Path) -> None:
+    """With only a run directory set, the next process finds the newest save."""
+    environ = {Env.RUN_DIR: str(tmp_path)}
+    WorkerProgress.from_environment(environ).checkpoint_saved(3, "c", shards=1)
+    found = WorkerProgress.from_environment(environ).latest_checkpoint()
+    assert found is not None
+    assert (3, True) == (found.step, Path(found.path or "").is_absolute())
+
+
+def test_round_decides_what_to_resume_from(tmp_path: Path) -> None:
+    """What the agent says holds for all ranks, also when the directory has something newer."""
+    WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)}).checkpoint_saved(9, "c", shards=1)
+    chosen = Checkpoint(5, "/data/five")
+    environ = {Env.RUN_DIR: str(tmp_path), Env.CHECKPOINT: checkpoints.to_env(chosen)}
+    assert chosen == WorkerProgress.from_environment(environ).latest_checkpoint()
+    environ[Env.CHECKPOINT] = checkpoints.to_env(None)
+    assert WorkerProgress.from_environment(environ).latest_checkpoint() is None
+
+
+def test_mark_names_round_and_rank(tmp_path: Path) -> None:
+    """A mark carries the round, the rank and the number of shards."""
+    environ = {Env.RUN_DIR: str(tmp_path), Env.ROUND: "4", "RANK": "1", "WORLD_SIZE": "2"}
+    WorkerProgress.from_environment(environ).checkpoint_saved(8, "c", shards=2)
+    names = [path.name for path in Path(RunPaths(tmp_path).checkpoints).iterdir()]
+    assert ["000000000008.4.1.2.json"] == names
+
+
+def test_save_is_told_to_the_agent(channel: Channel) -> None:
+    """The agent sees a durable checkpoint and ticks without touching a file."""
+    progress = WorkerProgress.from_environment({Env.CHANNEL: channel.path})
+    assert progress.attached
+    assert (None, 0, None, False) == (
+        channel.last_step, channel.ticks, channel.checkpoint_step, channel.asks_should_stop
+    )  # fmt: skip
+    progress.tick(7)
+    progress.tick(7)
+    progress.checkpoint_saved(7, None, shards=1)
+    assert not progress.should_stop()
+    assert (7, 2, 7, True) == (
+        channel.last_step, channel.ticks, channel.checkpoint_step, channel.asks_should_stop
+    )  # fmt: skip
+
+
+def test_stops_from_the_agreed_step_on(channel: Channel) -> None:
+    """The answer is yes exactly from the stop step on, and the first yes is recorded."""
+    progress = WorkerProgress.from_environment({Env.CHANNEL: channel.path})
+    channel.request_drain()
+    channel.stop_step = 3
+    answers = []
+    for step in (1, 2, 3, 4):
+        progress.tick(step)
+        answers.append(progress.should_stop())
+    assert [False, False, True, True] == answers
+    assert 3 == channel.stopped_at
+
+
+def test_rank_that_has_not_ticked_does_not_hold(channel: Channel) -> None:
+    """Before the first tick a drain neither stops nor delays a rank."""
+    progress = WorkerProgress(
+        {Env.STOP_WAIT_S: "1000"}, Channel.open(channel.path), clock := SteppingClock()
+    )
+    channel.request_drain()
+    assert not progress.should_stop()
+    assert [] == clock.sleeps
+    assert 0 == channel.stop_bound
+
+
+def test_wait_for_the_stop_step_is_bounded(
+    channel: Channel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When no stop step is ever agreed, training goes on after the limit, with one warning."""
+    clock = SteppingClock()
+    progress = WorkerProgress({Env.STOP_WAIT_S: "2"}, Channel.open(channel.path), clock)
+    channel.request_drain()
+    progress.tick(1)
+    assert not progress.should_stop()
+    assert 2 <= clock.now_s < 2.02
+    assert max(clock.sleeps) <= 0.010
+    progress.tick(2)
+    assert not progress.should_stop()
+    assert 1 == capsys.readouterr().err.count("no stop step was agreed in 2 s")
+
+
+def test_missing_channel_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A channel that cannot be opened costs the stop request, not the training."""
+    progress = WorkerProgress.from_environment({Env.CHANNEL: str(tmp_path / "none")})
+    progress.tick(1)
+    assert not progress.should_stop()
+    assert "no channel to the agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096])
+def test_foreign_channel_file_is_a_warning(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is not a channel of this version is not used."""
+    (tmp_path / "channel").write_bytes(content)
+    assert not WorkerProgress.from_environment({Env.CHANNEL: str(tmp_path / "channel")}).attached
+    assert "no channel to the agent" in capsys.readouterr().err
+
+
+def test_wrong_values_are_refused() -> None:
+    """Negative steps and zero shards are errors of the caller."""
+    progress = WorkerProgress.from_environment({})
+    with pytest.raises(InputError, match="negative: -1"):
+        progress.tick(-1)
+    with pytest.raises(InputError, match="negative: -2"):
+        progress.checkpoint_saved(-2, None, shards=1)
+    with pytest.raises(InputError, match="at least 1"):
+        progress.checkpoint_saved(2, None, shards=0)
+
+
+def test_wrong_number_in_the_environment_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that is no number is replaced by its default."""
+    WorkerProgress.from_environment({Env.STOP_WAIT_S: "soon"})
+    assert "HPC_ELASTIC_STOP_WAIT_S='soon' is not a number; using 30" in capsys.readouterr().err
+
+
+def test_import_is_light() -> None:
+    """Neither torch nor anything else that is large is imported for the worker functions."""
+    heavy = "{'torch', 'numpy', 'asyncio', 'logging', 'socket', 'dataclasses', 'inspect', 'subprocess'}"
+    code = (
+        "import sys; before = set(sys.modules); from hpc_elastic import worker; worker.tick(1);"
+        f"print(sorted((set(sys.modules) - before) & {heavy}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == found.stdout.strip()
