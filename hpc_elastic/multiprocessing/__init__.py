@@ -1,0 +1,64 @@
+"""Start, watch and end a group of local processes (names as in torch.distributed.elastic).
+
+    context    SubprocessContext: a group of workers; PContext, StartSettings
+    process    one child: own session, dies with its parent     stop, reap   end it and all it started
+    guard      what survives the agent's SIGKILL                logs, tail   files, and lines on the console
+    errors     error files and what is made of them
+
+Names load their module when first used: a worker that imports `errors.record` pays for no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.context import SubprocessContext
+    from hpc_elastic.multiprocessing.guard import Guard
+    from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+    from hpc_elastic.multiprocessing.pcontext import (
+        PContext,
+        RunProcsResult,
+        SignalException,
+        StartSettings,
+    )
+    from hpc_elastic.multiprocessing.process import WorkerStartError
+
+_HOMES = {
+    "PContext": "pcontext",
+    "StartSettings": "pcontext",
+    "SubprocessContext": "context",
+    "Guard": "guard",
+    "DefaultLogsSpecs": "logs",
+    "LogsDest": "logs",
+    "LogsSpecs": "logs",
+    "Std": "logs",
+    "to_map": "logs",
+    "WorkerStartError": "process",
+    "RunProcsResult": "pcontext",
+    "SignalException": "pcontext",
+}
+
+__all__ = [
+    "DefaultLogsSpecs",
+    "Guard",
+    "LogsDest",
+    "LogsSpecs",
+    "PContext",
+    "RunProcsResult",
+    "SignalException",
+    "StartSettings",
+    "Std",
+    "SubprocessContext",
+    "WorkerStartError",
+    "to_map",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,8 +1,8 @@
 """A small process that survives the agent's SIGKILL and ends what the kernel does not.
 
 The kernel kills the workers with the agent (parent-death signal), but not what they started
-themselves. The guard hears of the agent's death by a pipe and a pidfd, and sends SIGKILL to every process of
-this user that is in a worker's session or carries the workers' mark in its environment.
+themselves. The guard hears of the agent's death by a pipe and a pidfd, and sends SIGKILL to every
+process of this user that is in a worker's session or carries the workers' mark in its environment.
 
 Does not guarantee to find a process that left the session *and* cleared its environment, or
 anything when agent and guard are killed together.
@@ -25,7 +25,14 @@ _QUIT: Final = "quit"
 _STOP_WAIT_S: Final = 1.0
 _SWEEP_PAUSE_S: Final = 0.01
 _SWEEPS: Final = 1000  # ten seconds and more: a process in state D ends only when its I/O does
-_IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_IGNORED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 
 class Guard:
@@ -172,6 +179,8 @@ def _listen(agent: int, pipe: int, book: Book) -> None:
         if not chunk:
             return
         book.read(chunk)
+        if book.is_closed:
+            return
     os.set_blocking(pipe, False)
     try:
         while chunk := os.read(pipe, 65536):

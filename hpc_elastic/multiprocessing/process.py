@@ -6,7 +6,6 @@ import errno
 import os
 import select
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple, NoReturn
 
@@ -17,6 +16,11 @@ UNKNOWN_EXIT_CODE: Final = 255
 """Reported when somebody else has taken the exit status (SIGCHLD ignored, a foreign wait)."""
 
 _START_FAILED: Final = 127
+_RESET: Final = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGCONT, signal.SIGALRM, signal.SIGURG),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGWINCH, signal.SIGPROF),
+)
 _FIXES: Final = {
     errno.ENOENT: "check the spelling, give the full path, or load the module or environment that has it",
     errno.EACCES: "make it executable (chmod +x), or start it with its interpreter: python script.py",
@@ -59,6 +63,7 @@ class Process:
         self.pid = pid
         self.pidfd = open_pidfd(pid)
         self.exit_code: int | None = None
+        self._is_reaped = False
         self._starting = starting  # pipe: end of file = the program runs, bytes = errno of the failure
 
     def confirm_started(self, wait_s: float) -> None:
@@ -70,7 +75,7 @@ class Process:
             wait_s: the longest wait [s].
 
         Raises:
-            WorkerStartError: the program cannot be run.
+            WorkerStartError: the program cannot be run; the child is still to be reaped.
         """
         if self._starting < 0:
             return
@@ -81,28 +86,36 @@ class Process:
         self._starting = -1
         if report:
             step, _, number = report.decode().partition(" ")
-            self.reap()
             raise start_error(self.spec, int(number), step)
 
     def poll(self) -> int | None:
         """Return the exit code (-n for signal n), None while it runs; never blocks, never reaps."""
         if self.exit_code is None:
             self.exit_code = self._wait(os.WNOHANG | os.WNOWAIT)
-            if self.exit_code is not None:
-                self._close_pidfd()
         return self.exit_code
+
+    def acknowledge(self) -> None:
+        """Close the pidfd of an ended process: whoever waits for the end has acted on it."""
+        if self.exit_code is not None and self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
     def reap(self) -> None:
         """Give the pid back; blocks when the process still runs. A second call is harmless."""
+        if self._is_reaped:
+            return
         code = self._wait(0)
+        self._is_reaped = True
         self.exit_code = code if self.exit_code is None else self.exit_code
-        self._close_pidfd()
+        self.acknowledge()
         if self._starting >= 0:
             os.close(self._starting)
             self._starting = -1
 
     def signal_group(self, sig: int) -> None:
         """Send a signal to the process and all of its group that is left; never raises."""
+        if self._is_reaped:
+            return
         try:
             os.killpg(self.pid, sig)
         except ProcessLookupError:
@@ -126,11 +139,6 @@ class Process:
             return None
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
-    def _close_pidfd(self) -> None:
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
-
 
 def start_error(spec: ProcessSpec, number: int, step: str) -> WorkerStartError:
     """Return the error that says in words why a program could not be started."""
@@ -151,8 +159,6 @@ def spawn(spec: ProcessSpec) -> Process:
     """
     stdio = _open_stdio(spec)
     started, starting = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
     parent = os.getpid()
     old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
@@ -226,7 +232,7 @@ def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> 
     except OSError as error:
         os.write(starting, f"{step} {error.errno or 0}".encode())
         os.write(2, f"hpc_elastic: {start_error(spec, error.errno or 0, step)}\n".encode())
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return
         os.write(starting, f"exec {errno.EINVAL}".encode())
         os.write(2, f"hpc_elastic: cannot start {spec.argv[0]!r}: {error!r}\n".encode())
     finally:
@@ -244,10 +250,12 @@ def _close_other_fds(keep: int) -> None:
 
 
 def reset_signals(ignored: tuple[int, ...]) -> None:
-    """Set every signal to its default action but the ignored ones, then unblock all."""
-    for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        try:
-            signal.signal(sig, signal.SIG_IGN if sig in ignored else signal.SIG_DFL)
-        except (OSError, ValueError):  # reserved by the C library
-            pass
+    """Set signals to their default action but the ignored ones, then unblock all.
+
+    exec itself resets what has a handler; what Python or a parent such as nohup ignores is reset here.
+    """
+    for sig in _RESET:
+        signal.signal(sig, signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
-"""Environment variable that every worker and its descendants carry: marks, the newest last, joined by commas."""
+"""Every worker and its descendants carry this variable: marks joined by commas, the newest last."""
 
 
 class ProcessStat(NamedTuple):

@@ -6,12 +6,14 @@ so every rule can be tested by itself and run in a simulation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, is_alive, natural
 from hpc_elastic.rendezvous.state import RunState
+
+PROPOSERS = 3  # members that watch closely and put agreements together; more would be in the way
 
 
 class RendezvousSettings(NamedTuple):
@@ -218,7 +220,7 @@ def watch_every(group_rank: int) -> int:
     The first three look each time, the others now and then in case all three are lost at once: the
     cost of watching grows with the number of nodes, not with its square.
     """
-    return 1 if group_rank < 3 else 5
+    return 1 if group_rank < PROPOSERS else 5
 
 
 def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:
@@ -230,3 +232,19 @@ def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bo
         and (entry.name.round == running.number or entry.name.phase is Phase.LEFT)
         for entry in known
     )
+
+
+def is_proposer(formed: RoundFormed, node_id: str) -> bool:
+    """Tell whether a member is one of the few that gather what all members have told."""
+    return any(member.node_id == node_id for member in formed.members[:PROPOSERS])
+
+
+def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:
+    """Return the step at which all ranks can stop, or None while a member has not told its own.
+
+    Each node tells the first step at which all its ranks can still stop, so the highest of these is
+    reached by everybody and passed by nobody. -1 if no worker of the round asks whether to stop.
+    """
+    steps = [told.get(node_id) for node_id in node_ids]
+    known = [step for step in steps if step is not None]
+    return max(known) if known and len(known) == len(steps) else None

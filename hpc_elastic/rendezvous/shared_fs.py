@@ -226,16 +226,24 @@ class SharedFsRendezvous(RendezvousHandler):
         formed = self.state.round
         if formed is None:
             return True
-        now = self._now()
-        gone = {
-            node_id
-            for node_id, seen in self.membership.roster.items()
-            if not is_alive(seen, now, self.settings.lease) and not seen.name.phase.is_terminal
-        }
-        members = tuple(member for member in formed.members if member.node_id not in gone)
+        living = self.live_members(formed)
+        members = tuple(member for member in formed.members if member.node_id in living)
         return rules.all_in(
             formed._replace(members=members), self.membership.roster, frozenset((*phases, Phase.LEFT))
         )
+
+    def live_members(self, formed: RoundFormed) -> list[str]:
+        """Return the ids of the members of a round whose lease has not run out."""
+        now = self._now()
+        roster = self.membership.roster
+
+        def is_gone(node_id: str) -> bool:
+            seen = roster.get(node_id)
+            if seen is None or seen.name.phase is Phase.SUCCEEDED or node_id == self.membership.node_id:
+                return False
+            return not is_alive(seen, now, self.settings.lease)
+
+        return [member.node_id for member in formed.members if not is_gone(member.node_id)]
 
     # inside
 
@@ -298,9 +306,12 @@ class SharedFsRendezvous(RendezvousHandler):
             case rules.Form(node_ids):
                 return 0.0 if self._form(node_ids) else 0.01
             case rules.AskToJoin():
-                self.request_drain(Cause.MEMBERSHIP, Then.REJOIN, f"{self._node} wants to join")
+                self._stand_beside(f"{self._node} wants to join")
                 return self._patience(waited)
-            case rules.Wait() | rules.Spare():
+            case rules.Spare():
+                self._stand_beside("")
+                return self._patience(waited)
+            case rules.Wait():
                 return self._patience(waited)
             case rules.TooFew(have, missing, timed_out):
                 raise RendezvousTimeoutError(self._too_few(have, missing, timed_out))
@@ -308,6 +319,14 @@ class SharedFsRendezvous(RendezvousHandler):
                 raise RendezvousGracefulExitError("a newer start of this run exists")
             case _:
                 raise RendezvousClosedError(_closed_text(self.state))
+
+    def _stand_beside(self, request: str) -> None:
+        """Ask the members of the running round for a place; end it if members have vanished."""
+        running = self.state.running
+        if running is not None and self.lost:
+            self.report_lost(running.number, self.lost)
+        elif request:
+            self.request_drain(Cause.MEMBERSHIP, Then.REJOIN, request)
 
     def _patience(self, waited: rules.Waited) -> float:
         """Return the time between two looks: short at first, up to the heartbeat interval [s].

@@ -9,7 +9,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options, spec_input, spec_rules
-from hpc_elastic.slurm.values import NodeRange, parse_duration_s, parse_nodes, parse_time_limit_s, slurm_time_text
+from hpc_elastic.slurm.values import (
+    NodeRange,
+    parse_duration_s,
+    parse_nodes,
+    parse_time_limit_s,
+    slurm_time_text,
+)
 
 OptionValue = str | int | float | bool
 Count = Annotated[int, Field(ge=1)]
@@ -32,11 +38,23 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
 
-    command: Words = Field((), description="The worker's program and its arguments; a string is split as a shell would, without expanding.")
-    module: Text | None = Field(None, description="Python module to run as worker (python -m MODULE); the arguments come from command.")
-    python: Text | None = Field(None, description="Python interpreter of the agents and of module. Default: the one that submits.")
-    workers_per_node: Count | None = Field(None, description="Workers on each node. Default: the GPUs per node, else 1.")
-    container: Words = Field((), description="Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'.")
+    command: Words = Field(
+        (),
+        description="The worker's program and its arguments; a string is split as a shell would, without expanding.",
+    )
+    module: Text | None = Field(
+        None,
+        description="Python module to run as worker (python -m MODULE); the arguments come from command.",
+    )
+    python: Text | None = Field(
+        None, description="Python interpreter of the agents and of module. Default: the one that submits."
+    )
+    workers_per_node: Count | None = Field(
+        None, description="Workers on each node. Default: the GPUs per node, else 1."
+    )
+    container: Words = Field(
+        (), description="Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'."
+    )
 
     name: Text = Field("", description="Job name. Default: the name of the training script.")
     partition: Text | None = Field(None, description="Partition.")
@@ -52,7 +70,9 @@ class JobSpec(BaseModel):
         None, description="GPUs on each node: N or TYPE:N."
     )
     cpus_per_node: Count | None = Field(None, description="CPUs on each node, shared by its workers.")
-    cpus_per_task: Count | None = Field(None, description="As cpus_per_node: the one task on a node is its agent.")
+    cpus_per_task: Count | None = Field(
+        None, description="As cpus_per_node: the one task on a node is its agent."
+    )
     mem: Text | None = Field(None, description="Memory on each node, e.g. 480G; 0 for all of it.")
     mem_per_cpu: Text | None = Field(None, description="Memory for each CPU, e.g. 4G.")
     constraint: Text | None = Field(None, description="Node features asked for.")
@@ -63,35 +83,71 @@ class JobSpec(BaseModel):
     mail_type: Text | None = Field(None, description="When to send mail: BEGIN, END, FAIL, REQUEUE, ALL.")
     mail_user: Text | None = Field(None, description="Who gets the mail.")
     dependency: Text | None = Field(None, description="Jobs to wait for, e.g. afterok:1234.")
-    comment: Text | None = Field(None, description="Comment of the job; a token that names the submission is put before it.")
-    sbatch: dict[str, OptionValue] = Field(default_factory=dict, description="Any other sbatch option by its name; true for a flag.")
+    comment: Text | None = Field(
+        None, description="Comment of the job; a token that names the submission is put before it."
+    )
+    sbatch: dict[str, OptionValue] = Field(
+        default_factory=dict, description="Any other sbatch option by its name; true for a flag."
+    )
 
-    workdir: Text | None = Field(None, description="Directory the workers start in. Default: the current one.")
+    workdir: Text | None = Field(
+        None, description="Directory the workers start in. Default: the current one."
+    )
     env: Annotated[dict[str, str], BeforeValidator(spec_input.variables)] = Field(
         default_factory=dict, description="Environment variables of the workers."
     )
     inherit_env: bool = Field(True, description="Pass the environment of the submitting shell on to the job.")
     modules: Names = Field((), description="Environment modules to load (module load ...).")
-    setup: Lines = Field((), description="Shell lines that run once per job start, on the first node, before the agents.")
-    run_dir: Text | None = Field(None, description="Run directory on a shared file system. Default: ./hpc_elastic_runs/NAME-DATE-ID.")
-    allow_local_run_dir: bool = Field(False, description="Accept a run directory that looks local to this machine.")
+    setup: Lines = Field(
+        (), description="Shell lines that run once per job start, on the first node, before the agents."
+    )
+    run_dir: Text | None = Field(
+        None, description="Run directory on a shared file system. Default: ./hpc_elastic_runs/NAME-DATE-ID."
+    )
+    allow_local_run_dir: bool = Field(
+        False, description="Accept a run directory that looks local to this machine."
+    )
 
-    max_restarts: Budget = Field(3, description="How often workers are restarted after a failure of the job's own.")
-    max_requeues: Budget | None = Field(None, description="How often the job is requeued. Default: as 'hpc-elastic finish'.")
-    checkpoint_lead: Seconds | None = Field(None, description="Time that stopping and saving a checkpoint takes. Default: 2m, less in short jobs.")
-    warn_signal: Literal["USR1", "USR2"] = Field("USR2", description="Signal of the warning before the time limit (NCCL catches USR1).")
-    drain_signals: Names = Field(("TERM", "USR1", "USR2"), description="Signals that ask the agents to drain.")
+    max_restarts: Budget = Field(
+        3, description="How often workers are restarted after a failure of the job's own."
+    )
+    max_requeues: Budget | None = Field(
+        None, description="How often the job is requeued. Default: as 'hpc-elastic finish'."
+    )
+    checkpoint_lead: Seconds | None = Field(
+        None, description="Time that stopping and saving a checkpoint takes. Default: 2m, less in short jobs."
+    )
+    warn_signal: Literal["USR1", "USR2"] = Field(
+        "USR2", description="Signal of the warning before the time limit (NCCL catches USR1)."
+    )
+    drain_signals: Names = Field(
+        ("TERM", "USR1", "USR2"), description="Signals that ask the agents to drain."
+    )
     join_timeout: Seconds | None = Field(None, description="How long a round waits for the minimum of nodes.")
-    last_call_timeout: Seconds | None = Field(None, description="How long a round with the minimum waits for more nodes.")
-    exit_barrier_timeout: Seconds | None = Field(None, description="How long agents wait for each other at the end.")
-    heartbeat_interval: Seconds | None = Field(None, description="Time between two signs of life of an agent.")
+    last_call_timeout: Seconds | None = Field(
+        None, description="How long a round with the minimum waits for more nodes."
+    )
+    exit_barrier_timeout: Seconds | None = Field(
+        None, description="How long agents wait for each other at the end."
+    )
+    heartbeat_interval: Seconds | None = Field(
+        None, description="Time between two signs of life of an agent."
+    )
     lease: Seconds | None = Field(None, description="Silence after which an agent counts as lost.")
-    stop_timeout: Seconds | None = Field(None, description="How long a drain may take. Default: checkpoint_lead.")
+    stop_timeout: Seconds | None = Field(
+        None, description="How long a drain may take. Default: checkpoint_lead."
+    )
     monitor_interval: Seconds | None = Field(None, description="Time between two looks at the workers.")
     role: Text | None = Field(None, description="Role of the workers.")
-    redirects: Text = Field("3", description="Streams of workers that go to files: 0, 1, 2, 3, or LOCAL_RANK:N,... as torchrun.")
-    tee: Text | None = Field(None, description="Streams of workers that also go to the batch log, as torchrun.")
-    local_ranks_filter: Text | None = Field(None, description="Local ranks whose output is shown in the batch log.")
+    redirects: Text = Field(
+        "3", description="Streams of workers that go to files: 0, 1, 2, 3, or LOCAL_RANK:N,... as torchrun."
+    )
+    tee: Text | None = Field(
+        None, description="Streams of workers that also go to the batch log, as torchrun."
+    )
+    local_ranks_filter: Text | None = Field(
+        None, description="Local ranks whose output is shown in the batch log."
+    )
 
     @model_validator(mode="wrap")
     @classmethod

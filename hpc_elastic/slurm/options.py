@@ -109,11 +109,6 @@ _CONTRADICTIONS = (
 )
 
 
-def parse_help(text: str) -> frozenset[str]:
-    """Return the long names of all options in the output of ``sbatch --help``."""
-    return frozenset(re.findall(r"^\s+(?:-\w,?\s+)?--([a-z][a-z0-9-]*)", text, re.MULTILINE))
-
-
 def option_name(key: str) -> str:
     """Return the long sbatch name of an option as people write it (``-p``, ``mem_per_cpu``)."""
     name = key.strip().lstrip("-")
@@ -136,11 +131,17 @@ def check_known(names: Collection[str], known: Collection[str] | None) -> None:
     Raises:
         InputError: one of them does not exist.
     """
-    source = "sbatch --help of this machine" if known else "the options of Slurm 22.05 to 25.05; there is no sbatch here to ask"
+    source = (
+        "sbatch --help of this machine"
+        if known
+        else "the options of Slurm 22.05 to 25.05; there is no sbatch here to ask"
+    )
     for name in names:
         if name not in (known or BUILT_IN):
             fix = near(name, known or BUILT_IN) or "look it up with sbatch --help"
-            raise InputError(f"sbatch has no option --{name} (asked: {source})", where=f"sbatch.{name}", fix=fix)
+            raise InputError(
+                f"sbatch has no option --{name} (asked: {source})", where=f"sbatch.{name}", fix=fix
+            )
 
 
 def check_owned(names: Iterable[str]) -> None:
@@ -152,7 +153,9 @@ def check_owned(names: Iterable[str]) -> None:
     for name in names:
         if name in OWNED:
             why, instead = OWNED[name]
-            raise InputError(f"the sbatch option --{name} cannot be given: {why}", where=f"sbatch.{name}", fix=instead)
+            raise InputError(
+                f"the sbatch option --{name} cannot be given: {why}", where=f"sbatch.{name}", fix=instead
+            )
 
 
 def check_contradictions(given: dict[str, str]) -> None:
@@ -181,7 +184,9 @@ def check_value(name: str, value: str | int | float | bool) -> None:
     """
     where = f"sbatch.{name}"
     if name in FLAGS and not isinstance(value, bool):
-        raise InputError(f"--{name} takes no value, but got {value!r}", where=where, fix=f"write {name} = true")
+        raise InputError(
+            f"--{name} takes no value, but got {value!r}", where=where, fix=f"write {name} = true"
+        )
     if name in WITH_VALUE and isinstance(value, bool):
         raise InputError(f"--{name} needs a value", where=where, fix=f"write {name} = VALUE")
     if isinstance(value, str) and has_control(value):

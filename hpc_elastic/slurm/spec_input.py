@@ -28,6 +28,12 @@ def _no_nul(texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         if "\0" in text:
             raise BadValueError(f"{text!r} holds a NUL character, which no program can be given", "remove it")
+        try:
+            text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise BadValueError(
+                f"{text!r} holds a character that is not valid Unicode", "remove it"
+            ) from None
     return tuple(texts)
 
 
@@ -43,7 +49,9 @@ def words(value: object) -> object:
         try:
             return _no_nul(shlex.split(value))
         except ValueError as error:
-            raise BadValueError(f"{value!r} is not a command: {error}", "close the quotes, or write a list") from None
+            raise BadValueError(
+                f"{value!r} is not a command: {error}", "close the quotes, or write a list"
+            ) from None
     return _texts(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -86,7 +94,9 @@ def variables(value: object) -> object:
     read: dict[object, object] = {}
     for name, text in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise BadValueError(f"{name!r} is not the name of an environment variable", "use letters, digits and _")
+            raise BadValueError(
+                f"{name!r} is not the name of an environment variable", "use letters, digits and _"
+            )
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
             raise BadValueError(f"the value {text!r} of {name} is not text", f'write {name} = "..."')
         read[name] = _no_nul([str(text)])[0]
@@ -108,7 +118,9 @@ def fold_sbatch(data: object) -> object:
         field = options.FIELDS.get(name)
         options.check_owned([name])
         if name in rest:
-            raise InputError(f"--{name} is given twice in sbatch", where=f"sbatch.{key}", fix="keep one of them")
+            raise InputError(
+                f"--{name} is given twice in sbatch", where=f"sbatch.{key}", fix="keep one of them"
+            )
         if name == "exclusive" and not isinstance(value, bool):
             field = None  # --exclusive=user has no field
         if field is None:
@@ -135,10 +147,14 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
     if problem["type"] == "extra_forbidden":
         known = [*fields, *options.FIELDS, *options.BUILT_IN]
         fix = options.near(place, fields) or _sbatch_hint(place) or options.near(place, known)
-        return InputError(f"there is no setting '{place}'", where=place, fix=fix or "see hpc-elastic submit --help")
+        return InputError(
+            f"there is no setting '{place}'", where=place, fix=fix or "see hpc-elastic submit --help"
+        )
     if isinstance(cause, BadValueError):
-        return InputError(f"{place}: {cause.message}", where=place, fix=cause.fix)
-    return InputError(f"{place} = {problem['input']!r}: {problem['msg']}", where=place, fix="see hpc-elastic submit --help")
+        return InputError(f"{place} = {cause.message}", where=place, fix=cause.fix)
+    return InputError(
+        f"{place} = {problem['input']!r}: {problem['msg']}", where=place, fix="see hpc-elastic submit --help"
+    )
 
 
 def _is_type_tag(part: object) -> bool:
@@ -153,4 +169,8 @@ def _sbatch_hint(key: str) -> str:
         return f"the sbatch option --{name} cannot be given ({why}); {instead}"
     if name in options.FIELDS:
         return f"write {options.FIELDS[name]}"
-    return f"write it in the table sbatch: sbatch = {{ {name} = ... }} (-o {name}=...)" if name in options.BUILT_IN else ""
+    return (
+        f"write it in the table sbatch: sbatch = {{ {name} = ... }} (-o {name}=...)"
+        if name in options.BUILT_IN
+        else ""
+    )

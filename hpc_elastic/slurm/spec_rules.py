@@ -40,7 +40,9 @@ def check(spec: JobSpec) -> None:
 def _check_command(spec: JobSpec) -> None:
     if not spec.command and not spec.module:
         raise InputError(
-            "there is no worker command", where="command", fix="give it after --, e.g. -- python train.py --lr 0.1"
+            "there is no worker command",
+            where="command",
+            fix="give it after --, e.g. -- python train.py --lr 0.1",
         )
     if spec.command and not spec.command[0]:
         raise InputError("the worker command is an empty word", where="command", fix="name a program")
@@ -86,12 +88,16 @@ def _check_variables(spec: JobSpec) -> None:
     for name in spec.env:
         if name in AGENT_VARIABLES:
             raise InputError(
-                f"the environment variable {name} is set by the agent for each worker", where=f"env.{name}", fix="remove it"
+                f"the environment variable {name} is set by the agent for each worker",
+                where=f"env.{name}",
+                fix="remove it",
             )
     for name in spec.drain_signals:
         if name.removeprefix("SIG") not in SIGNALS:
             raise InputError(
-                f"{name!r} cannot be a drain signal", where="drain_signals", fix=f"use some of {', '.join(SIGNALS)}"
+                f"{name!r} cannot be a drain signal",
+                where="drain_signals",
+                fix=f"use some of {', '.join(SIGNALS)}",
             )
     if spec.warn_signal not in spec.drain_signals:
         raise InputError(

@@ -50,12 +50,15 @@ def parse_nodes(value: object) -> NodeRange:
     """
     match = re.fullmatch(r"\s*(\d+)(?:\s*[:-]\s*(\d+))?\s*", str(value))
     if isinstance(value, bool) or match is None:
-        raise BadValueError(f"{value!r} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4")
+        raise BadValueError(
+            f"{value!r} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4"
+        )
     low = int(match[1])
     high = int(match[2]) if match[2] else low
     if low > high:
         raise BadValueError(
-            f"{value!r} asks for at least {low} and at most {high} nodes", f"the smaller number comes first: {high}:{low}"
+            f"{value!r} asks for at least {low} and at most {high} nodes",
+            f"the smaller number comes first: {high}:{low}",
         )
     if low < 1:
         raise BadValueError(f"{value!r} asks for {low} nodes", "ask for at least one node")

@@ -69,9 +69,7 @@ def should_stop() -> bool:
     return _progress().should_stop()
 
 
-def checkpoint_saved(
-    step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1
-) -> None:
+def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1) -> None:
     """Record that a checkpoint is durable; the next start resumes from the newest complete one.
 
     Call it after the file is safely on disk (see `atomic_write`), on each rank that wrote a part.

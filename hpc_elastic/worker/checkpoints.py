@@ -152,6 +152,4 @@ def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: in
     from hpc_elastic.store.files import publish_new
 
     os.makedirs(paths.checkpoints, exist_ok=True)
-    publish_new(
-        os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size)
-    )
+    publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))

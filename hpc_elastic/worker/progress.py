@@ -94,8 +94,7 @@ class WorkerProgress:
         while (stop := channel.stop_step) is None:
             if self._clock.monotonic() >= deadline:
                 self._warn_once(
-                    f"a stop was requested, but no stop step was agreed in {self._stop_wait_s:g} s; "
-                    "going on"
+                    f"a stop was requested, but no stop step was agreed in {self._stop_wait_s:g} s; going on"
                 )
                 return None
             self._clock.sleep(pause_s)
@@ -107,9 +106,7 @@ class WorkerProgress:
             self._warned = True
             _warn(text)
 
-    def checkpoint_saved(
-        self, step: int, path: str | os.PathLike[str] | None, *, shards: int
-    ) -> None:
+    def checkpoint_saved(self, step: int, path: str | os.PathLike[str] | None, *, shards: int) -> None:
         """Write this rank's mark, then tell the agent."""
         _check_step(step)
         if shards < 1:

@@ -118,18 +118,14 @@ def test_stops_from_the_agreed_step_on(channel: Channel) -> None:
 
 def test_rank_that_has_not_ticked_does_not_hold(channel: Channel) -> None:
     """Before the first tick a drain neither stops nor delays a rank."""
-    progress = WorkerProgress(
-        {Env.STOP_WAIT_S: "1000"}, Channel.open(channel.path), clock := SteppingClock()
-    )
+    progress = WorkerProgress({Env.STOP_WAIT_S: "1000"}, Channel.open(channel.path), clock := SteppingClock())
     channel.request_drain()
     assert not progress.should_stop()
     assert [] == clock.sleeps
     assert 0 == channel.stop_bound
 
 
-def test_wait_for_the_stop_step_is_bounded(
-    channel: Channel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_for_the_stop_step_is_bounded(channel: Channel, capsys: pytest.CaptureFixture[str]) -> None:
     """When no stop step is ever agreed, training goes on after the limit, with one warning."""
     clock = SteppingClock()
     progress = WorkerProgress({Env.STOP_WAIT_S: "2"}, Channel.open(channel.path), clock)

@@ -43,9 +43,7 @@ class Ranks:
         argv = [sys.executable, "-c", TRAIN, str(step_time_s), str(first), str(ask_every)]
         environ = {**os.environ, Env.CHANNEL: channel.path, Env.STOP_WAIT_S: str(LIMIT_S)}
         self.channels.append(channel)
-        self.processes.append(
-            subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, text=True)
-        )
+        self.processes.append(subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, text=True))
 
     def drain(self) -> int:
         """Do what the agents do; return the agreed stop step."""

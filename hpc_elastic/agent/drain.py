@@ -1,0 +1,87 @@
+"""One agent's part in a drain: warn its workers once, agree on a step, keep the deadline."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpc_elastic.agent.local_group import NO_STEP, LocalGroup
+from hpc_elastic.rendezvous.journal import Cause, RoundFormed
+from hpc_elastic.rendezvous.rules import is_proposer, stop_step
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+
+
+class DrainTimes(NamedTuple):
+    """How long the workers may take to save and stop [s], by what asked for it."""
+
+    stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later, if not before
+    warning: float = 90.0  # warned before the time limit, or asked by the user or a joining node
+
+    def of(self, cause: Cause) -> float:
+        """Return the time for a cause [s]."""
+        return self.stop if cause is Cause.PREEMPTION else self.warning
+
+
+class LocalDrain:
+    """The drain of one round on this node.
+
+    Args:
+        rendezvous: to agree with the other nodes.
+        group: this node's workers.
+        times: how long the workers may take.
+    """
+
+    def __init__(self, rendezvous: SharedFsRendezvous, group: LocalGroup, times: DrainTimes) -> None:
+        self._rendezvous = rendezvous
+        self._group = group
+        self._times = times
+        self._told = False
+        self._cause: Cause | None = None
+        self._deadline: float | None = None
+        self.stop_now = False  # no worker will stop by itself, or the time is up
+
+    @property
+    def deadline(self) -> float | None:
+        """When workers that still run are ended, by the monotonic clock [s]."""
+        return self._deadline
+
+    def hurry(self, now: float) -> None:
+        """Slurm itself asks now: the short time counts from here."""
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, now + self._times.stop)
+
+    def step(self, now: float) -> None:
+        """Take the next step of the protocol; never blocks."""
+        state = self._rendezvous.state
+        formed, drain = state.running, state.drain
+        if formed is None or drain is None:
+            return
+        if self._cause is not drain.cause:
+            self._cause = drain.cause
+            self._shorten(now + self._times.of(drain.cause))
+        self._group.request_drain(now)
+        if state.stop_step is None:
+            self._agree(formed, now)
+            state = self._rendezvous.state
+        if state.stop_step is not None:
+            self._group.set_stop_step(state.stop_step)
+        self.stop_now = state.stop_step == NO_STEP or self._is_over(now)
+
+    def _shorten(self, limit: float) -> None:
+        self._deadline = limit if self._deadline is None else min(self._deadline, limit)
+
+    def _is_over(self, now: float) -> bool:
+        return self._deadline is not None and now >= self._deadline
+
+    def _agree(self, formed: RoundFormed, now: float) -> None:
+        bound = self._group.stop_bound(now)
+        member = self._rendezvous.membership
+        if bound is None:
+            return
+        if not self._told:
+            member.tell_step(formed.number, bound)
+            self._told = True
+        if is_proposer(formed, member.node_id):
+            alive = self._rendezvous.live_members(formed)
+            step = stop_step(alive, member.told_steps(formed.number))
+            if step is not None:
+                self._rendezvous.agree_stop(formed.number, step)

@@ -1,0 +1,207 @@
+"""The workers of one node in one round: their processes, their channels, their logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, worker_env
+from hpc_elastic.ids import Env
+from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
+from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
+from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.worker.channel import SETTLE_S, Channel
+
+NO_STEP = -1
+
+
+class Command(NamedTuple):
+    """What each worker runs."""
+
+    name: str
+    argv: tuple[str, ...]
+    logs: LogsSpecs
+    prefixes: str  # template of the prefix of a line shown on the console
+
+
+class LocalGroup:
+    """Workers from their start to the last one's end.
+
+    Args:
+        formed: the round they work in.
+        node_id: this agent's id in it.
+        scratch: private node-local directory for the channels.
+        run: what is the same for all workers.
+        settings: how processes are started.
+    """
+
+    def __init__(
+        self, formed: RoundFormed, node_id: str, scratch: str, run: RunEnv, settings: StartSettings
+    ) -> None:
+        self.formed = formed
+        self.place = place_of(formed.members, node_id)
+        self.slots = formed.members[self.place.group_rank].slots
+        self.result: RunProcsResult | None = None
+        self._node_id = node_id
+        self._run = run
+        self._settings = settings
+        self._scratch = scratch
+        self._channels: list[Channel] = []
+        self._context: SubprocessContext | None = None
+        self._stopping = False
+        self._gone = False
+        self._drain_at: float | None = None
+
+    def start(self, command: Command, *, crashes: int) -> None:
+        """Start all workers.
+
+        Raises:
+            InputError: the command cannot be started.
+            OSError: no space or no permission for logs or channels.
+        """
+        self._channels = [
+            Channel.create(os.path.join(self._scratch, f"{self.formed.number}.{local_rank}"))
+            for local_rank in range(self.slots)
+        ]
+        envs = {
+            local_rank: {
+                **worker_env(self.formed, self._node_id, local_rank, self._run, crashes=crashes),
+                Env.CHANNEL: self._channels[local_rank].path,
+            }
+            for local_rank in range(self.slots)
+        }
+        self._context = SubprocessContext(
+            command.name,
+            command.argv[0],
+            {rank: substitute(command.argv[1:], rank) for rank in range(self.slots)},
+            envs,
+            command.logs,
+            self._prefixes(command, envs),
+            settings=self._settings,
+        )
+        self._context.start()
+
+    def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+        from hpc_elastic.multiprocessing.logs import log_line_prefix  # noqa: PLC0415
+
+        return {
+            local_rank: log_line_prefix(
+                command.prefixes,
+                role_name=env["ROLE_NAME"],
+                rank=int(env["RANK"]),
+                local_rank=local_rank,
+                node=self._run.node,
+            )
+            for local_rank, env in envs.items()
+        }
+
+    @property
+    def context(self) -> SubprocessContext:
+        """The processes; only after `start`."""
+        if self._context is None:
+            raise RuntimeError("the workers have not been started")
+        return self._context
+
+    def exit_fds(self) -> list[int]:
+        """Return what becomes readable when a worker ends."""
+        return [] if self._gone else self.context.exit_fds()
+
+    def status(self, now: float) -> Group:
+        """Look at the processes without blocking."""
+        if self._stopping:
+            if not self._gone and self.context.poll_stopped(now):
+                self._end()
+            return Group.STOPPED if self._gone else Group.STOPPING
+        if self._gone:
+            return Group.STOPPED if self.stopped_by_request else Group.SUCCEEDED
+        self.result = self.context.wait(0) or self.result
+        if self.result is None:
+            return Group.RUNNING
+        if self.result.is_failed():
+            return Group.FAILED
+        self.context.close()
+        self._end()
+        return Group.STOPPED if self.stopped_by_request else Group.SUCCEEDED
+
+    def _end(self) -> None:
+        self._gone = True
+        for channel in self._channels:
+            channel.unlink()
+
+    @property
+    def stopped_by_request(self) -> bool:
+        """Whether a worker ended because should_stop() told it to."""
+        return any(channel.stopped_at is not None for channel in self._channels)
+
+    def stop(self, number: int, kill_at: float) -> None:
+        """Ask the workers to end; SIGKILL at `kill_at` by the monotonic clock [s].
+
+        A worker that ignores the signal without ever having chosen to (agents under Slurm start
+        workers so, because Slurm may signal them directly) is killed at once.
+        """
+        self._stopping = True
+        self.context.begin_stop(number, kill_at)
+        if number not in self._settings.ignore_signals:
+            return
+        for pid in self.context.pids().values():
+            if _ignores(pid, number):
+                _kill_group(pid)
+
+    def request_drain(self, now: float) -> None:
+        """Ask the workers to stop at the step that is going to be agreed on."""
+        if self._drain_at is None:
+            self._drain_at = now
+            for channel in self._channels:
+                channel.request_drain()
+
+    def stop_bound(self, now: float) -> int | None:
+        """Return the first step at which all ranks here can stop, or None if it is too early to tell.
+
+        `NO_STEP` if no worker here asks whether to stop.
+        """
+        if self._drain_at is None or now - self._drain_at < SETTLE_S:
+            return None
+        bounds = [channel.stop_bound for channel in self._channels if channel.asks_should_stop]
+        return max(bounds, default=NO_STEP)
+
+    def set_stop_step(self, step: int) -> None:
+        """Tell the workers the agreed step."""
+        for channel in self._channels:
+            channel.stop_step = step
+
+    def failures(self) -> dict[int, ProcessFailure]:
+        """Return the failures by global rank."""
+        found = self.result.failures if self.result else {}
+        return {self.place.base_rank + local_rank: failure for local_rank, failure in found.items()}
+
+    def first_failure(self) -> FailureRecord | None:
+        """Return the earliest failure on this node as plain data."""
+        result = self.result
+        if result is None or not result.failures:
+            return None
+        local_rank, failure = min(result.failures.items(), key=lambda item: item[1].time_s)
+        log = result.stderrs.get(local_rank, "")
+        return failure_record(
+            failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log
+        )
+
+
+def _ignores(pid: int, number: int) -> bool:
+    """Tell whether a process has a signal set to be ignored."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            line = next(line for line in status if line.startswith(b"SigIgn:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

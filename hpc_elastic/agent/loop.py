@@ -1,0 +1,68 @@
+"""Waiting for whatever happens first: a signal, a worker's exit, a change in the run, a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterable
+from types import FrameType
+
+from hpc_elastic.store.watch import Watch
+
+_POLL_WAKES = select.POLLIN | select.POLLERR | select.POLLHUP
+
+
+class EventLoop:
+    """One thread sleeping in one place.
+
+    Signal handlers do nothing but note the signal; the loop acts on it.
+    """
+
+    def __init__(self) -> None:
+        self.watch = Watch()
+        self.signals: list[int] = []
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous: dict[int, object] = {}
+
+    def catch(self, signals: Iterable[int]) -> None:
+        """Note these signals from now on instead of dying of them.
+
+        Signals can be caught in the main thread only; elsewhere this does nothing and the program
+        around the agent keeps its own handlers.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in signals:
+            self._previous[number] = signal.signal(number, self._note)
+
+    def wait(self, seconds: float, fds: Iterable[int] = ()) -> None:
+        """Sleep until something happens, at most this long [s]."""
+        poller = select.poll()
+        poller.register(self._reader, _POLL_WAKES)
+        if self.watch.fileno() >= 0:
+            poller.register(self.watch.fileno(), _POLL_WAKES)
+        for fd in fds:
+            poller.register(fd, _POLL_WAKES)
+        ready = poller.poll(max(0.0, seconds) * 1000)
+        if any(fd == self._reader for fd, _ in ready):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._reader, 4096)
+        self.watch.drain()
+
+    def close(self) -> None:
+        """Give the signals back and release the file descriptors."""
+        if self._previous:
+            signal.set_wakeup_fd(-1)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._previous.clear()
+        self.watch.close()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.signals.append(number)

@@ -1,0 +1,84 @@
+"""The commands that people type. Each lives in a module of its own and is registered here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from hpc_elastic import __version__
+from hpc_elastic.cli import job_options, render, submit
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.ids import ExitCode
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer shows only this one of its errors
+
+app = typer.Typer(
+    name="hpc-elastic",
+    help="Long multi-GPU jobs on Slurm that survive preemption, requeue and node loss.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# One line per command. A command is a function with typer parameters; it raises HpcElasticError for
+# what the user can mend, and `run` below prints that as one block.
+app.command("submit")(job_options.with_job_options(submit.submit))
+app.command("render")(job_options.with_job_options(render.render))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command of the app and return its exit code.
+
+    Args:
+        words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
+    """
+    before, command = _split_command(words)
+    try:
+        code = app(args=before, prog_name="hpc-elastic", standalone_mode=False, obj=command)
+    except HpcElasticError as error:
+        return _complain(str(error))
+    except _UsageError as error:
+        return _complain(_usage_text(error), _usage_hint(error))
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("\ninterrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in words:
+        return list(words), ()
+    at = list(words).index("--")
+    return list(words[:at]), tuple(words[at + 1 :])
+
+
+def _complain(message: str, fix: str = "") -> int:
+    text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
+    typer.echo(f"error: {text}", err=True)
+    return ExitCode.USAGE
+
+
+def _usage_text(error: Exception) -> str:
+    return str(getattr(error, "format_message", error.__str__)())
+
+
+def _usage_hint(error: Exception) -> str:
+    if "unexpected extra argument" in str(error).lower():
+        return "the worker command goes after --, e.g. hpc-elastic submit --nodes 2 -- python train.py"
+    context = getattr(error, "ctx", None)
+    return f"see {context.command_path if context else 'hpc-elastic'} --help"

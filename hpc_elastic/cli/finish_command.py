@@ -1,0 +1,92 @@
+"""``hpc-elastic finish``: the last line of the job script decides what becomes of the job. Light."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from hpc_elastic.clock import SystemClock, clock_text
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.finish import Finish, Start
+from hpc_elastic.slurm.lifecycle import MAX_RELAUNCH, MAX_REQUEUES, Budgets
+
+
+def main(argv: Sequence[str]) -> int:
+    """Decide what becomes of the job; print only the node count of another srun to stdout.
+
+    Returns:
+        The exit code for the job script; 80 asks for another srun.
+    """
+    arguments = _parser().parse_args(argv)
+    paths = RunPaths(arguments.run_dir)
+    start = Start.from_environ(
+        paths, os.environ, relaunch=arguments.relaunch, srun_exit_code=arguments.srun_exit_code
+    )
+    budgets = Budgets(arguments.max_relaunch, arguments.max_requeues)
+    try:
+        ended = Finish(start, budgets, Slurm(), SystemClock(), _say).run()
+    except HpcElasticError as error:
+        _say(f"nothing is decided and the job is not requeued: {error}")
+        _say_how_to_go_on(paths)
+        return ExitCode.FAILED
+    if ended.code == ExitCode.RELAUNCH:
+        print(ended.nodes, flush=True)
+    _tell_the_end(ended.state, paths)
+    return ended.code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hpc-elastic finish",
+        description="Called by the job script after srun: reads the run's records and Slurm's view of the job, "
+        "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
+    )
+    parser.add_argument("--run-dir", required=True, help="run directory")
+    parser.add_argument("--srun-exit-code", type=int, required=True, metavar="RC", help="exit code of srun")
+    parser.add_argument(
+        "--relaunch", type=int, default=0, metavar="K", help="how often srun was started again"
+    )
+    parser.add_argument(
+        "--max-relaunch", type=int, default=MAX_RELAUNCH, metavar="N",
+        help="how often srun may be started again in one start of the job (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-requeues", type=int, default=MAX_REQUEUES, metavar="N",
+        help="how often the job may be requeued (default: %(default)s)",
+    )  # fmt: skip
+    return parser
+
+
+def _say(text: str) -> None:
+    print(f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: {text}", file=sys.stderr, flush=True)
+
+
+def _tell_the_end(state: RunState, paths: RunPaths) -> None:
+    """Print, as the last thing in the log, why a run failed or how to take it up again."""
+    ending = state.ending
+    if ending is None or ending.decision is Decision.DONE:
+        return
+    if ending.failure is not None:
+        from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
+
+        print(
+            failure_summary(paths.name, [FailureRecord.from_json(ending.failure)]),
+            file=sys.stderr,
+            flush=True,
+        )
+    _say_how_to_go_on(paths)
+
+
+def _say_how_to_go_on(paths: RunPaths) -> None:
+    print(
+        f"  to go on from the last checkpoint: hpc-elastic submit --resume {paths.root}",
+        file=sys.stderr,
+        flush=True,
+    )

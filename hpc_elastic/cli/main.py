@@ -1,0 +1,33 @@
+"""The command ``hpc-elastic``: routes to the light commands of the nodes, or to the app."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    `run` and `finish` are what a job script calls on every node, so nothing that only the other
+    commands need is imported for them.
+
+    Args:
+        argv: the arguments without the program's name; those of this process by default.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["run"]:
+        from hpc_elastic.cli import run_command  # noqa: PLC0415 - light on nodes
+
+        return run_command.main(words[1:])
+    if words[:1] == ["finish"]:
+        from hpc_elastic.cli import finish_command  # noqa: PLC0415 - light on nodes
+
+        return finish_command.main(words[1:])
+    from hpc_elastic.cli import app  # noqa: PLC0415 - heavy, not for nodes
+
+    return app.run(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""``hpc-elastic render``: print the job script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from hpc_elastic.cli.job_options import JobFileArgument, spec_from
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.slurm import options, request
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.templates import read_template
+
+
+def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgument = None) -> None:
+    """Print the job script that submit would queue; nothing is checked on disk or queued.
+
+    Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --time 4h -- python train.py
+    """
+    spec = spec_from(job_file, given, context.obj or ())
+    options.check_known(spec.option_names(), Slurm().option_names())
+    typer.echo(request.plan(spec, read_template(), now_s=SystemClock().wall()).script, nl=False)

@@ -1,0 +1,136 @@
+"""``hpc-elastic submit``: check a job, queue it, and say what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Annotated, Any, Optional
+
+import typer
+
+from hpc_elastic.cli.job_options import JobFileArgument, spec_from
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import request, run_dir, validate
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.submit import Submitted, Submitter
+from hpc_elastic.slurm.templates import read_template
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
+Resume = Annotated[
+    Optional[str],  # noqa: UP007, UP045 - typer reads it at run time on Python 3.10 too
+    typer.Option(
+        metavar="RUN_DIR",
+        help="Queue a run that ended or was stopped once more, from its last checkpoint.",
+        show_default=False,
+    ),
+]
+Local = Annotated[
+    Optional[int],  # noqa: UP007, UP045
+    typer.Option(
+        metavar="N", min=1, help="Run here and now without Slurm, with N agents as nodes.", show_default=False
+    ),
+]
+SkipTest = Annotated[
+    bool, typer.Option("--skip-sbatch-test", help="Do not ask Slurm beforehand (sbatch --test-only).")
+]
+
+
+def submit(  # noqa: PLR0913 - one parameter per option of the command line
+    context: typer.Context,
+    given: dict[str, Any],
+    job_file: JobFileArgument = None,
+    dry_run: DryRun = False,
+    resume: Resume = None,
+    local: Local = None,
+    skip_sbatch_test: SkipTest = False,
+) -> int:
+    """Queue a training run that survives preemption, requeue and node loss.
+
+    Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --time 4h -- python train.py --lr 0.1
+
+    The same can be written in a job file: hpc-elastic submit train.toml
+    """
+    command: tuple[str, ...] = context.obj or ()
+    if resume is not None:
+        _refuse_with_resume(job_file, given, command, local)
+        return _resume(resume)
+    spec = spec_from(job_file, given, command)
+    if local is not None:
+        return _run_local(spec, local, dry_run=dry_run)
+    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+    if dry_run:
+        return _show(wanted, ask_slurm=not skip_sbatch_test)
+    submitter = _submitter()
+    _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
+    _tell(submitter.submit(wanted))
+    return 0
+
+
+def _submitter() -> Submitter:
+    return Submitter(Slurm(), SystemClock(), dict(os.environ))
+
+
+def _refuse_with_resume(
+    job_file: str | None, given: dict[str, Any], command: tuple[str, ...], local: int | None
+) -> None:
+    extra = job_file or next(iter(given), None) or (" ".join(command) if command else None) or local
+    if extra is not None:
+        raise InputError(
+            f"--resume queues the stored job again and takes nothing else, but got {extra!r}",
+            where="--resume",
+            fix="edit job.sbatch in the run directory, or submit a new run",
+        )
+
+
+def _resume(root: str) -> int:
+    _tell(_submitter().resume(os.path.abspath(root)))
+    return 0
+
+
+def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
+    wanted_nodes = spec.node_range
+    if "nodes" not in spec.model_fields_set:
+        spec = spec.model_copy(update={"nodes": str(nodes)})
+    elif not wanted_nodes.low <= nodes <= wanted_nodes.high:
+        raise InputError(
+            f"--local {nodes} is outside nodes = {wanted_nodes}", where="--local", fix="change one of them"
+        )
+    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+    _warn(validate.check(wanted, None, is_local=True))
+    if dry_run:
+        typer.echo(shlex.join(wanted.agent_argv))
+        return 0
+    from hpc_elastic.slurm.local_nodes import run_local  # noqa: PLC0415 - only needed here
+
+    run_dir.create(wanted, now_s=SystemClock().wall())
+    return int(run_local(wanted, nodes=nodes))
+
+
+def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
+    """Print script and command; without Slurm on this machine too."""
+    slurm = Slurm()
+    if slurm.has("sbatch"):
+        _warn(_submitter().check(wanted, ask_slurm=ask_slurm))
+    else:
+        _warn([*validate.check(wanted, None), "there is no sbatch here, so Slurm was not asked"])
+    typer.echo(wanted.script)
+    typer.echo(shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments)))
+    return 0
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def _tell(queued: Submitted) -> None:
+    root = shlex.quote(queued.request.paths.root)
+    word = "was already queued as" if queued.was_queued_before else "is queued as"
+    typer.echo(f"{queued.request.spec.name} {word} job {queued.job_id}")
+    typer.echo(f"run directory: {root}")
+    typer.echo(f"  hpc-elastic status {root}")
+    typer.echo(f"  hpc-elastic logs -f {root}")
+    typer.echo(f"  hpc-elastic stop {root}")

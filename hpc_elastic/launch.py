@@ -1,0 +1,280 @@
+"""The composition root: builds the parts of an agent and joins agent and Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NamedTuple
+
+from hpc_elastic.agent.local import AgentParts, AgentTimes, LocalElasticAgent, Outcome, SignalMeanings
+from hpc_elastic.agent.local_group import Command
+from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.agent.report import AgentLog
+from hpc_elastic.agent.spec import WorkerSpec
+from hpc_elastic.agent.worker_env import RunEnv
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.multiprocessing.guard import Guard
+from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Checkpoint, Epoch, Member, Then
+from hpc_elastic.rendezvous.membership import Membership, NodeFacts
+from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.rendezvous.shared_fs import RunFacts, SharedFsRendezvous, Surroundings
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
+from hpc_elastic.worker import checkpoints
+
+# Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
+# takes the port between its choice and the moment rank 0 listens on it.
+_PORTS = range(20_000, 32_000)
+
+
+class LaunchOptions(NamedTuple):
+    """Everything `hpc-elastic run` was asked for, in checked form."""
+
+    paths: RunPaths
+    run_id: str
+    rendezvous: RendezvousSettings
+    slots: int  # workers on this node
+    argv: tuple[str, ...]  # what each worker runs
+    logs: LogsSpecs
+    prefixes: str
+    max_restarts: int
+    times: AgentTimes
+    signals: SignalMeanings
+    node: str
+    addr: str
+    role: str = "default_role"
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
+    """Run this node's agent to its end.
+
+    Args:
+        options: what was asked for.
+        slurm: what Slurm told this process, if it started it as a step.
+
+    Returns:
+        The exit code of the agent's process.
+
+    Raises:
+        RunDirError: the run directory cannot be used.
+    """
+    prepare_run_dir(options.paths)
+    guard = Guard.start()
+    loop = EventLoop()
+    loop.catch((*options.signals.drain, *options.signals.warning, *options.signals.interrupt))
+    scratch = _make_scratch()
+    agent_log = os.open(
+        options.paths.agent_log(options.node), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    log = AgentLog(SystemClock(), options.node, [agent_log, 2])
+    try:
+        agent = _build(options, slurm, loop, log, StartContext(guard, scratch))
+        outcome = agent.run_to_end()
+        return _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
+    finally:
+        _remove_scratch(scratch)
+        guard.stop()
+        os.close(agent_log)
+        loop.close()
+
+
+class StartContext(NamedTuple):
+    """What lives as long as the agent's process."""
+
+    guard: Guard
+    scratch: str
+
+
+def _build(
+    options: LaunchOptions,
+    slurm: SlurmEnv | None,
+    loop: EventLoop,
+    log: AgentLog,
+    context: StartContext,
+) -> LocalElasticAgent:
+    rendezvous = _rendezvous(options, slurm, loop)
+    spec = WorkerSpec(
+        role=options.role,
+        local_world_size=options.slots,
+        rdzv_handler=rendezvous,
+        entrypoint=options.argv[0],
+        args=options.argv[1:],
+        max_restarts=options.max_restarts,
+    )
+    # where Slurm finds processes by their parents it signals workers directly: they must not die of it
+    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if slurm else ()
+    parts = AgentParts(
+        clock=SystemClock(),
+        loop=loop,
+        log=log,
+        rendezvous=rendezvous,
+        command=Command(options.role, options.argv, options.logs, options.prefixes),
+        run=_run_env(options),
+        start=StartSettings(ignore_signals=ignored, guard=context.guard, owns_process=True),
+        paths=options.paths,
+        scratch=context.scratch,
+        times=options.times,
+        signals=options.signals,
+        on_timeout=Then.LEAVE if slurm else Then.REJOIN,
+    )
+    return LocalElasticAgent(spec, parts)
+
+
+def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> SharedFsRendezvous:
+    paths, clock = options.paths, SystemClock()
+    store = SharedDirStore(paths.root)
+    journal = RunLog(store, clock, options.node, paths.lock)
+    epoch = current_epoch(journal.refresh(), slurm, os.environ.get(Env.SUBMISSION), os.environ.get(Env.RELAUNCH))
+    member = Member(f"{options.node}.{os.getpid()}", options.node, options.slots, options.role)
+    facts = NodeFacts(member, host=os.uname().nodename, addr=options.addr)
+    expected = slurm.node_names if slurm else ()
+    return SharedFsRendezvous(
+        journal,
+        Membership(store, clock, facts, epoch, options.rendezvous),
+        RunFacts(options.run_id, slurm.job_ref if slurm else "", expected),
+        options.rendezvous,
+        Surroundings(
+            clock=clock,
+            wait=loop.wait,
+            offer_port=free_port,
+            latest_checkpoint=lambda: _latest_checkpoint(paths),
+            interrupted=lambda: bool(loop.signals),
+        ),
+    )
+
+
+def current_epoch(
+    state: RunState, slurm: SlurmEnv | None, submission: str | None, relaunch: str | None
+) -> Epoch:
+    """Return the start of the run that this agent belongs to.
+
+    Slurm counts the starts of a job; an agent started by hand begins a new one if the last was left.
+    """
+    if slurm is not None:
+        return Epoch(int(submission or 0), slurm.restart_count, int(relaunch or 0))
+    epoch = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
+    return epoch._replace(restart=epoch.restart + 1) if state.drained else epoch
+
+
+def prepare_run_dir(paths: RunPaths) -> None:
+    """Make what is missing of the run directory; it must belong to this user alone.
+
+    Raises:
+        RunDirError: it cannot be made or belongs to somebody else.
+    """
+    try:
+        os.makedirs(paths.root, mode=0o700, exist_ok=True)
+        owner = os.stat(paths.root).st_uid
+        if owner != os.geteuid():
+            raise RunDirError(
+                f"it belongs to user {owner}, not to you",
+                where=f"run directory {paths.root}",
+                fix="choose a directory of your own with --run-dir",
+            )
+        present = set(os.listdir(paths.root))
+        for directory in paths.directories():
+            if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
+                os.makedirs(directory, mode=0o700, exist_ok=True)
+        os.makedirs(paths.agent_logs, mode=0o700, exist_ok=True)
+        os.makedirs(os.path.join(paths.journal, segment_name(1)), mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(
+            f"it cannot be used: {error.strerror}",
+            where=f"run directory {paths.root}",
+            fix="choose a directory on a shared file system that you can write to with --run-dir",
+        ) from error
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody on this machine listens on now."""
+    import socket  # noqa: PLC0415 - 5 ms
+
+    for _ in range(100):
+        port = _PORTS[int.from_bytes(os.urandom(4), "little") % len(_PORTS)]
+        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    return 29500
+
+
+def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:
+    found = checkpoints.latest(paths)
+    return Checkpoint(found.step, found.path) if found else None
+
+
+def _run_env(options: LaunchOptions) -> RunEnv:
+    cpus = len(os.sched_getaffinity(0))
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    return RunEnv(
+        run_id=options.run_id,
+        run_dir=options.paths.root,
+        node=options.node,
+        max_restarts=options.max_restarts,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        defaults=tuple((name, value) for name, value in defaults.items() if name not in os.environ),
+    )
+
+
+def _make_scratch() -> str:
+    """Make a private directory in this node's memory, or else on its local disk."""
+    name = f"hpc_elastic-{os.geteuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+    for place in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"):  # noqa: S108
+        path = os.path.join(place, name)
+        try:
+            os.mkdir(path, mode=0o700)
+        except OSError:
+            continue
+        return path
+    raise RunDirError(
+        "no node-local directory can be written to",
+        where="/dev/shm, $TMPDIR and /tmp",
+        fix="set TMPDIR to a local directory with free space",
+    )
+
+
+def _remove_scratch(scratch: str) -> None:
+    for name in os.listdir(scratch):
+        os.unlink(os.path.join(scratch, name))
+    os.rmdir(scratch)
+
+
+def _say_goodbye(
+    options: LaunchOptions, outcome: Outcome, own_log: AgentLog, log: AgentLog, loop: EventLoop
+) -> int:
+    """Tell how it ended and return the exit code of the process.
+
+    Below a batch script `hpc-elastic finish` shows the root cause once, for all nodes.
+    """
+    below_batch_script = Env.SUBMISSION in os.environ
+    log.say(f"leaving: {outcome.reason}")
+    if outcome.failure:
+        from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415
+
+        name = os.path.basename(options.argv[0])
+        summary = failure_summary(name, [FailureRecord.from_json(outcome.failure)])
+        (own_log if below_batch_script else log).say(summary)
+    if outcome.exit_code == ExitCode.REQUEUE and loop.signals and not below_batch_script:
+        return 128 + loop.signals[-1]
+    return outcome.exit_code
+
+
+def default_python() -> str:
+    """Return the interpreter that runs training scripts."""
+    return os.environ.get("PYTHON_EXEC", sys.executable)

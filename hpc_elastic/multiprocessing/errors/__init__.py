@@ -1,0 +1,56 @@
+"""How a worker's failure is recorded, read and told.
+
+    main() raises  -> record -> ErrorHandler -> error.json     in the worker
+    error.json     -> ProcessFailure -> FailureRecord          in the agent of its node
+    FailureRecords -> failure_summary                          in every agent and the batch script
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure
+    from hpc_elastic.multiprocessing.errors.handler import ErrorHandler, get_error_handler, record
+    from hpc_elastic.multiprocessing.errors.summary import (
+        FailureRecord,
+        failure_record,
+        failure_summary,
+        first_failures,
+        one_line,
+    )
+
+_HOMES = {
+    "ChildFailedError": "failure",
+    "ProcessFailure": "failure",
+    "ErrorHandler": "handler",
+    "get_error_handler": "handler",
+    "record": "handler",
+    "FailureRecord": "summary",
+    "failure_record": "summary",
+    "failure_summary": "summary",
+    "first_failures": "summary",
+    "one_line": "summary",
+}
+
+__all__ = [
+    "ChildFailedError",
+    "ErrorHandler",
+    "FailureRecord",
+    "ProcessFailure",
+    "failure_record",
+    "failure_summary",
+    "first_failures",
+    "get_error_handler",
+    "one_line",
+    "record",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,147 @@
+"""What runs in the worker: write the exception that ends it to the error file."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.ids import Env
+from hpc_elastic.multiprocessing.errors.error_file import encode_reply, read_reply, write_data
+from hpc_elastic.multiprocessing.errors.failure import ChildFailedError
+from hpc_elastic.multiprocessing.logs import set_aside
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MAX_TRACEBACK: Final = 100_000
+
+
+class ErrorHandler:
+    """Writes the error file named by TORCHELASTIC_ERROR_FILE; without it only warns and prints.
+
+    Subclass it to send failures elsewhere too. No method raises: the user's own exception must
+    stay the one that is seen.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    def initialize(self) -> None:
+        """Have Python print the stacks of all threads when a fatal signal comes."""
+        try:
+            faulthandler.enable(all_threads=True)
+        except Exception as error:  # noqa: BLE001 - stderr without a descriptor, for example
+            self._warn(f"cannot enable faulthandler: {error}")
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write an exception to the error file."""
+        path = self._error_file()
+        if path:
+            text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
+            self._write(path, encode_reply(describe(e), middle_out(text, _MAX_TRACEBACK), self._clock.wall()))
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Copy a child's error file to this process's own; an earlier one is renamed, not lost.
+
+        Args:
+            rootcause_error_file: the child's file.
+            error_code: put into the copy as ``errorCode`` unless 0.
+        """
+        path, reply = self._error_file(), read_reply(rootcause_error_file)
+        if not path or reply is None or os.path.abspath(path) == os.path.abspath(rootcause_error_file):
+            return
+        data = dict(reply.data) or {"message": reply.message}
+        if error_code and isinstance(data.get("message"), dict):
+            data["message"] = {**data["message"], "errorCode": error_code}
+        self._write(path, data)
+
+    def _error_file(self) -> str:
+        return os.environ.get(Env.ERROR_FILE, "")
+
+    def _write(self, path: str, data: Mapping[str, Any]) -> None:
+        try:
+            set_aside(path)
+            write_data(path, data)
+        except Exception as error:  # noqa: BLE001 - a full disk, a vanished directory, odd data
+            self._warn(f"cannot write the error file {path!r}: {error}")
+
+    def _warn(self, text: str) -> None:
+        try:
+            sys.stderr.write(f"hpc_elastic: {text}\n")
+        except (OSError, ValueError, AttributeError):
+            pass
+
+
+def get_error_handler() -> ErrorHandler:
+    """Return the handler that `record` uses."""
+    return ErrorHandler()
+
+
+def describe(error: BaseException) -> str:
+    """Return ``<type>: <text>`` of an exception, whatever its ``__str__`` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as broken:  # noqa: BLE001
+        return f"{type(error).__name__}: (its text cannot be shown: {type(broken).__name__})"
+
+
+def middle_out(text: str, limit: int) -> str:
+    """Return a text of at most about `limit` characters: the beginning and, mostly, the end."""
+    if len(text) <= limit:
+        return text
+    head = limit // 4
+    return f"{text[:head]}\n... {len(text) - limit} characters left out ...\n{text[head - limit :]}"
+
+
+@overload
+def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> Callable[_P, _R | None]: ...
+
+
+@overload
+def record(
+    fn: None = None, error_handler: ErrorHandler | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]: ...
+
+
+def record(
+    fn: Callable[_P, _R] | None = None, error_handler: ErrorHandler | None = None
+) -> Callable[_P, _R | None] | Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
+    """Decorate a script's main function: the exception that ends it goes to the error file.
+
+    Works with and without brackets, under an agent and as plain ``python script.py``.
+    ``sys.exit(0)`` and ``sys.exit()`` return None; any other exit is recorded and goes on.
+    """
+    if fn is None:
+        return functools.partial(_decorate, error_handler=error_handler)
+    return _decorate(fn, error_handler)
+
+
+def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Callable[_P, _R | None]:
+    @functools.wraps(fn)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        handler = error_handler or get_error_handler()
+        handler.initialize()
+        try:
+            return fn(*args, **kwargs)
+        except SystemExit as error:
+            if error.code in (0, None):
+                return None
+            handler.record_exception(error)
+            raise
+        except ChildFailedError as error:
+            failure = error.get_first_failure()[1]
+            if os.path.isfile(failure.error_file):
+                handler.dump_error_file(failure.error_file, failure.exitcode)
+            else:
+                handler.record_exception(error)
+            raise
+        except Exception as error:
+            handler.record_exception(error)
+            raise
+
+    return wrapper

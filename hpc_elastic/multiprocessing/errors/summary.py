@@ -1,0 +1,207 @@
+"""Tell people why a run failed: plain records that fit in the journal, and the text made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from hpc_elastic.clock import date_text
+from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
+
+_MAX_MESSAGE: Final = 2_000
+_MAX_TRACEBACK: Final = 12_000
+_TAIL_BYTES: Final = 8_192
+_TAIL_LINES: Final = 20
+_MAX_TAIL: Final = 4_000
+_MAX_OTHERS: Final = 8
+_WIDTH: Final = 60
+_NO_DETAILS: Final = (
+    "  (no details: decorate main() with hpc_elastic.multiprocessing.errors.record, or redirect stderr)"
+)
+
+_SIGNAL_MEANINGS: Final = {
+    "SIGKILL": "killed from outside: often the node ran out of memory, or Slurm ended the step",
+    "SIGTERM": "asked to end by another process",
+    "SIGSEGV": "invalid memory access in native code",
+    "SIGABRT": "aborted itself: a failed assertion, or a watchdog such as NCCL's",
+    "SIGBUS": "bus error: often /dev/shm is full or a mapped file was cut",
+    "SIGILL": "illegal instruction: often a binary built for another processor",
+    "SIGFPE": "arithmetic fault in native code",
+    "SIGINT": "interrupted",
+    "SIGHUP": "hung up",
+    "SIGPIPE": "wrote to a closed pipe",
+    "SIGXCPU": "used up its CPU time (ulimit -t)",
+    "SIGXFSZ": "wrote a file larger than allowed (ulimit -f)",
+}
+_CODE_MEANINGS: Final = {126: "not executable", 127: "command not found"}
+
+
+class FailureRecord(NamedTuple):
+    """One failed worker, as it is stored in the run's journal.
+
+    exitcode is n, or -n for signal n; the timestamp is wall time [s] of the worker's node, for
+    display; `log` is the path of its stderr.log. Texts are bounded: about 20 KiB as JSON.
+    """
+
+    rank: int
+    local_rank: int = 0
+    node: str = ""
+    pid: int = 0
+    exitcode: int = 1
+    message: str = ""
+    traceback: str = ""
+    stderr_tail: str = ""
+    log: str = ""
+    timestamp: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON data."""
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:
+        """Read a record; unknown keys are ignored, missing or odd ones take their default."""
+        default = cls(rank=-1)
+        values: dict[str, Any] = {}
+        for name, fallback in default._asdict().items():
+            try:
+                values[name] = type(fallback)(data[name])
+            except (KeyError, TypeError, ValueError):
+                values[name] = fallback
+        return cls(**values)
+
+    @property
+    def exit_status(self) -> int:
+        """The exit code as a shell gives it: n, or 128 + n for signal n."""
+        return self.exitcode if self.exitcode >= 0 else 128 - self.exitcode
+
+
+def failure_record(failure: ProcessFailure, *, rank: int, node: str, log: str = "") -> FailureRecord:
+    """Return the record of a failure; reads its error file and the end of its log.
+
+    Args:
+        failure: as the context reported it.
+        rank: the worker's global rank.
+        node: name of the node.
+        log: path of its stderr.log, empty when it was not redirected.
+    """
+    return FailureRecord(
+        rank=rank,
+        local_rank=failure.local_rank,
+        node=node,
+        pid=failure.pid,
+        exitcode=failure.exitcode,
+        message=_cut(failure.reply().message, _MAX_MESSAGE),
+        traceback=_cut(failure.traceback.rstrip(), _MAX_TRACEBACK),
+        stderr_tail=read_tail(log),
+        log=log,
+        timestamp=failure.time_s,
+    )
+
+
+def node_name() -> str:
+    """Return this node's name as the kernel has it; no look-up."""
+    return os.uname().nodename
+
+
+def read_tail(path: str) -> str:
+    """Return the last lines of a log, empty when it cannot be read."""
+    if not path or not os.path.isfile(path):
+        return ""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+            file.seek(start)
+            lines = file.read(_TAIL_BYTES).decode(errors="replace").rstrip().split("\n")
+    except OSError:
+        return ""
+    whole = lines[1:] if start and len(lines) > 1 else lines
+    return "\n".join(line.rsplit("\r", 1)[-1] for line in whole[-_TAIL_LINES:])[-_MAX_TAIL:]
+
+
+def first_failures(records: Iterable[FailureRecord]) -> list[FailureRecord]:
+    """Return the records of *one node*, earliest first; clocks of nodes are never compared."""
+    return sorted(records, key=lambda record: (record.timestamp, record.rank))
+
+
+def failure_summary(name: str, failures: Sequence[FailureRecord]) -> str:
+    """Return the text that tells why a run failed.
+
+    Args:
+        name: what was run.
+        failures: the root cause first; the others follow in one line each.
+    """
+    lines = ["=" * _WIDTH, f"{name} FAILED", "-" * _WIDTH]
+    if failures:
+        lines += ["Root cause (first observed failure):", *_block(failures[0])]
+    others = failures[1:]
+    if others:
+        lines.append(f"Other failures ({len(others)}):")
+        lines += [f"  {one_line(record)}" for record in others[:_MAX_OTHERS]]
+    if len(others) > _MAX_OTHERS:
+        lines.append(f"  ... and {len(others) - _MAX_OTHERS} more")
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+def one_line(record: FailureRecord) -> str:
+    """Return a failure in one line: who, how, and the first line of the reason."""
+    reason = _reason(record)
+    where = f" on {record.node}" if record.node else ""
+    text = f"rank {record.rank}{where}: {_exit_words(record)} (pid {record.pid})"
+    return f"{text}: {reason}" if reason else text
+
+
+def _block(record: FailureRecord) -> list[str]:
+    fields = [
+        ("time", f"{date_text(record.timestamp)}{f'{record.timestamp % 1:.3f}'[1:]}"),
+        ("node", record.node),
+        ("rank", f"{record.rank} (local rank {record.local_rank})"),
+        ("exit", f"{_exit_words(record)} (pid {record.pid})"),
+        ("meaning", _meaning(record)),
+        ("error", _cut(record.message, _MAX_MESSAGE)),
+        ("log", record.log),
+    ]
+    lines = [f"  {key:<8}: {_indent(value)}" for key, value in fields if value]
+    if record.traceback:
+        return [*lines, "  traceback:", *_quoted(record.traceback)]
+    if record.stderr_tail:
+        return [*lines, "  last lines of stderr:", *_quoted(record.stderr_tail)]
+    return [*lines, _NO_DETAILS]
+
+
+def _exit_words(record: FailureRecord) -> str:
+    if record.exitcode < 0:
+        return f"signal {-record.exitcode} ({signal_name(record.exitcode)})"
+    return f"exit code {record.exitcode}"
+
+
+def _meaning(record: FailureRecord) -> str:
+    if record.exitcode < 0:
+        return _SIGNAL_MEANINGS.get(signal_name(record.exitcode), "")
+    name = signal_name(128 - record.exitcode) if 128 < record.exitcode < 192 else ""
+    if name in _SIGNAL_MEANINGS:
+        number = record.exitcode - 128
+        return f"128 + {number}: a process inside it was ended by {name}; {_SIGNAL_MEANINGS[name]}"
+    return _CODE_MEANINGS.get(record.exitcode, "")
+
+
+def _reason(record: FailureRecord) -> str:
+    text = record.message.strip() or record.stderr_tail.strip().rsplit("\n", 1)[-1]
+    return _cut(text.split("\n", 1)[0], 200)
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n            ")
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"    {line}" for line in text.split("\n")]
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return a text of at most about `limit` characters; the end says most, so mostly that stays."""
+    if len(text) <= limit:
+        return text
+    head = limit // 4
+    return f"{text[:head]} ... {text[head - limit :]}"

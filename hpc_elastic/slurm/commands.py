@@ -1,0 +1,186 @@
+"""The one place that runs Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm import parse
+from hpc_elastic.slurm.parse import JobState
+
+QUERY_TIMEOUT_S = 30.0
+SBATCH_TIMEOUT_S = 90.0  # sbatch itself retries while slurmctld is busy
+
+# Settings of sbatch that belong to the user or site, not to a job around this process.
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+_USER_DEFAULTS = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_CONSTRAINT": "constraint",
+}
+_FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "HPC_ELASTIC_", "TORCHELASTIC_")
+_FOREIGN_NAMES = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+    "MASTER_ADDR MASTER_PORT".split()
+)
+
+
+class SlurmTimeoutError(SlurmCommandError):
+    """A Slurm command did not answer in time; what it was asked for may have happened.
+
+    Args:
+        argv: the command as it was run.
+        waited_s: how long [s].
+    """
+
+    def __init__(self, argv: tuple[str, ...], waited_s: float) -> None:
+        super().__init__(argv, 124, f"no answer within {waited_s:.0f} s")
+        self.waited_s = waited_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.argv[0]} did not answer within {self.waited_s:.0f} s\n"
+            "  fix: look with sinfo whether the controller is up, then try again"
+        )
+
+
+def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment for sbatch: nothing of a job or worker that surrounds this process.
+
+    `SBATCH_*` variables would override the script's header, so only a user's own defaults (account,
+    partition, ...) stay, and only where the header says nothing.
+
+    Args:
+        environ: the environment of this process.
+        header: long names of the options that the script sets.
+    """
+    kept = {}
+    for name, value in environ.items():
+        foreign = name.startswith(_FOREIGN) or name in _FOREIGN_NAMES
+        default_for = _USER_DEFAULTS.get(name)
+        if not foreign or name in _KEPT or (default_for is not None and default_for not in header):
+            kept[name] = value
+    return kept
+
+
+class Slurm:
+    """Slurm's commands, with timeouts and typed errors.
+
+    Every method raises SlurmNotFoundError when the command is not on PATH, SlurmTimeoutError when it
+    does not answer, and SlurmCommandError with Slurm's words when it fails.
+
+    Args:
+        environ: environment of the commands; that of this process by default.
+        query_timeout_s: how long a command may take [s].
+        sbatch_timeout_s: how long sbatch may take [s].
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        query_timeout_s: float = QUERY_TIMEOUT_S,
+        sbatch_timeout_s: float = SBATCH_TIMEOUT_S,
+    ) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+        self._query_timeout_s = query_timeout_s
+        self._sbatch_timeout_s = sbatch_timeout_s
+
+    def has(self, command: str = "sbatch") -> bool:
+        """Return whether a Slurm command is on PATH."""
+        return shutil.which(command, path=self._environ.get("PATH")) is not None
+
+    def _run(
+        self,
+        *argv: str,
+        text: str | None = None,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        program = shutil.which(argv[0], path=self._environ.get("PATH"))
+        if program is None:
+            raise SlurmNotFoundError(argv[0])
+        limit_s = self._query_timeout_s if timeout_s is None else timeout_s
+        try:
+            done = subprocess.run(
+                [program, *argv[1:]],
+                input=(text or "").encode("utf-8", "surrogateescape"),
+                capture_output=True,
+                env=self._environ if env is None else dict(env),
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmTimeoutError(argv, limit_s) from None
+        except OSError as error:
+            raise SlurmCommandError(argv, 126, str(error)) from None
+        if done.returncode != 0:
+            raise SlurmCommandError(argv, done.returncode, done.stderr.decode("utf-8", "replace"))
+        return done.stdout.decode("utf-8", "replace")
+
+    def option_names(self) -> frozenset[str] | None:
+        """Return the options of the installed sbatch; None if there is no sbatch that can tell."""
+        try:
+            return parse.help_options(self._run("sbatch", "--help")) or None
+        except (SlurmNotFoundError, SlurmCommandError):
+            return None
+
+    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+        """Queue a job and return its id.
+
+        Args:
+            arguments: options, script and the script's arguments.
+            environ: from `submit_environment`.
+        """
+        argv = ("sbatch", "--parsable", *arguments)
+        output = self._run(*argv, timeout_s=self._sbatch_timeout_s, env=environ)
+        job_id = parse.submitted_job_id(output)
+        if job_id is None:
+            raise SlurmCommandError(argv, 0, f"sbatch printed no job id: {output!r}")
+        return job_id
+
+    def sbatch_test(self, script: str, environ: Mapping[str, str]) -> None:
+        """Ask Slurm whether it would take a script; nothing is queued."""
+        self._run("sbatch", "--test-only", text=script, timeout_s=self._sbatch_timeout_s, env=environ)
+
+    def jobs_with_comment(self, token: str) -> list[str]:
+        """Return the ids of this user's jobs whose comment starts with a token."""
+        output = self._run("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%F|%k")
+        return parse.jobs_with_comment(output, token)
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return what Slurm knows about a job, None if it does not (or no longer) know it."""
+        try:
+            fields = parse.show_job(self._run("scontrol", "show", "job", "-o", job_ref))
+        except SlurmCommandError as error:
+            if parse.is_unknown_job(error.stderr):
+                return None
+            raise
+        return fields or None
+
+    def job_state(self, job_ref: str) -> JobState | None:
+        """Return the state of a job, None if Slurm does not know it."""
+        job = self.show_job(job_ref)
+        return None if job is None else parse.job_state(job.get("JobState", ""))
+
+    def time_left_s(self, job_ref: str) -> float | None:
+        """Return the time left of a running job [s], None without a limit."""
+        return parse.time_left_s(self._run("squeue", "--noheader", f"--jobs={job_ref}", "--format=%L"))
+
+    def requeue(self, job_ref: str) -> None:
+        """Put a job back into the queue; of an array only the task that is named."""
+        self._run("scontrol", "requeue", job_ref)
+
+    def start_now(self, job_ref: str) -> None:
+        """Cut the delay of a job that waits after a requeue."""
+        self._run("scontrol", "update", f"jobid={job_ref}", "StartTime=now")
+
+    def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
+        """End a job, or only send a signal to its agents."""
+        arguments = [f"--signal={signal}"] if signal else []
+        self._run("scancel", *arguments, job_ref)

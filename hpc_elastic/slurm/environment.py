@@ -1,0 +1,90 @@
+"""What Slurm tells a process about its job, read from the environment. Pure and light."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import hostlist
+
+
+class SlurmEnv(NamedTuple):
+    """The facts about one process in a Slurm job; what Slurm did not say is None or empty."""
+
+    job_ref: str  # how to name this job to scontrol and scancel; an array task never by the array's id
+    job_id: str
+    job_name: str
+    restart_count: int  # how often Slurm started this job before
+    in_step: bool  # started by srun, not the batch script itself
+    node_name: str
+    node_index: int  # position in node_names; 0 if unknown
+    node_names: tuple[str, ...]  # of the step, else of the job
+    gpus_on_node: int | None
+    cpus_on_node: int | None
+    end_time_s: float | None  # end of the allocation [s since the epoch]; None before Slurm 23.02: ask squeue
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> SlurmEnv | None:
+        """Read the environment of a process; None outside a Slurm job.
+
+        Raises:
+            InputError: a variable of Slurm's holds what Slurm never writes.
+        """
+        job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+        if not job_id:
+            return None
+        in_step = environ.get("SLURM_STEP_ID", "").isdigit()
+        names = _node_names(environ, in_step=in_step)
+        node = environ.get("SLURMD_NODENAME", "")
+        return cls(
+            job_ref=job_ref(environ) or job_id,
+            job_id=job_id,
+            job_name=environ.get("SLURM_JOB_NAME", ""),
+            restart_count=_count(environ, "SLURM_RESTART_COUNT") or 0,
+            in_step=in_step,
+            node_name=node,
+            node_index=_node_index(environ, node, names),
+            node_names=names,
+            gpus_on_node=_gpus(environ),
+            cpus_on_node=_count(environ, "SLURM_CPUS_ON_NODE"),
+            end_time_s=_count(environ, "SLURM_JOB_END_TIME"),
+        )
+
+
+def job_ref(environ: Mapping[str, str]) -> str | None:
+    """Return how to name the job of a process: an array's last task has the id of the whole array."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+
+
+def _count(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    if not re.fullmatch(r"\d+", text):
+        raise InputError(f"{name}={text!r} is not a number", where="environment", fix=f"unset {name}")
+    return int(text)
+
+
+def _node_names(environ: Mapping[str, str], *, in_step: bool) -> tuple[str, ...]:
+    step = environ.get("SLURM_STEP_NODELIST") if in_step else None
+    return hostlist.expand(step or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "")
+
+
+def _node_index(environ: Mapping[str, str], node: str, names: tuple[str, ...]) -> int:
+    if node in names:
+        return names.index(node)
+    return _count(environ, "SLURM_NODEID") or 0
+
+
+def _gpus(environ: Mapping[str, str]) -> int | None:
+    """Count the GPUs of this node; a count may carry a type (``a100:4``)."""
+    text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
+    if text.isdigit():
+        return int(text)
+    listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    return len(listed.split(",")) if listed else None

@@ -1,0 +1,201 @@
+"""Job files (TOML): reading one, and laying command-line options over it; errors name file and line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options
+from hpc_elastic.slurm.job_spec import JobSpec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLES = ("sbatch", "env")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What a job file says, and its text for error messages.
+
+    Args:
+        path: as the user gave it; empty if there is no file.
+        values: the fields of a job spec.
+        text: the content.
+    """
+
+    path: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+
+    def place(self, key: str) -> str:
+        """Return ``file:line`` of a key (``nodes``, ``sbatch.mem``), or the file if it cannot be found."""
+        number = line_of(self.text, key)
+        return f"{self.path}:{number}" if number else self.path
+
+    def line(self, key: str) -> str:
+        """Return the offending line as it stands in the file, or nothing."""
+        number = line_of(self.text, key)
+        return self.text.splitlines()[number - 1].strip() if number else ""
+
+
+def read_job_file(path: str) -> JobFile:
+    """Read a job file.
+
+    Raises:
+        InputError: it does not exist, cannot be read, or is not TOML; with line and text.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the job file is not UTF-8: {error}", where=path, fix="save it as UTF-8") from None
+    except FileNotFoundError:
+        raise InputError(f"the job file {path} does not exist", where=path, fix=_missing_fix(path)) from None
+    except OSError as error:
+        raise InputError(
+            f"the job file cannot be read: {error.strerror}", where=path, fix="check the path"
+        ) from None
+    try:
+        return JobFile(path, tomllib.loads(text), text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path, text, str(error)) from None
+
+
+def _missing_fix(path: str) -> str:
+    if path.endswith((".py", ".sh")):
+        return f"a worker command goes after --, e.g. -- python {path}"
+    directory, name = os.path.split(path)
+    try:
+        return options.near(name, os.listdir(directory or ".")) or "check the path"
+    except OSError:
+        return "check the path"
+
+
+def _syntax_error(path: str, text: str, message: str) -> InputError:
+    match = re.search(r" ?\(at line (\d+), column (\d+)\)", message)
+    lines = text.splitlines()
+    if match is None:  # at end of document
+        number, column, reason = len(lines), None, message
+    else:
+        number, column, reason = int(match[1]), int(match[2]), message[: match.start()]
+    shown = lines[number - 1] if 0 < number <= len(lines) else ""
+    arrow = "\n    " + " " * (column - 1) + "^" if column else ""
+    return InputError(
+        f"not valid TOML: {reason}\n    {shown}{arrow}", where=f"{path}:{number}", fix="correct the line"
+    )
+
+
+def line_of(text: str, key: str) -> int | None:
+    """Return the number of the line that sets a key; of the table that holds it if the key is not found."""
+    table, _, name = key.partition(".")
+    if not name:
+        return _find(text, "", table) or _find_table(text, table)
+    return (
+        _find(text, table, name)
+        or _find(text, "", f"{table}.{name}")
+        or _find(text, "", table)
+        or _find_table(text, table)
+    )
+
+
+def _find(text: str, table: str, name: str) -> int | None:
+    wanted = _plain(name)
+    current = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        if header:
+            current = _plain(header[1])
+            continue
+        match = re.match(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=", line)
+        if match and current == table and _plain(match[1]) == wanted:
+            return number
+    return None
+
+
+def _find_table(text: str, table: str) -> int | None:
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        if header and _plain(header[1]) == table:
+            return number
+    return None
+
+
+def _plain(name: str) -> str:
+    """Return a TOML key without quotes and blanks."""
+    return re.sub(r"[\"'\s]", "", name)
+
+
+def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
+    """Build a job spec from a job file and options of the command line, which win.
+
+    The tables `sbatch` and `env` are merged key by key.
+
+    Args:
+        file: the job file; an empty one if there is none.
+        given: fields given as options.
+
+    Raises:
+        InputError: a value cannot be used; the place is the option or the line of the file.
+    """
+    values: dict[str, object] = {**file.values, **given}
+    for table in _TABLES:
+        below, above = file.values.get(table), given.get(table)
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            values[table] = _merged(table, below, above)
+    if "sbatch" in values and isinstance(values["sbatch"], Mapping):
+        values["sbatch"] = _without_overridden(values["sbatch"], file, given)
+    try:
+        return JobSpec(**values)  # type: ignore[arg-type]
+    except InputError as error:
+        raise _placed(error, file, given) from None
+
+
+def _merged(table: str, below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    if table != "sbatch":
+        return {**below, **above}
+    overridden = {options.option_name(key) for key in above}
+    return {
+        **{key: value for key, value in below.items() if options.option_name(key) not in overridden},
+        **above,
+    }
+
+
+def _without_overridden(
+    table: Mapping[str, object], file: JobFile, given: Mapping[str, object]
+) -> dict[str, object]:
+    """Drop what the file's sbatch table says about a field that was given as an option."""
+    from_options = given.get("sbatch")
+    kept = from_options if isinstance(from_options, Mapping) else {}
+    return {
+        key: value
+        for key, value in table.items()
+        if key in kept or options.FIELDS.get(options.option_name(key)) not in given
+    }
+
+
+def _placed(error: InputError, file: JobFile, given: Mapping[str, object]) -> InputError:
+    """Say where the user wrote what is wrong."""
+    top, _, below = error.where.partition(".")
+    table = given.get(top)
+    if top in given and (not below or (isinstance(table, Mapping) and below in table)):
+        return InputError(error.message, where=_flag(top, below), fix=error.fix)
+    if file.path and (line := file.line(error.where)):
+        return InputError(f"{error.message}\n    {line}", where=file.place(error.where), fix=error.fix)
+    return InputError(error.message, where=file.path or _flag(top, below), fix=error.fix)
+
+
+def _flag(top: str, below: str) -> str:
+    if top == "sbatch":
+        return f"-o {below}"
+    if top == "env":
+        return f"--env {below}"
+    if top == "command":
+        return "command"
+    return "--" + top.replace("_", "-")

@@ -1,0 +1,122 @@
+"""What will be submitted, as data: a dry run prints the same object that a submission queues."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from dataclasses import dataclass, replace
+
+from hpc_elastic.clock import date_text
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import script as script_text
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.script import RunNames
+
+TOKEN_PREFIX = "hpc_elastic:"
+RUNS_FOLDER = "hpc_elastic_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """One submission of one run.
+
+    Args:
+        spec: what to run; name, python, workdir and run_dir are filled in.
+        paths: the files of the run.
+        run_id: name of the run.
+        token: names this submission, so that it is found again when sbatch did not answer.
+        submission: how often the run was submitted before.
+        script: text of the job script.
+    """
+
+    spec: JobSpec
+    paths: RunPaths
+    run_id: str
+    token: str
+    submission: int
+    script: str
+
+    @property
+    def sbatch_arguments(self) -> tuple[str, ...]:
+        """What sbatch is called with, after ``--parsable``."""
+        comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
+        return (f"--comment={comment}", self.paths.script, str(self.submission))
+
+    @property
+    def agent_argv(self) -> tuple[str, ...]:
+        """The command of one agent, as the script gives it to srun."""
+        python = self.spec.python or sys.executable
+        flags = script_text.agent_flags(self.spec)
+        worker = script_text.worker_command(self.spec, python)
+        return (python, "-m", "hpc_elastic", "run", f"--run-dir={self.paths.root}", *flags, "--", *worker)
+
+    @property
+    def agent_environment(self) -> dict[str, str]:
+        """What the script adds to the environment of the agents."""
+        return {
+            **self.spec.env,
+            Env.RUN_DIR: self.paths.root,
+            Env.RUN_ID: self.run_id,
+            Env.SUBMISSION: str(self.submission),
+        }
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The long names of the sbatch options in the script."""
+        return tuple(name for name, _ in self.spec.header_options())
+
+    def again(self, submission: int) -> SubmitRequest:
+        """Return the next submission of the same run."""
+        return replace(self, submission=submission, token=new_token())
+
+    def job_json(self) -> bytes:
+        """Return the content of ``job.json``."""
+        return (
+            json.dumps({"format": 1, "spec": self.spec.model_dump(exclude_defaults=True)}, indent=1) + "\n"
+        ).encode()
+
+
+def new_token() -> str:
+    """Return a name for one submission."""
+    return TOKEN_PREFIX + secrets.token_hex(8)
+
+
+def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = None) -> SubmitRequest:
+    """Fill in what the user left open and write the script. Changes nothing on disk.
+
+    Args:
+        spec: what to run.
+        template: text of ``elastic.sbatch``.
+        now_s: wall time for the name of the run [s since the epoch].
+        directory: directory of the submission; the current one by default.
+    """
+    here = os.path.abspath(directory or os.getcwd())
+    name = spec.name or _name_of(spec)
+    stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
+    run_id = f"{script_text.file_name(name)}-{stamp}-{secrets.token_hex(2)}"
+    paths = RunPaths(_path(here, spec.run_dir or os.path.join(RUNS_FOLDER, run_id)))
+    workdir = _path(here, spec.workdir or ".")
+    python = spec.python or sys.executable
+    python = _path(here, python) if "/" in python else python
+    filled = spec.model_copy(
+        update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
+    )
+    names = RunNames(run_id, paths.root, workdir, python, script_text.batch_log_pattern(paths.batch_log))
+    text = script_text.render(filled, names, template)
+    return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
+
+
+def _path(here: str, text: str) -> str:
+    return os.path.normpath(os.path.join(here, os.path.expanduser(text)))
+
+
+def _name_of(spec: JobSpec) -> str:
+    """Name a job after its module or training script."""
+    if spec.module:
+        return script_text.file_name(spec.module.rpartition(".")[2])
+    scripts = [word for word in spec.command if word.endswith((".py", ".sh"))]
+    stem = os.path.splitext(os.path.basename(scripts[0] if scripts else spec.command[0]))[0]
+    return script_text.file_name(stem)

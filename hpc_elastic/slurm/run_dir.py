@@ -1,0 +1,264 @@
+"""The run directory at submission: may it be used, create it, take it away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+
+from hpc_elastic.clock import date_text
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import mounts
+from hpc_elastic.slurm.mounts import Sharing
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.store import files
+
+FORMAT = 1
+_OWN_NAMES = re.compile(
+    r"(submissions|journal|members|nodes|checkpoints|logs|job\.json|job\.sbatch|lock|slurm-\w+\.out)|\..*"
+)
+_OTHER_DIR = "choose another --run-dir"
+
+
+def check(root: str, *, allow_local: bool) -> list[str]:
+    """Refuse a run directory that cannot be used for a new run. Changes nothing.
+
+    Args:
+        root: absolute path of the run directory; need not exist.
+        allow_local: accept a directory that only this machine sees.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        RunDirError: foreign, not a directory, not writable, not empty, not shared, or holds a run.
+    """
+    _check_links(root)
+    if os.path.lexists(root):
+        _check_existing(root)
+    else:
+        _check_parent(root)
+    return [] if allow_local else _check_shared(root)
+
+
+def _ancestors(path: str) -> list[str]:
+    """Return a path and all directories above it, the root first."""
+    found = [path]
+    while os.path.dirname(found[0]) != found[0]:
+        found.insert(0, os.path.dirname(found[0]))
+    return found
+
+
+def _nearest(path: str) -> str:
+    """Return the path itself or the nearest directory above it that exists."""
+    return next(place for place in reversed(_ancestors(path)) if os.path.exists(place))
+
+
+def _check_links(root: str) -> None:
+    for place in _ancestors(root):
+        if os.path.islink(place) and os.lstat(place).st_uid not in (os.geteuid(), 0):
+            raise RunDirError(
+                f"the run directory {root} goes through the symbolic link {place} of another user ({_owner(place)})",
+                where="run_dir",
+                fix=f"{_OTHER_DIR}, or give the real path",
+            )
+
+
+def _owner(place: str) -> str:
+    import pwd  # noqa: PLC0415 - only for this message
+
+    uid = os.lstat(place).st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _check_existing(root: str) -> None:
+    if not os.path.isdir(root):
+        raise RunDirError(f"the run directory {root} is not a directory", where="run_dir", fix=_OTHER_DIR)
+    if os.stat(root).st_uid != os.geteuid():
+        raise RunDirError(
+            f"the run directory {root} belongs to {_owner(root)}", where="run_dir", fix=_OTHER_DIR
+        )
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {root} is not writable",
+            where="run_dir",
+            fix=f"chmod u+rwx it, or {_OTHER_DIR}",
+        )
+    names = os.listdir(root)
+    if "run.json" in names:
+        raise _holds_a_run(root)
+    foreign = sorted(name for name in names if not _OWN_NAMES.fullmatch(name))
+    if foreign:
+        raise RunDirError(
+            f"the run directory {root} is not empty: it holds {foreign[0]!r}",
+            where="run_dir",
+            fix="name a new directory",
+        )
+
+
+def _holds_a_run(root: str) -> RunDirError:
+    identity = read_identity(RunPaths(root))
+    return RunDirError(
+        f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
+        where="run_dir",
+        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {root}",
+    )
+
+
+def _check_parent(root: str) -> None:
+    parent = _nearest(root)
+    if not os.path.isdir(parent):
+        raise RunDirError(
+            f"the run directory {root} cannot be created: {parent} is a file", where="run_dir", fix=_OTHER_DIR
+        )
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {root} cannot be created: {parent} is not writable",
+            where="run_dir",
+            fix=_OTHER_DIR,
+        )
+
+
+def _check_shared(root: str) -> list[str]:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            table = mounts.parse_mountinfo(file.read())
+    except OSError:
+        return []
+    path = os.path.realpath(root)
+    mount = mounts.mount_of(path, table)
+    judged = mounts.sharing(path, mount)
+    if judged is Sharing.LOCAL:
+        raise RunDirError(
+            f"the run directory {root} is not shared: {mount.kind} mounted on {mount.point} is seen by this machine only",
+            where="run_dir",
+            fix="choose a directory that all nodes see; --allow-local-run-dir if they do see this one",
+        )
+    if judged is Sharing.UNCERTAIN:
+        return [
+            f"the run directory {root} is on {mount.kind}, which looks like a local disk; all nodes must see it\n"
+            "  fix: choose a directory on a shared file system, or say that it is one: --allow-local-run-dir"
+        ]
+    return []
+
+
+def read_identity(paths: RunPaths) -> dict[str, object]:
+    """Return the content of ``run.json``.
+
+    Raises:
+        RunDirError: there is none, or it is damaged or of another format.
+    """
+    try:
+        data = files.read(paths.identity)
+    except OSError as error:
+        raise RunDirError(
+            f"{paths.identity} cannot be read: {error.strerror}", where="run_dir", fix=_OTHER_DIR
+        ) from None
+    if data is None:
+        raise RunDirError(
+            f"{paths.root} holds no run (there is no run.json)",
+            where="run_dir",
+            fix="give the run directory that submit printed",
+        )
+    try:
+        identity = json.loads(data)
+    except ValueError:
+        identity = None
+    if not isinstance(identity, dict) or identity.get("format") != FORMAT:
+        raise RunDirError(
+            f"{paths.identity} is damaged or of an unknown format", where="run_dir", fix=_OTHER_DIR
+        )
+    return identity
+
+
+def create(request: SubmitRequest, *, now_s: float) -> bool:
+    """Create the run directory with the job's files.
+
+    Args:
+        request: names, spec and script of the run.
+        now_s: wall time, for display [s since the epoch].
+
+    Returns:
+        Whether the directory itself is new.
+
+    Raises:
+        RunDirError: it cannot be created, or another submission was first.
+    """
+    paths = request.paths
+    identity = {
+        "format": FORMAT,
+        "run_id": request.run_id,
+        "name": request.spec.name,
+        "created": date_text(now_s),
+        "user": _user(),
+        "token": request.token,
+    }
+    try:
+        is_new = _make_private(paths.root)
+        if not files.publish_new(paths.identity, (json.dumps(identity, indent=1) + "\n").encode()):
+            raise _holds_a_run(paths.root)
+        for directory in paths.directories():
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        files.replace(paths.job, request.job_json())
+        files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise RunDirError(
+            f"the run directory {paths.root} cannot be written: {error.strerror} ({error.filename})",
+            where="run_dir",
+            fix=_OTHER_DIR,
+        ) from None
+    return is_new
+
+
+def _make_private(root: str) -> bool:
+    os.makedirs(os.path.dirname(root), exist_ok=True)
+    try:
+        os.mkdir(root, 0o700)
+    except FileExistsError:
+        status = os.stat(root)
+        if status.st_uid != os.geteuid():
+            raise RunDirError(
+                f"the run directory {root} belongs to {_owner(root)}", where="run_dir", fix=_OTHER_DIR
+            ) from None
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            os.chmod(root, 0o700)
+        return False
+    return True
+
+
+def _user() -> str:
+    import pwd  # noqa: PLC0415 - not on the agent's path
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def discard(paths: RunPaths, *, with_root: bool) -> None:
+    """Take away what `create` made, after Slurm refused the job; logs and foreign files stay.
+
+    Args:
+        paths: the files of the run.
+        with_root: remove the directory itself too, if it is empty.
+    """
+    for file in (paths.identity, paths.job, paths.script):
+        _quietly(os.unlink, file)
+    for directory in reversed(paths.directories()):
+        _quietly(os.rmdir, directory)
+    if with_root:
+        _quietly(os.rmdir, paths.root)
+        if os.path.basename(os.path.dirname(paths.root)) == "hpc_elastic_runs":
+            _quietly(os.rmdir, os.path.dirname(paths.root))
+
+
+def _quietly(remove: object, path: str) -> None:
+    try:
+        remove(path)  # type: ignore[operator]
+    except OSError:
+        pass

@@ -1,0 +1,147 @@
+"""The text of the job script. Pure: the same spec and names give the same text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+import jinja2
+
+from hpc_elastic.slurm import options, spec_rules
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.values import number_text
+
+MAX_RELAUNCH = 3
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunNames:
+    """The names a script carries.
+
+    Args:
+        run_id: the name of the run.
+        run_dir: absolute path of the run directory.
+        workdir: absolute path of the directory the workers start in.
+        python: interpreter of the agents.
+        batch_log: Slurm file name pattern of the batch script's output.
+    """
+
+    run_id: str
+    run_dir: str
+    workdir: str
+    python: str
+    batch_log: str
+
+
+def quote(text: str) -> str:
+    """Quote one word for bash; control characters are written out, so that a word stays on its line.
+
+    A plain carriage return in a script would make sbatch refuse it.
+    """
+    if not options.has_control(text):
+        return shlex.quote(text)
+    return "$'" + "".join(_ansi_c(char) for char in text) + "'"
+
+
+def _ansi_c(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    return f"\\{ord(char):03o}" if ord(char) < 32 or ord(char) == 127 else char
+
+
+def worker_command(spec: JobSpec, python: str) -> tuple[str, ...]:
+    """Return the complete command of a worker, without the container prefix."""
+    if spec.module:
+        return (python, "-u", "-m", spec.module, *spec.command)
+    if spec.command[0].endswith(".py"):
+        return (python, "-u", *spec.command)
+    return spec.command
+
+
+def agent_flags(spec: JobSpec) -> tuple[str, ...]:
+    """Return the flags of ``hpc-elastic run`` that the spec sets, without the run directory."""
+    workers = spec.workers_per_node or spec.gpus or ("auto" if _gpus_elsewhere(spec) else 1)
+    lead_s = spec_rules.checkpoint_lead_s(spec)
+    stop_s = lead_s if spec.stop_timeout is None else spec.stop_timeout
+    flags: dict[str, object] = {
+        "nnodes": spec.node_range,
+        "nproc-per-node": workers,
+        "max-restarts": spec.max_restarts,
+        "join-timeout": spec.join_timeout,
+        "last-call-timeout": spec.last_call_timeout,
+        "exit-barrier-timeout": spec.exit_barrier_timeout,
+        "heartbeat-interval": spec.heartbeat_interval,
+        "lease": spec.lease,
+        "monitor-interval": spec.monitor_interval,
+        "stop-timeout": stop_s,
+        "drain-signals": ",".join(name.removeprefix("SIG") for name in spec.drain_signals),
+        "role": spec.role,
+        "redirects": spec.redirects,
+        "tee": spec.tee,
+        "local-ranks-filter": spec.local_ranks_filter,
+        "container": shlex.join(spec.container) or None,
+    }
+    given = (f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
+    return (*given, "--no-python")
+
+
+def _gpus_elsewhere(spec: JobSpec) -> bool:
+    return bool({"gres", "gpus", "cpus-per-gpu", "mem-per-gpu"} & set(spec.sbatch))
+
+
+def _text(value: object) -> str:
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
+    """Return the ``#SBATCH`` options: what the user asked for, then what the protocol needs."""
+    lines = [options.header_line(name, value) for name, value in spec.header_options()]
+    lines.append(options.header_line("chdir", names.workdir))
+    lines.append(options.header_line("output", names.batch_log))
+    if not spec.inherit_env:
+        lines.append("--export=NONE")
+    return tuple(lines)
+
+
+def render(spec: JobSpec, names: RunNames, template: str) -> str:
+    """Return the job script.
+
+    Args:
+        spec: what to run.
+        names: the names it carries.
+        template: text of ``elastic.sbatch``.
+    """
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
+    )
+    environment.filters["quote"] = quote
+    return environment.from_string(template).render(
+        header=header(spec, names),
+        warn_signal=spec.warn_signal,
+        warn_seconds=spec_rules.warning_time_s(spec),
+        names=names,
+        env=spec.env,
+        modules=spec.modules,
+        setup=spec.setup,
+        agent=agent_flags(spec),
+        worker=worker_command(spec, names.python),
+        max_relaunch=MAX_RELAUNCH,
+        max_requeues=spec.max_requeues,
+    )
+
+
+def file_name(text: str) -> str:
+    """Return a text as part of a file name: letters, digits, ``._-`` only."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:64] or "run"
+
+
+def batch_log_pattern(path: str) -> str:
+    """Return a path with ``%j`` at its end as a Slurm file name pattern: other ``%`` are doubled."""
+    head, mark, tail = path.rpartition("%j")
+    return head.replace("%", "%%") + mark + tail

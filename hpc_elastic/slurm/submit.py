@@ -1,0 +1,214 @@
+"""Submitting a run: check, create the run directory, queue, record; or the same again for a run that ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+from hpc_elastic.clock import Clock, date_text
+from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import parse, request, run_dir, submissions, validate
+from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.submissions import Submission
+
+_LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
+_LOOKUP_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A run that is queued.
+
+    Args:
+        job_id: Slurm's id of the job.
+        request: what was queued.
+        was_queued_before: an earlier, interrupted submission had queued it already.
+    """
+
+    job_id: str
+    request: SubmitRequest
+    was_queued_before: bool = False
+
+
+class UncertainSubmissionError(SlurmCommandError):
+    """sbatch did not answer, and the job was not found: it may or may not be queued.
+
+    Args:
+        cause: what sbatch ended with.
+        root: the run directory, which was kept.
+    """
+
+    def __init__(self, cause: SlurmCommandError, root: str) -> None:
+        super().__init__(cause.argv, cause.exit_code, cause.stderr)
+        self.root = root
+
+    def __str__(self) -> str:
+        return (
+            f"sbatch did not say whether it queued the job: {self.stderr.strip()}\n"
+            f"  fix: when Slurm answers again: hpc-elastic submit --resume {self.root}\n"
+            "       (it looks for the job first and queues it only if it is not there)"
+        )
+
+
+class Submitter:
+    """Queues runs.
+
+    Args:
+        slurm: Slurm's commands.
+        clock: for waiting and for times shown to people.
+        environ: environment of this process.
+    """
+
+    def __init__(self, slurm: Slurm, clock: Clock, environ: dict[str, str]) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self._environ = environ
+
+    def check(self, wanted: SubmitRequest, *, ask_slurm: bool = True) -> list[str]:
+        """Do all checks that need nothing to be created; return warnings.
+
+        Args:
+            wanted: what will be submitted.
+            ask_slurm: let the controller judge the script too (``sbatch --test-only``).
+
+        Raises:
+            InputError: the request cannot work.
+            SlurmNotFoundError: there is no sbatch.
+            SlurmCommandError: Slurm would refuse the script.
+        """
+        warnings = validate.check(wanted, self._slurm.option_names())
+        if not self._slurm.has("sbatch"):
+            raise SlurmNotFoundError("sbatch")
+        if ask_slurm:
+            self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
+        return warnings
+
+    def submit(self, wanted: SubmitRequest) -> Submitted:
+        """Create the run directory and queue the run; a refusal leaves nothing behind.
+
+        Raises:
+            RunDirError: the run directory cannot be used.
+            SlurmError: Slurm is not there, refused, or does not answer.
+        """
+        is_new = run_dir.create(wanted, now_s=self._clock.wall())
+        try:
+            return self._queue(wanted)
+        except SlurmError as error:
+            if not isinstance(error, UncertainSubmissionError):
+                run_dir.discard(wanted.paths, with_root=is_new)
+            raise
+
+    def resume(self, root: str) -> Submitted:
+        """Queue the stored script of a run that ended or was stopped once more.
+
+        Raises:
+            InputError: there is no run, it belongs to somebody else, or its job is still active.
+            SlurmError: Slurm is not there, refused, or does not answer.
+        """
+        stored = read_request(RunPaths(root))
+        done = submissions.read_submissions(stored.paths)
+        if done and not done[-1].job_id:
+            found = self._slurm.jobs_with_comment(done[-1].token)
+            if found:
+                self._record(stored.paths, done[-1].number, done[-1].token, found[0])
+                return Submitted(found[0], stored, was_queued_before=True)
+        for earlier in done:
+            self._refuse_if_active(stored.paths, earlier)
+        number = done[-1].number + 1 if done else 0
+        return self._queue(stored.again(number))
+
+    def _refuse_if_active(self, paths: RunPaths, earlier: Submission) -> None:
+        state = self._slurm.job_state(earlier.job_id) if earlier.job_id else None
+        if state is not None and state.is_active:
+            raise InputError(
+                f"the run in {paths.root} has not ended: its job {earlier.job_id} is {state.value}",
+                where="--resume",
+                fix=f"stop it first: hpc-elastic stop {paths.root}",
+            )
+
+    def _queue(self, wanted: SubmitRequest) -> Submitted:
+        submissions.announce(wanted.paths, wanted.submission, wanted.token, now_s=self._clock.wall())
+        try:
+            job_id = self._sbatch(wanted)
+        except SlurmError as error:
+            if isinstance(error, SlurmCommandError) and _is_uncertain(error):
+                raise UncertainSubmissionError(error, wanted.paths.root) from None
+            submissions.withdraw(wanted.paths, wanted.submission)
+            raise
+        self._record(wanted.paths, wanted.submission, wanted.token, job_id)
+        return Submitted(job_id, wanted)
+
+    def _record(self, paths: RunPaths, number: int, token: str, job_id: str) -> None:
+        submissions.record(paths, Submission(number, token, job_id, date_text(self._clock.wall())))
+
+    def _sbatch(self, wanted: SubmitRequest) -> str:
+        """Queue once: after an sbatch without an answer the job is looked for before the one repetition."""
+        environ = self._environ_for(wanted)
+        for attempt in (1, 2):
+            try:
+                job_id = self._slurm.sbatch(wanted.sbatch_arguments, environ)
+            except SlurmCommandError as error:
+                found = self._look_for(wanted.token) if _is_uncertain(error) else []
+                if found:
+                    return found[0]
+                if attempt == 2 or not _is_uncertain(error):
+                    raise
+            else:
+                break
+        if attempt == 2:
+            self._cancel_twins(wanted.token, job_id)
+        return job_id
+
+    def _cancel_twins(self, token: str, job_id: str) -> None:
+        """Cancel what a first sbatch without an answer queued after all."""
+        for twin in self._slurm.jobs_with_comment(token):
+            if twin != job_id:
+                self._slurm.cancel(twin)
+
+    def _look_for(self, token: str) -> list[str]:
+        for attempt in range(_LOOKUPS):
+            if attempt:
+                self._clock.sleep(_LOOKUP_PAUSE_S)
+            try:
+                found = self._slurm.jobs_with_comment(token)
+            except SlurmCommandError:
+                continue  # the controller is as busy as it was for sbatch
+            if found:
+                return found
+        return []
+
+    def _environ_for(self, wanted: SubmitRequest) -> dict[str, str]:
+        return submit_environment(self._environ, wanted.header_names)
+
+
+def _is_uncertain(error: SlurmCommandError) -> bool:
+    return isinstance(error, SlurmTimeoutError) or parse.may_have_been_queued(error.stderr)
+
+
+def read_request(paths: RunPaths) -> SubmitRequest:
+    """Return the stored request of a run directory.
+
+    Raises:
+        RunDirError: there is no run, it belongs to somebody else, or a file is missing or damaged.
+    """
+    identity = run_dir.read_identity(paths)
+    if os.stat(paths.root).st_uid != os.geteuid():
+        raise RunDirError(
+            f"the run in {paths.root} belongs to {identity.get('user')}", where="run_dir", fix="ask its owner"
+        )
+    try:
+        with open(paths.job, "rb") as file:
+            stored = json.loads(file.read())["spec"]
+        with open(paths.script, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            script = file.read()
+    except (OSError, ValueError, KeyError) as error:
+        raise RunDirError(
+            f"the run in {paths.root} cannot be read: {error!r}", where="run_dir", fix="submit a new run"
+        ) from None
+    return SubmitRequest(
+        JobSpec(**stored), paths, str(identity.get("run_id")), request.new_token(), 0, script
+    )

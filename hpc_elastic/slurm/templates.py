@@ -1,0 +1,25 @@
+"""Finding the job script templates: in an installed package, or beside it in a source tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpc_elastic.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
+
+
+def read_template(name: str = "elastic.sbatch") -> str:
+    """Return the text of a job script template.
+
+    Raises:
+        InputError: this installation has no such template.
+    """
+    for folder in FOLDERS:
+        try:
+            return (folder / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+    places = " or ".join(str(folder) for folder in FOLDERS)
+    raise InputError(f"the template {name} is not in {places}", fix="install hpc_elastic again")

@@ -1,0 +1,163 @@
+"""Checks on this machine before anything is queued: interpreter, worker file, options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options, run_dir, script, spec_rules
+from hpc_elastic.slurm.request import SubmitRequest
+
+_IMPORT_TIMEOUT_S = 30.0
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
+_TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
+
+
+def check(
+    request: SubmitRequest, known_options: Collection[str] | None, *, is_local: bool = False
+) -> list[str]:
+    """Refuse a request that cannot work.
+
+    Args:
+        request: what will be submitted.
+        known_options: the options of the installed sbatch, None to use the built-in list.
+        is_local: the run stays on this machine, so its directory need not be shared.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InputError: what cannot work, where it was given and how to mend it.
+    """
+    spec = request.spec
+    options.check_known(spec.option_names(), known_options)
+    found = [] if is_local else spec_rules.warnings(spec)
+    _check_workdir(spec.workdir or ".")
+    found += _check_python(request)
+    found += _check_worker(request)
+    found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
+    return found
+
+
+def _check_workdir(workdir: str) -> None:
+    if not os.path.isdir(workdir):
+        what = "is not a directory" if os.path.exists(workdir) else "does not exist"
+        raise InputError(
+            f"the working directory {workdir} {what}", where="workdir", fix=_near_file(workdir) or "create it"
+        )
+
+
+def _check_python(request: SubmitRequest) -> list[str]:
+    """Check the interpreter of the agents, and that it has this package."""
+    python = request.spec.python or sys.executable
+    if python == sys.executable:
+        return []
+    program = shutil.which(python)
+    if program is None:
+        if request.spec.setup or request.spec.modules:
+            return []
+        raise InputError(
+            f"the Python interpreter {python} does not exist or is not executable",
+            where="python",
+            fix=_near_file(python) or "name another",
+        )
+    try:
+        done = subprocess.run(
+            [program, "-c", "import hpc_elastic"],
+            capture_output=True,
+            timeout=_IMPORT_TIMEOUT_S,
+            check=False,
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(
+            f"the Python interpreter {python} does not run: {error}", where="python", fix="name another"
+        ) from None
+    if done.returncode == 0:
+        return []
+    if request.spec.setup or request.spec.modules:
+        return [
+            f"{python} cannot import hpc_elastic here\n  fix: let setup or modules provide it, or install it there"
+        ]
+    raise InputError(
+        f"{python} cannot import hpc_elastic", where="python", fix=f"{python} -m pip install hpc_elastic"
+    )
+
+
+def _check_worker(request: SubmitRequest) -> list[str]:
+    """Check that the program and the training script exist; not what is inside a container."""
+    spec = request.spec
+    workdir = spec.workdir or "."
+    if spec.container:
+        _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
+        return []
+    command = script.worker_command(spec, spec.python or sys.executable)
+    is_certain = not (spec.setup or spec.modules)
+    _check_program(command[0], workdir, "command", is_certain=is_certain)
+    if spec.module:
+        return []
+    worker = _script_of(command)
+    path = os.path.join(workdir, worker) if worker else None
+    if path and not os.path.isfile(path):
+        raise InputError(
+            f"the worker file {worker} does not exist in {workdir}"
+            if not os.path.isdir(path)
+            else f"the worker file {path} is a directory",
+            where="command",
+            fix=_near_file(path) or "check the name, or set workdir",
+        )
+    if path and not os.access(path, os.R_OK):
+        raise InputError(f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {path}")
+    return []
+
+
+def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) -> None:
+    """Check a program; `is_certain` is false where setup lines may still change PATH."""
+    if "/" in program:
+        path = os.path.join(workdir, os.path.expanduser(program))
+        if not os.path.isfile(path):
+            raise InputError(
+                f"the program {program} does not exist", where=where, fix=_near_file(path) or "check the path"
+            )
+        if not os.access(path, os.X_OK):
+            raise InputError(
+                f"the program {program} is not executable", where=where, fix=f"chmod u+x {program}"
+            )
+    elif is_certain and shutil.which(program) is None:
+        hint = (
+            f"python {program}"
+            if os.path.isfile(os.path.join(workdir, program))
+            else "check the name, or load it in setup"
+        )
+        raise InputError(f"the program {program} is not on PATH", where=where, fix=hint)
+
+
+def _script_of(command: Sequence[str]) -> str | None:
+    """Return the script that an interpreter is given, None if there is none."""
+    program = os.path.basename(command[0])
+    if not (_INTERPRETER.fullmatch(program) or program in ("bash", "sh")):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in _TAKES_A_WORD:
+            next(words, None)
+        elif word in ("-", "--help") or re.fullmatch(r"-[a-zA-Z]*[cm].*", word):
+            return None
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _near_file(path: str) -> str:
+    """Return a hint with similar names in the same directory, or nothing."""
+    directory, name = os.path.split(path.rstrip("/"))
+    try:
+        names = os.listdir(directory or ".")
+    except OSError:
+        return ""
+    return options.near(name, names)

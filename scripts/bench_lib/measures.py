@@ -1,0 +1,230 @@
+"""The measures: each starts real agents and returns one number per repetition."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_lib.group import Group, environment, is_alive
+from bench_lib.launchers import Launcher, Shape
+
+SETTLE_S = 1.0
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much work a measure may be.
+
+    Attributes:
+        repetitions: how often a start is repeated.
+        long_repetitions: how often a measure is repeated that takes long.
+        idle_s: how long an idle agent is watched [s].
+    """
+
+    repetitions: int
+    long_repetitions: int
+    idle_s: float
+
+
+FULL = Effort(repetitions=7, long_repetitions=3, idle_s=20.0)
+QUICK = Effort(repetitions=3, long_repetitions=1, idle_s=5.0)
+
+Samples = dict[str, list[float]]
+
+
+def start(launcher: Launcher, effort: Effort) -> Samples:
+    """Agent started -> first line of its only worker [s]; memory of that agent [MB]."""
+    first_line, rss, pss = [], [], []
+    for _ in range(effort.repetitions):
+        with Group(launcher, Shape(agents=1, workers=1)) as group:
+            first_line.append(group.wait_for_workers()[0].started_s - group.started_s)
+            time.sleep(SETTLE_S)
+            memory = _memory_mb(group.agents[0].pid)
+            rss.append(memory["Rss"])
+            pss.append(memory["Pss"])
+    return {"first_line_s": first_line, "rss_mb": rss, "pss_mb": pss}
+
+
+def idle(launcher: Launcher, effort: Effort) -> Samples:
+    """CPU [ms/s] and voluntary context switches [1/s] of an agent of two; the busier one counts."""
+    cpu, wakeups = [], []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=2, workers=4)) as group:
+            group.wait_for_workers()
+            time.sleep(SETTLE_S)
+            before = [_activity(agent.pid) for agent in group.agents]
+            began_s = time.monotonic()
+            time.sleep(effort.idle_s)
+            after = [_activity(agent.pid) for agent in group.agents]
+            took_s = time.monotonic() - began_s
+        cpu.append(max((new[0] - old[0]) * 1e3 for old, new in zip(before, after, strict=True)) / took_s)
+        wakeups.append(max(new[1] - old[1] for old, new in zip(before, after, strict=True)) / took_s)
+    return {"idle_cpu_ms_per_s": cpu, "idle_wakeups_per_s": wakeups}
+
+
+def metadata_calls(launcher: Launcher, effort: Effort) -> Samples:
+    """File-system metadata calls of the agent's main thread until its worker runs.
+
+    Counted are the system calls that name a file, and getdents64; its children are not counted.
+    """
+    calls, opened = [], []
+    for _ in range(effort.long_repetitions):
+        with tempfile.NamedTemporaryFile(mode="r") as trace:
+            wrap = ("strace", "-qq", "-e", "trace=%file,getdents64", "-o", trace.name)
+            with Group(launcher, Shape(agents=1, workers=1), wrap=wrap) as group:
+                group.wait_for_workers()
+                for pid in _children(group.agents[0].pid):
+                    os.kill(pid, signal.SIGKILL)
+                group.agents[0].wait()
+            lines = re.findall(r"^\w+(?=\()", trace.read(), flags=re.MULTILINE)
+        calls.append(float(len(lines)))
+        opened.append(float(sum(call.startswith("open") for call in lines)))
+    return {"metadata_calls": calls, "opened_files": opened}
+
+
+def four_agents(launcher: Launcher, effort: Effort) -> Samples:
+    """Four agents started at once -> all four workers run [s], whole and less the imports.
+
+    The imports are measured as four interpreters started at once that only import.
+    """
+    cold, imports = [], []
+    for _ in range(effort.repetitions):
+        with Group(launcher, Shape(agents=4, workers=1)) as group:
+            cold.append(group.wait_for_workers()[-1].started_s - group.started_s)
+        imports.append(_import_s(launcher, 4))
+    joined = [whole - part for whole, part in zip(sorted(cold), sorted(imports), strict=True)]
+    return {"four_agents_cold_s": cold, "four_imports_s": imports, "four_agents_s": joined}
+
+
+def replace_workers(launcher: Launcher, effort: Effort) -> Samples:
+    """A worker is killed -> all eight workers of two agents are replaced [s]."""
+    took = []
+    with Group(launcher, Shape(agents=2, workers=4)) as group:
+        workers = group.wait_for_workers()
+        for repetition in range(effort.repetitions):
+            time.sleep(SETTLE_S)
+            died_s = time.monotonic()
+            os.kill(workers[repetition % len(workers)].pid, signal.SIGKILL)
+            workers = group.wait_for_workers(after_s=died_s)
+            took.append(workers[-1].started_s - died_s)
+    return {"replaced_s": took}
+
+
+def orphans(launcher: Launcher, effort: Effort) -> Samples:
+    """Workers (of two) that live one second after SIGKILL of their agent."""
+    left = []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=1, workers=2)) as group:
+            workers = group.wait_for_workers()
+            group.agents[0].kill()
+            time.sleep(SETTLE_S)
+            left.append(float(sum(is_alive(worker.pid) for worker in workers)))
+    return {"orphans": left}
+
+
+def join(launcher: Launcher, effort: Effort) -> Samples:
+    """A third agent starts beside two -> a world of three runs [s]."""
+    took = []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=2, workers=1, nnodes="2:3")) as group:
+            group.wait_for_workers()
+            time.sleep(SETTLE_S)
+            began_s = time.monotonic()
+            group.start_agent(2)
+            took.append(group.wait_for_workers(began_s, agents=3)[-1].started_s - began_s)
+    return {"joined_s": took}
+
+
+def node_lost(launcher: Launcher, effort: Effort) -> Samples:
+    """An agent of three and its workers are killed -> a world of two runs [s]."""
+    took = []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=3, workers=1, nnodes="2:3")) as group:
+            group.wait_for_workers()
+            time.sleep(SETTLE_S)
+            lost_s = group.lose_agent(2)
+            took.append(group.wait_for_workers(lost_s, agents=2)[-1].started_s - lost_s)
+    return {"node_lost_s": took}
+
+
+def quorum(launcher: Launcher, effort: Effort) -> Samples:
+    """Two agents of 1:3 start, and no more are expected -> a world of two runs [s]."""
+    took = []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=2, workers=1, nnodes="1:3")) as group:
+            took.append(group.wait_for_workers()[-1].started_s - group.started_s)
+    return {"quorum_s": took}
+
+
+def last_failure(launcher: Launcher, effort: Effort) -> Samples:
+    """A worker dies and no restarts are left -> both agents have ended [s]."""
+    took = []
+    for _ in range(effort.long_repetitions):
+        with Group(launcher, Shape(agents=2, workers=2, max_restarts=0)) as group:
+            workers = group.wait_for_workers()
+            time.sleep(SETTLE_S)
+            died_s = time.monotonic()
+            os.kill(workers[-1].pid, signal.SIGKILL)
+            took.append(group.wait_for_end() - died_s)
+    return {"ended_s": took}
+
+
+MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
+    "start": start,
+    "idle": idle,
+    "metadata": metadata_calls,
+    "four-agents": four_agents,
+    "replace": replace_workers,
+    "orphans": orphans,
+    "last-failure": last_failure,
+    "join": join,
+    "quorum": quorum,
+    "node-lost": node_lost,
+}
+SLOW = ("last-failure", "join", "quorum", "node-lost")  # torchrun takes up to a minute or fails
+
+
+def warm_up(launcher: Launcher) -> None:
+    """Start one agent once, so that everything is compiled and in the page cache."""
+    with Group(launcher, Shape(agents=1, workers=1)) as group:
+        group.wait_for_workers()
+
+
+def _memory_mb(pid: int) -> dict[str, float]:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.findall(r"^(Rss|Pss): +(\d+) kB", text, flags=re.MULTILINE)
+    return {name: int(kib) * 1024 / MB for name, kib in found}
+
+
+def _activity(pid: int) -> tuple[float, int]:
+    """Return CPU time [s] and voluntary context switches of all threads of a process."""
+    cpu_s, switches = 0.0, 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        cpu_s += int((thread / "schedstat").read_text().split()[0]) / 1e9
+        status = (thread / "status").read_text()
+        switches += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return cpu_s, switches
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _import_s(launcher: Launcher, at_once: int) -> float:
+    environ = environment(Path(os.devnull))
+    began_s = time.monotonic()
+    argv = [sys.executable, "-c", launcher.imports]
+    importers = [subprocess.Popen(argv, env=environ) for _ in range(at_once)]
+    for importer in importers:
+        if importer.wait() != 0:
+            raise RuntimeError(f"cannot import what {launcher.name} imports: {launcher.imports}")
+    return time.monotonic() - began_s

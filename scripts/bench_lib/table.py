@@ -1,0 +1,85 @@
+"""What was measured, against what was promised."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        metric: key of the samples.
+        text: what is measured, with its unit.
+        target: the most it may be for us; None if nothing is promised.
+        digits: decimals shown.
+    """
+
+    metric: str
+    text: str
+    target: float | None
+    digits: int
+
+
+ROWS = (
+    Row("first_line_s", "agent started -> worker's first line [s]", 0.10, 3),
+    Row("rss_mb", "agent memory, RSS [MB]", 24, 1),
+    Row("pss_mb", "agent memory, PSS [MB]", 16, 1),
+    Row("idle_cpu_ms_per_s", "idle agent, CPU [ms/s]", 0.5, 2),
+    Row("idle_wakeups_per_s", "idle agent, wakeups [1/s]", 2, 1),
+    Row("metadata_calls", "metadata calls to start an agent", 1500, 0),
+    Row("opened_files", "  of these: files opened", None, 0),
+    Row("four_agents_cold_s", "4 agents started -> all workers run [s]", None, 3),
+    Row("four_imports_s", "  of this: imports alone [s]", None, 3),
+    Row("four_agents_s", "  imports done -> all workers run [s]", 0.12, 3),
+    Row("replaced_s", "worker dies -> 2 x 4 workers replaced [s]", 0.15, 3),
+    Row("orphans", "workers left of 2 after SIGKILL of the agent", 0, 0),
+    Row("ended_s", "worker dies, no restarts left -> both agents ended [s]", 1, 3),
+    Row("joined_s", "third agent starts -> world of 3 runs [s]", 0.3, 3),
+    Row("quorum_s", "2 agents of 1:3, no more expected -> world of 2 runs [s]", 0.3, 3),
+    Row("node_lost_s", "agent of 3 and its workers killed -> world of 2 runs [s]", 6, 2),
+)
+
+Results = Mapping[str, Mapping[str, list[float]]]  # launcher -> metric -> samples
+
+
+def medians(results: Results) -> dict[str, dict[str, float]]:
+    """Return the median of each metric of each launcher."""
+    return {
+        launcher: {metric: statistics.median(samples) for metric, samples in metrics.items()}
+        for launcher, metrics in results.items()
+    }
+
+
+def missed(results: Results, launcher: str) -> list[str]:
+    """Return the metrics in which a launcher misses its target."""
+    found = medians(results).get(launcher, {})
+    return [row.metric for row in ROWS if row.target is not None and found.get(row.metric, 0) > row.target]
+
+
+def render(results: Results, judged: str) -> str:
+    """Return the table: one line per metric, median (min-max) per launcher, the target, the verdict."""
+    names = list(results)
+    misses = missed(results, judged)
+    lines = [["median (min - max)", *names, "target", ""]]
+    for row in ROWS:
+        cells = [_cell(results[name].get(row.metric), row.digits) for name in names]
+        if not any(cells):
+            continue
+        verdict = "" if row.target is None else "MISSED" if row.metric in misses else "ok"
+        target = "" if row.target is None else f"<= {row.target:g}"
+        lines.append([row.text, *cells, target, verdict if results[judged].get(row.metric) else ""])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(samples: list[float] | None, digits: int) -> str:
+    if not samples:
+        return ""
+    low, middle, high = (f"{pick(samples):.{digits}f}" for pick in (min, statistics.median, max))
+    return middle if low == high else f"{middle} ({low} - {high})"

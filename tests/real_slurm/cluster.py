@@ -1,0 +1,230 @@
+"""A development cluster as tests see it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
+POLL_S = 0.1
+LOG_TAIL_LINES = 40
+USER_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Timeout(AssertionError):
+    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
+
+
+def devcluster(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run `scripts/devcluster`; the caller looks at the exit code."""
+    return subprocess.run(
+        [sys.executable, str(DEVCLUSTER), *words],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One running cluster.
+
+    Attributes:
+        directory: its directory.
+        slurm_conf: value of SLURM_CONF.
+        nodes: number of nodes, named node1..nodeN.
+        tracker: `linuxproc` or `cgroup`.
+    """
+
+    directory: Path
+    slurm_conf: Path
+    nodes: int
+    tracker: str
+
+    @classmethod
+    def start(cls, directory: Path, *, nodes: int = 4, tracker: str = "linuxproc", options: Iterable[str] = ()) -> Cluster:
+        """Start a cluster in `directory`.
+
+        Raises:
+            RuntimeError: it did not come up; the text is what the command said.
+        """
+        done = devcluster(
+            "start", "--dir", str(directory), "--nodes", str(nodes), "--proctrack", tracker, *options
+        )
+        match = re.fullmatch(r"export SLURM_CONF=(.+)\n", done.stdout)
+        if done.returncode != 0 or match is None:
+            raise RuntimeError(f"devcluster start: exit code {done.returncode}, {done.stdout}{done.stderr}")
+        return cls(directory, Path(match[1]), nodes, tracker)
+
+    @property
+    def shared(self) -> Path:
+        """Directory that all nodes see and everybody may write to."""
+        return self.directory / "shared"
+
+    @property
+    def node_names(self) -> list[str]:
+        """Names of the nodes, in order."""
+        return [f"node{i}" for i in range(1, self.nodes + 1)]
+
+    # Users
+
+    def run(
+        self,
+        user: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program on the login host (this machine) as an unprivileged user.
+
+        Args:
+            user: who runs it.
+            argv: the program; no shell is involved.
+            env: added to a minimal environment (PATH, HOME, USER, LANG, SLURM_CONF).
+            cwd: working directory; the shared directory if None.
+            timeout: limit [s].
+
+        Returns:
+            The finished process; its exit code is not checked.
+        """
+        home = pwd.getpwnam(user).pw_dir
+        own = {"PATH": USER_PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "SLURM_CONF": str(self.slurm_conf)}
+        return subprocess.run(
+            ["setpriv", "--reuid", user, "--regid", user, "--init-groups", "--", *argv],
+            env={**own, **(env or {})},
+            cwd=cwd or self.shared,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def submit(self, user: str, *options: str, wrap: str) -> str:
+        """Submit a batch job with the script `wrap`; returns its id."""
+        done = self.run(user, ["sbatch", "--parsable", "--output=%j.out", *options, f"--wrap={wrap}"])
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().partition(";")[0]
+
+    def submit_high(self, nodes: int, *options: str) -> str:
+        """Let bob take whole nodes in partition `high`, preempting who is there; returns the job id."""
+        words = ("--partition=high", f"--nodes={nodes}", "--exclusive", *options)
+        return self.submit("bob", *words, wrap="sleep 600")
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left, not even completing."""
+        for job_id in self._jobs():
+            self.as_root("scancel", "--hurry", job_id)
+        self.wait_for(lambda: not self._jobs(), 60, "all jobs to end")
+
+    def _jobs(self) -> list[str]:
+        return self.as_root("squeue", "--noheader", "--all", "--format=%A").split()
+
+    # What Slurm says
+
+    def as_root(self, *argv: str) -> str:
+        """Run a Slurm client as root on this machine; returns its output, empty if it failed."""
+        env = {**os.environ, "SLURM_CONF": str(self.slurm_conf), "LC_ALL": "C"}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """Fields of `scontrol show job`; empty if Slurm does not know the job."""
+        return parse_fields(self.as_root("scontrol", "show", "job", "--oneliner", job_id))
+
+    def node_state(self, name: str) -> str:
+        """Short state of a node such as `idle`, `alloc` or `down*` (`*`: it does not answer)."""
+        return self.as_root("sinfo", "--noheader", "--partition=low", f"--nodes={name}", "--format=%t").strip()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
+        """Poll until `predicate` holds.
+
+        Args:
+            predicate: the condition.
+            timeout: limit [s].
+            what: the condition in words, for the message.
+
+        Raises:
+            Timeout: it did not hold in time; shows the queue, the nodes and slurmctld's log.
+        """
+        deadline = time.monotonic() + timeout
+        while not predicate():
+            if time.monotonic() > deadline:
+                raise Timeout(f"Waited {timeout} s in vain for {what}.\n{self.story()}")
+            time.sleep(POLL_S)
+
+    def wait_state(self, job_id: str, state: str, timeout: float = 30) -> None:
+        """Wait until a job is in a state such as `RUNNING`."""
+        self.wait_for(lambda: self.job(job_id).get("JobState") == state, timeout, f"job {job_id} to be {state}")
+
+    def wait_idle(self, timeout: float = 90) -> None:
+        """Wait until every node is idle and answers."""
+        self.wait_for(
+            lambda: all(self.node_state(name) == "idle" for name in self.node_names), timeout, "all nodes to be idle"
+        )
+
+    def story(self) -> str:
+        """Queue, nodes and the end of slurmctld's log."""
+        log = (self.directory / "log" / "slurmctld.log").read_text(errors="replace").splitlines()
+        boring = ("Running job scheduler", "_attempt_backfill")
+        tail = [line for line in log if not any(word in line for word in boring)][-LOG_TAIL_LINES:]
+        return "\n".join((self.as_root("squeue", "--all"), self.as_root("sinfo", "--Node", "--long"), *tail))
+
+    # Faults
+
+    def command(self, *words: str) -> str:
+        """Run a `devcluster` command that must work; returns its output."""
+        done = devcluster(words[0], "--dir", str(self.directory), *words[1:])
+        assert done.returncode == 0, f"devcluster {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def crash(self, node: str) -> None:
+        """Power loss of a node."""
+        self.command("crash", node)
+
+    def boot(self, node: str) -> None:
+        """Boot a crashed node."""
+        self.command("boot", node)
+
+    def cut(self, node: str) -> None:
+        """Cut a node off the network; the shared directory stays."""
+        self.command("cut", node)
+
+    def heal(self, node: str) -> None:
+        """End a partition."""
+        self.command("heal", node)
+
+    def execute(self, node: str, *argv: str) -> str:
+        """Run a program as root on a node; returns its output."""
+        return self.command("exec", node, *argv)
+
+    def restore(self) -> None:
+        """Undo all faults, cancel all jobs and wait until every node is idle."""
+        for name in self.node_names:
+            # Each is refused, without harm, where it has nothing to mend.
+            for repair in ("boot", "heal", "start-slurmd"):
+                devcluster(repair, "--dir", str(self.directory), name)
+        self.cancel_all()
+        for name in self.node_names:
+            self.as_root("scontrol", "update", f"nodename={name}", "state=resume")
+        self.wait_idle()
+
+    def purge(self) -> None:
+        """End the cluster and delete its directory."""
+        self.command("purge")
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """Split `Key=value Key=value`; values may hold blanks and equal signs."""
+    return dict(re.findall(r"(?:^| )([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=|$)", line.strip()))

@@ -1,0 +1,92 @@
+"""Fixtures that give a test a real Slurm.
+
+The trackers to test come from the environment variable DEVCLUSTER_PROCTRACK: `linuxproc`
+(default), `cgroup`, or both separated by a comma. Missing packages are installed.
+Without root, packages or namespaces the tests are skipped, but they fail where CI=true.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.real_slurm.cluster import Cluster, devcluster
+
+TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "linuxproc").split(",")
+
+StartCluster = Callable[..., Cluster]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of this directory."""
+    config.addinivalue_line("markers", "slurm: needs a real Slurm (scripts/devcluster)")
+
+
+def _unavailable(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"no real Slurm, and CI=true: {reason}", pytrace=False)
+    pytest.skip(f"no real Slurm: {reason}")
+
+
+@pytest.fixture(scope="session")
+def _slurm_possible() -> None:
+    """Skip (or fail) where a cluster cannot be set up."""
+    if os.geteuid() != 0:
+        _unavailable("only root can start a cluster")
+    tried = subprocess.run(["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        _unavailable(f"no namespaces: {tried.stderr.strip()}")
+    installed = devcluster("install", timeout_s=900)
+    if installed.returncode != 0:
+        _unavailable(installed.stderr.strip())
+
+
+@pytest.fixture
+def start_cluster(_slurm_possible: None) -> Iterator[StartCluster]:
+    """Return a function that starts another cluster for this test only."""
+    started: list[Path] = []
+
+    def start(**arguments: object) -> Cluster:
+        started.append(_new_directory())
+        return Cluster.start(started[-1], **arguments)  # type: ignore[arg-type]
+
+    yield start
+    for directory in started:
+        _remove(directory)
+
+
+@pytest.fixture(scope="session", params=TRACKERS)
+def session_cluster(request: pytest.FixtureRequest, _slurm_possible: None) -> Iterator[Cluster]:
+    """Start the one cluster of the session, per tracker: 4 nodes, 2 GPUs each, short timeouts."""
+    directory = _new_directory()
+    try:
+        yield Cluster.start(directory, tracker=request.param)
+    finally:
+        _remove(directory)
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
+    """Return the session's cluster; afterwards all jobs are cancelled and all faults mended."""
+    yield session_cluster
+    session_cluster.restore()
+
+
+def _new_directory() -> Path:
+    """Return an empty directory that unprivileged users can enter (pytest's own are closed)."""
+    directory = Path(tempfile.mkdtemp(prefix="devcluster-test-", dir="/tmp"))  # noqa: S108 - see docstring
+    directory.chmod(0o755)
+    return directory
+
+
+def _remove(directory: Path) -> None:
+    done = devcluster("purge", "--dir", str(directory))
+    shutil.rmtree(directory, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
