@@ -17,33 +17,46 @@ from hpc_elastic.slurm.job_file import JobFile, build_spec, read_job_file
 from hpc_elastic.slurm.job_spec import JobSpec
 
 _PANELS: Mapping[str, tuple[str, ...]] = {
-    "What to run": ("module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "modules", "setup"),
-    "Where it runs (Slurm)": (
-        "nodes", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "time", "partition", "account",
-        "qos", "constraint", "exclusive", "reservation", "nodelist", "exclude", "name", "dependency", "mail_type",
-        "mail_user", "comment", "sbatch",
+    "What to run": (
+        "module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "modules",
+        "setup",
     ),
-    "Run directory and logs": ("run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter"),
-    "Restarts and time limit": ("max_restarts", "max_requeues", "checkpoint_lead", "warn_signal", "drain_signals", "stop_timeout"),
+    "Where it runs (Slurm)": (
+        "nodes", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "time",
+        "partition", "account", "qos", "constraint", "exclusive", "reservation", "nodelist", "exclude",
+        "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
+    ),
+    "Run directory and logs": (
+        "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
+    ),
+    "Restarts and time limit": (
+        "max_restarts", "max_requeues", "checkpoint_lead", "warn_signal", "drain_signals", "stop_timeout",
+    ),
     "Timeouts of the agents": (
-        "join_timeout", "last_call_timeout", "exit_barrier_timeout", "heartbeat_interval", "lease", "monitor_interval", "role",
+        "join_timeout", "last_call_timeout", "exit_barrier_timeout", "heartbeat_interval", "lease",
+        "monitor_interval", "role",
     ),
 }  # fmt: skip
 _SHORT = {
-    "nodes": "-N", "time": "-t", "partition": "-p", "account": "-A", "qos": "-q", "name": "-J", "constraint": "-C",
-    "nodelist": "-w", "exclude": "-x", "module": "-m", "sbatch": "-o", "env": "-e", "dependency": "-d",
+    "nodes": "-N", "time": "-t", "partition": "-p", "account": "-A", "qos": "-q", "name": "-J",
+    "constraint": "-C", "nodelist": "-w", "exclude": "-x", "module": "-m", "sbatch": "-o", "env": "-e",
+    "dependency": "-d",
 }  # fmt: skip
 _METAVAR = {
-    "nodes": "N|MIN:MAX", "time": "TIME", "sbatch": "NAME=VALUE", "env": "NAME=VALUE", "run_dir": "DIR", "workdir": "DIR",
-    "setup": "LINE", "modules": "NAME", "module": "MODULE", "python": "PATH", "container": "PREFIX", "mem": "SIZE",
-    "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",
+    "nodes": "N|MIN:MAX", "time": "TIME", "sbatch": "NAME=VALUE", "env": "NAME=VALUE", "run_dir": "DIR",
+    "workdir": "DIR", "setup": "LINE", "modules": "NAME", "module": "MODULE", "python": "PATH",
+    "container": "PREFIX", "mem": "SIZE", "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",
 }  # fmt: skip
-_METAVARS = {"int": "N", "int | None": "N", "float | None": "TIME"}
+_NUMBERS = ("workers_per_node", "cpus_per_node", "cpus_per_task", "max_restarts", "max_requeues")
+_TIMES = (
+    "checkpoint_lead", "stop_timeout", "join_timeout", "last_call_timeout", "exit_barrier_timeout",
+    "heartbeat_interval", "lease", "monitor_interval",
+)  # fmt: skip
 _REPEATED = ("sbatch", "env", "modules", "setup")
 _PAIRS = ("sbatch", "env")
 
 JobFileArgument = Annotated[
-    Optional[str],  # noqa: UP007, UP045 - typer reads it at run time on Python 3.10 too
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Argument(
         metavar="[JOB_FILE] [-- COMMAND...]",
         help="Job file (TOML); options win over what it says.",
@@ -84,11 +97,11 @@ def _parameter(field: str, panel: str) -> inspect.Parameter:
         kind = bool
     elif field in _REPEATED:
         kind = list[str]
-    metavar = _METAVAR.get(field) or _METAVARS.get(str(info.annotation), "TEXT")
+    by_kind = "N" if field in _NUMBERS else "TIME" if field in _TIMES else "TEXT"
     option = typer.Option(
         *names,
         help=_help(field),
-        metavar=None if kind is bool else metavar,
+        metavar=None if kind is bool else _METAVAR.get(field, by_kind),
         rich_help_panel=panel,
         show_default=False,
     )
@@ -96,7 +109,7 @@ def _parameter(field: str, panel: str) -> inspect.Parameter:
         field,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[Optional[kind], option],  # noqa: UP007, UP045
+        annotation=Annotated[Optional[kind], option],  # noqa: UP045
     )
 
 

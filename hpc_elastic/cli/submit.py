@@ -20,7 +20,7 @@ from hpc_elastic.slurm.templates import read_template
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
 Resume = Annotated[
-    Optional[str],  # noqa: UP007, UP045 - typer reads it at run time on Python 3.10 too
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Option(
         metavar="RUN_DIR",
         help="Queue a run that ended or was stopped once more, from its last checkpoint.",
@@ -28,7 +28,7 @@ Resume = Annotated[
     ),
 ]
 Local = Annotated[
-    Optional[int],  # noqa: UP007, UP045
+    Optional[int],  # noqa: UP045
     typer.Option(
         metavar="N", min=1, help="Run here and now without Slurm, with N agents as nodes.", show_default=False
     ),
@@ -70,7 +70,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
 
 
 def _submitter() -> Submitter:
-    return Submitter(Slurm(), SystemClock(), dict(os.environ))
+    return Submitter(Slurm(), SystemClock())
 
 
 def _refuse_with_resume(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import subprocess  # noqa: TID251 - Slurm's commands are run here
 from collections.abc import Mapping, Sequence
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
@@ -24,10 +24,11 @@ _USER_DEFAULTS = {
     "SBATCH_CONSTRAINT": "constraint",
 }
 _FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "HPC_ELASTIC_", "TORCHELASTIC_")
-_FOREIGN_NAMES = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
-    "MASTER_ADDR MASTER_PORT".split()
+_FOREIGN_NAMES_TEXT = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
+    "ROLE_NAME MASTER_ADDR MASTER_PORT"
 )
+_FOREIGN_NAMES = frozenset(_FOREIGN_NAMES_TEXT.split())
 
 
 class SlurmTimeoutError(SlurmCommandError):
@@ -90,6 +91,11 @@ class Slurm:
         self._environ = dict(os.environ if environ is None else environ)
         self._query_timeout_s = query_timeout_s
         self._sbatch_timeout_s = sbatch_timeout_s
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of the commands."""
+        return self._environ
 
     def has(self, command: str = "sbatch") -> bool:
         """Return whether a Slurm command is on PATH."""

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options, spec_input, spec_rules
 from hpc_elastic.slurm.values import (
     NodeRange,
@@ -17,7 +16,7 @@ from hpc_elastic.slurm.values import (
     slurm_time_text,
 )
 
-OptionValue = str | int | float | bool
+OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
 Count = Annotated[int, Field(ge=1)]
 Budget = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s)]
@@ -76,7 +75,7 @@ class JobSpec(BaseModel):
     mem: Text | None = Field(None, description="Memory on each node, e.g. 480G; 0 for all of it.")
     mem_per_cpu: Text | None = Field(None, description="Memory for each CPU, e.g. 4G.")
     constraint: Text | None = Field(None, description="Node features asked for.")
-    exclusive: bool = Field(False, description="Take whole nodes.")
+    exclusive: bool = Field(default=False, description="Take whole nodes.")
     reservation: Text | None = Field(None, description="Reservation.")
     nodelist: Text | None = Field(None, description="Nodes that must be used, e.g. node[1-4].")
     exclude: Text | None = Field(None, description="Nodes that must not be used.")
@@ -96,7 +95,9 @@ class JobSpec(BaseModel):
     env: Annotated[dict[str, str], BeforeValidator(spec_input.variables)] = Field(
         default_factory=dict, description="Environment variables of the workers."
     )
-    inherit_env: bool = Field(True, description="Pass the environment of the submitting shell on to the job.")
+    inherit_env: bool = Field(
+        default=True, description="Pass the environment of the submitting shell on to the job."
+    )
     modules: Names = Field((), description="Environment modules to load (module load ...).")
     setup: Lines = Field(
         (), description="Shell lines that run once per job start, on the first node, before the agents."
@@ -105,7 +106,7 @@ class JobSpec(BaseModel):
         None, description="Run directory on a shared file system. Default: ./hpc_elastic_runs/NAME-DATE-ID."
     )
     allow_local_run_dir: bool = Field(
-        False, description="Accept a run directory that looks local to this machine."
+        default=False, description="Accept a run directory that looks local to this machine."
     )
 
     max_restarts: Budget = Field(
@@ -179,7 +180,7 @@ class JobSpec(BaseModel):
         """The GPUs on each node, None if not asked for by `gpus_per_node`."""
         return None if self.gpus_per_node is None else int(str(self.gpus_per_node).rpartition(":")[2])
 
-    def header_options(self) -> list[tuple[str, OptionValue | None]]:
+    def header_options(self) -> list[tuple[str, OptionValue]]:
         """Return the sbatch options the user asked for, named fields first, in a fixed order."""
         named: dict[str, OptionValue | None] = {
             "job-name": self.name or None,
@@ -201,7 +202,8 @@ class JobSpec(BaseModel):
             "mail-user": self.mail_user,
             "dependency": self.dependency,
         }
-        given = [(name, value) for name, value in named.items() if value is not None]
+        given: list[tuple[str, OptionValue]] = []
+        given += [(name, value) for name, value in named.items() if value is not None]
         return given + [(name, value) for name, value in self.sbatch.items() if value is not False]
 
     def option_names(self) -> tuple[str, ...]:

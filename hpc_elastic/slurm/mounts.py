@@ -6,6 +6,7 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
+_POINT = 4  # field of the mount point
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "hugetlbfs"})
 _LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs", "jfs", "squashfs", "vfat", "erofs"}
@@ -34,8 +35,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split(" ")
-        if separator and len(fields) > 4 and after:
-            found.append(Mount(_unescape(fields[4]), after.split(" ")[0]))
+        if separator and len(fields) > _POINT and after:
+            found.append(Mount(_unescape(fields[_POINT]), after.split(" ")[0]))
     return found
 
 

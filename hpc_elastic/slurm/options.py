@@ -8,30 +8,38 @@ from collections.abc import Collection, Iterable
 
 from hpc_elastic.errors import InputError
 
-FLAGS = frozenset(
-    "contiguous hold ignore-pbs overcommit oversubscribe quiet reboot spread-job stepmgr use-min-nodes verbose "
-    "consolidate-segments spread-segments".split()
+OptionValue = str | float | bool  # int is a float
+
+_FLAGS_TEXT = (
+    "contiguous hold ignore-pbs overcommit oversubscribe quiet reboot spread-job stepmgr use-min-nodes "
+    "verbose consolidate-segments spread-segments"
 )
-MAY_HAVE_VALUE = frozenset("exclusive get-user-env nice propagate resv-ports".split())
-WITH_VALUE = frozenset(
-    "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container "
-    "container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency "
-    "distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node "
-    "gpus-per-socket gpus-per-task gres gres-flags hint input job-name licenses mail-type mail-user mcs-label mem "
-    "mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu "
-    "ntasks-per-node ntasks-per-socket oom-kill-step open-mode output partition power prefer priority profile qos "
-    "reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp "
-    "tres-bind tres-per-task uid wckey wrap".split()
+FLAGS = frozenset(_FLAGS_TEXT.split())
+_MAY_HAVE_VALUE_TEXT = "exclusive get-user-env nice propagate resv-ports"
+MAY_HAVE_VALUE = frozenset(_MAY_HAVE_VALUE_TEXT.split())
+_WITH_VALUE_TEXT = (
+    "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint "
+    "container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline "
+    "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid gpu- "
+    "bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name "
+    "licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network "
+    "nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
+    "oom-kill-step open-mode output partition power prefer priority profile qos reservation segment "
+    "signal sockets-per-node switches thread-spec threads-per-core time time-min tmp tres-bind tres- "
+    "per-task uid wckey wrap"
 )
-OTHER_FLAGS = frozenset("no-kill no-requeue parsable requeue test-only wait help usage version".split())
+WITH_VALUE = frozenset(_WITH_VALUE_TEXT.split())
+_OTHER_FLAGS_TEXT = "no-kill no-requeue parsable requeue test-only wait help usage version"
+OTHER_FLAGS = frozenset(_OTHER_FLAGS_TEXT.split())
 BUILT_IN = FLAGS | MAY_HAVE_VALUE | WITH_VALUE | OTHER_FLAGS
 
 SHORT = {
-    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task", "C": "constraint",
-    "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus", "H": "hold", "i": "input",
-    "J": "job-name", "k": "no-kill", "L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks",
-    "N": "nodes", "o": "output", "O": "overcommit", "p": "partition", "q": "qos", "Q": "quiet", "s": "oversubscribe",
-    "S": "core-spec", "t": "time", "v": "verbose", "w": "nodelist", "W": "wait", "x": "exclude",
+    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
+    "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus",
+    "H": "hold", "i": "input", "J": "job-name", "k": "no-kill", "L": "licenses", "m": "distribution",
+    "M": "clusters", "n": "ntasks", "N": "nodes", "o": "output", "O": "overcommit", "p": "partition",
+    "q": "qos", "Q": "quiet", "s": "oversubscribe", "S": "core-spec", "t": "time", "v": "verbose",
+    "w": "nodelist", "W": "wait", "x": "exclude",
 }  # fmt: skip
 
 # sbatch option -> field of the job spec that means the same
@@ -176,7 +184,7 @@ def check_contradictions(given: dict[str, str]) -> None:
             )
 
 
-def check_value(name: str, value: str | int | float | bool) -> None:
+def check_value(name: str, value: OptionValue) -> None:
     """Refuse a flag with a value, an option without one, and what a header line cannot carry.
 
     Raises:
@@ -191,7 +199,8 @@ def check_value(name: str, value: str | int | float | bool) -> None:
         raise InputError(f"--{name} needs a value", where=where, fix=f"write {name} = VALUE")
     if isinstance(value, str) and has_control(value):
         raise InputError(
-            f"the value {value!r} of --{name} holds a line break or control character, which a #SBATCH line cannot carry",
+            f"the value {value!r} of --{name} holds a line break or control character, "
+            "which a #SBATCH line cannot carry",
             where=where,
             fix="remove it",
         )
@@ -199,10 +208,15 @@ def check_value(name: str, value: str | int | float | bool) -> None:
 
 def has_control(text: str) -> bool:
     """Return whether a text holds line breaks or other control characters."""
-    return any(ord(char) < 32 or ord(char) == 127 for char in text)
+    return any(is_control(char) for char in text)
 
 
-def header_line(name: str, value: str | int | float | bool | None) -> str:
+def is_control(char: str) -> bool:
+    """Return whether a character is an ASCII control character."""
+    return char < " " or char == "\x7f"
+
+
+def header_line(name: str, value: OptionValue | None) -> str:
     """Return one option for a ``#SBATCH`` line, quoted as sbatch reads it.
 
     sbatch knows quotes and the backslash (inside quotes too), and `#` outside quotes ends the line.

@@ -15,7 +15,7 @@ from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import RunNames
 
-TOKEN_PREFIX = "hpc_elastic:"
+TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 RUNS_FOLDER = "hpc_elastic_runs"
 
 

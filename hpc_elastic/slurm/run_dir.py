@@ -225,7 +225,7 @@ def _make_private(root: str) -> bool:
             raise RunDirError(
                 f"the run directory {root} belongs to {_owner(root)}", where="run_dir", fix=_OTHER_DIR
             ) from None
-        if stat.S_IMODE(status.st_mode) != 0o700:
+        if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
             os.chmod(root, 0o700)
         return False
     return True

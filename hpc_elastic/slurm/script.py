@@ -48,7 +48,7 @@ def quote(text: str) -> str:
 def _ansi_c(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
-    return f"\\{ord(char):03o}" if ord(char) < 32 or ord(char) == 127 else char
+    return f"\\{ord(char):03o}" if options.is_control(char) else char
 
 
 def worker_command(spec: JobSpec, python: str) -> tuple[str, ...]:

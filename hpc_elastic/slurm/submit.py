@@ -1,4 +1,4 @@
-"""Submitting a run: check, create the run directory, queue, record; or the same again for a run that ended."""
+"""Submitting a run: check, create the run directory, queue, record; a run that ended is queued again."""
 
 from __future__ import annotations
 
@@ -60,13 +60,11 @@ class Submitter:
     Args:
         slurm: Slurm's commands.
         clock: for waiting and for times shown to people.
-        environ: environment of this process.
     """
 
-    def __init__(self, slurm: Slurm, clock: Clock, environ: dict[str, str]) -> None:
+    def __init__(self, slurm: Slurm, clock: Clock) -> None:
         self._slurm = slurm
         self._clock = clock
-        self._environ = environ
 
     def check(self, wanted: SubmitRequest, *, ask_slurm: bool = True) -> list[str]:
         """Do all checks that need nothing to be created; return warnings.
@@ -147,21 +145,23 @@ class Submitter:
 
     def _sbatch(self, wanted: SubmitRequest) -> str:
         """Queue once: after an sbatch without an answer the job is looked for before the one repetition."""
-        environ = self._environ_for(wanted)
-        for attempt in (1, 2):
-            try:
-                job_id = self._slurm.sbatch(wanted.sbatch_arguments, environ)
-            except SlurmCommandError as error:
-                found = self._look_for(wanted.token) if _is_uncertain(error) else []
-                if found:
-                    return found[0]
-                if attempt == 2 or not _is_uncertain(error):
-                    raise
-            else:
-                break
-        if attempt == 2:
-            self._cancel_twins(wanted.token, job_id)
+        try:
+            return self._sbatch_or_find(wanted)
+        except SlurmCommandError as error:
+            if not _is_uncertain(error):
+                raise
+        job_id = self._sbatch_or_find(wanted)
+        self._cancel_twins(wanted.token, job_id)
         return job_id
+
+    def _sbatch_or_find(self, wanted: SubmitRequest) -> str:
+        try:
+            return self._slurm.sbatch(wanted.sbatch_arguments, self._environ_for(wanted))
+        except SlurmCommandError as error:
+            found = self._look_for(wanted.token) if _is_uncertain(error) else []
+            if not found:
+                raise
+            return found[0]
 
     def _cancel_twins(self, token: str, job_id: str) -> None:
         """Cancel what a first sbatch without an answer queued after all."""
@@ -182,7 +182,7 @@ class Submitter:
         return []
 
     def _environ_for(self, wanted: SubmitRequest) -> dict[str, str]:
-        return submit_environment(self._environ, wanted.header_names)
+        return submit_environment(self._slurm.environ, wanted.header_names)
 
 
 def _is_uncertain(error: SlurmCommandError) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
+import subprocess  # noqa: TID251 - asks an interpreter for this package
 import sys
 from collections.abc import Collection, Sequence
 
