@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import RunFacts, SharedFsRendezvous, Surroundings
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
 from hpc_elastic.worker import checkpoints
@@ -43,6 +44,7 @@ class LaunchOptions(NamedTuple):
     rendezvous: RendezvousSettings
     slots: int  # workers on this node
     argv: tuple[str, ...]  # what each worker runs
+    title: str  # its name for people
     logs: LogsSpecs
     prefixes: str
     max_restarts: int
@@ -78,9 +80,13 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     )
     log = AgentLog(SystemClock(), options.node, [agent_log, 2])
     try:
-        agent = _build(options, slurm, loop, log, StartContext(guard, scratch))
+        rendezvous = _rendezvous(options, slurm, loop)
+        agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
         outcome = agent.run_to_end()
-        return _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
+        code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
+        if rendezvous.batch_host_is_lost and rendezvous.is_first_alive():
+            _finish_for_the_batch_host(options, log)
+        return code
     finally:
         _remove_scratch(scratch)
         guard.stop()
@@ -93,16 +99,16 @@ class StartContext(NamedTuple):
 
     guard: Guard
     scratch: str
+    below_slurm: bool
 
 
 def _build(
     options: LaunchOptions,
-    slurm: SlurmEnv | None,
+    rendezvous: SharedFsRendezvous,
     loop: EventLoop,
     log: AgentLog,
     context: StartContext,
 ) -> LocalElasticAgent:
-    rendezvous = _rendezvous(options, slurm, loop)
     spec = WorkerSpec(
         role=options.role,
         local_world_size=options.slots,
@@ -112,7 +118,7 @@ def _build(
         max_restarts=options.max_restarts,
     )
     # where Slurm finds processes by their parents it signals workers directly: they must not die of it
-    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if slurm else ()
+    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if context.below_slurm else ()
     parts = AgentParts(
         clock=SystemClock(),
         loop=loop,
@@ -125,7 +131,7 @@ def _build(
         scratch=context.scratch,
         times=options.times,
         signals=options.signals,
-        on_timeout=Then.LEAVE if slurm else Then.REJOIN,
+        on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
     )
     return LocalElasticAgent(spec, parts)
 
@@ -141,7 +147,7 @@ def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
     return SharedFsRendezvous(
         journal,
         Membership(store, clock, facts, epoch, options.rendezvous),
-        RunFacts(options.run_id, slurm.job_ref if slurm else "", expected),
+        RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
         options.rendezvous,
         Surroundings(
             clock=clock,
@@ -249,6 +255,28 @@ def _make_scratch() -> str:
     )
 
 
+def _batch_host() -> str:
+    """Return the node that runs the batch script above this step, empty if there is none.
+
+    Slurm runs it on the first node of the allocation.
+    """
+    if Env.SUBMISSION not in os.environ:
+        return ""
+    nodes = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    return nodes[0] if nodes else ""
+
+
+def _finish_for_the_batch_host(options: LaunchOptions, log: AgentLog) -> None:
+    """Do what the batch script would have done after srun; the requeue ends this process too."""
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.finish import Finish, Start  # noqa: PLC0415
+    from hpc_elastic.slurm.lifecycle import Budgets  # noqa: PLC0415
+
+    relaunch = int(os.environ.get(Env.RELAUNCH) or 0)
+    start = Start.from_environ(options.paths, os.environ, relaunch=relaunch, srun_exit_code=0)
+    Finish(start, Budgets(), Slurm(), SystemClock(), log.say).run()
+
+
 def _remove_scratch(scratch: str) -> None:
     for name in os.listdir(scratch):
         os.unlink(os.path.join(scratch, name))
@@ -267,8 +295,7 @@ def _say_goodbye(
     if outcome.failure:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415
 
-        name = os.path.basename(options.argv[0])
-        summary = failure_summary(name, [FailureRecord.from_json(outcome.failure)])
+        summary = failure_summary(options.title, [FailureRecord.from_json(outcome.failure)])
         (own_log if below_batch_script else log).say(summary)
     if outcome.exit_code == ExitCode.REQUEUE and loop.signals and not below_batch_script:
         return 128 + loop.signals[-1]

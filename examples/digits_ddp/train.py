@@ -35,7 +35,7 @@ def setup() -> torch.device:
     dist.init_process_group("nccl" if gpu else "gloo")
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     return torch.device("cuda" if gpu else "cpu")
 
 

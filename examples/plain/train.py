@@ -21,7 +21,7 @@ LEARNING_RATE = 0.05
 
 def train_step(weights: list[float], step: int) -> list[float]:
     """Return the weights after one SGD step; what is drawn depends on the step number alone."""
-    draw = random.Random(step)
+    draw = random.Random(step)  # noqa: S311 - no cryptography
     x = draw.uniform(-1.0, 1.0)
     y = 3.0 * x - 0.5 + draw.gauss(0.0, 0.1)
     slope, offset = weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         ended = Finish(start, budgets, Slurm(), SystemClock(), _say).run()
     except HpcElasticError as error:
-        _say(f"nothing is decided and the job is not requeued: {error}")
+        _say(f"the job is not requeued: {error}")
         _say_how_to_go_on(paths)
         return ExitCode.FAILED
     if ended.code == ExitCode.RELAUNCH:
@@ -85,8 +86,5 @@ def _tell_the_end(state: RunState, paths: RunPaths) -> None:
 
 
 def _say_how_to_go_on(paths: RunPaths) -> None:
-    print(
-        f"  to go on from the last checkpoint: hpc-elastic submit --resume {paths.root}",
-        file=sys.stderr,
-        flush=True,
-    )
+    command = f"hpc-elastic submit --resume {shlex.quote(paths.root)}"
+    print(f"  to go on from the last checkpoint: {command}", file=sys.stderr, flush=True)

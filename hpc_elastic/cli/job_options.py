@@ -30,7 +30,8 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
     ),
     "Restarts and time limit": (
-        "max_restarts", "max_requeues", "checkpoint_lead", "warn_signal", "drain_signals", "stop_timeout",
+        "max_restarts", "max_requeues", "checkpoint_lead", "warn_signal", "drain_signals",
+        "warning_signals", "stop_timeout",
     ),
     "Timeouts of the agents": (
         "join_timeout", "last_call_timeout", "exit_barrier_timeout", "heartbeat_interval", "lease",
@@ -83,7 +84,7 @@ def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     everything = [*parameters, *job.values()]
     wrapper.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
-    del wrapper.__wrapped__  # type: ignore[attr-defined]
+    del wrapper.__wrapped__
     return wrapper
 
 

@@ -17,16 +17,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
-        from hpc_elastic.cli import run_command  # noqa: PLC0415 - light on nodes
+        from hpc_elastic.cli.run_command import main as run  # noqa: PLC0415 - light on nodes
 
-        return run_command.main(words[1:])
+        return run(words[1:])
     if words[:1] == ["finish"]:
-        from hpc_elastic.cli import finish_command  # noqa: PLC0415 - light on nodes
+        from hpc_elastic.cli.finish_command import main as finish  # noqa: PLC0415 - light on nodes
 
-        return finish_command.main(words[1:])
-    from hpc_elastic.cli import app  # noqa: PLC0415 - heavy, not for nodes
+        return finish(words[1:])
+    from hpc_elastic.cli.app import run as run_app  # noqa: PLC0415 - heavy, not for nodes
 
-    return app.run(words)
+    return run_app(words)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Launc
         rendezvous=settings,
         slots=slots(args.nproc_per_node, slurm, environ),
         argv=_command(args),
+        title=os.path.basename(args.training_script),
         logs=_logs(args, paths),
         prefixes=args.log_line_prefix_template,
         max_restarts=_at_least("--max-restarts", args.max_restarts, 0),

@@ -42,10 +42,10 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     context: typer.Context,
     given: dict[str, Any],
     job_file: JobFileArgument = None,
-    dry_run: DryRun = False,
+    dry_run: DryRun = False,  # noqa: FBT002 - a flag of the command line
     resume: Resume = None,
     local: Local = None,
-    skip_sbatch_test: SkipTest = False,
+    skip_sbatch_test: SkipTest = False,  # noqa: FBT002
 ) -> int:
     """Queue a training run that survives preemption, requeue and node loss.
 

@@ -49,6 +49,7 @@ class RunFacts(NamedTuple):
     run_id: str
     job_id: str = ""
     expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
 class Surroundings(NamedTuple):
@@ -158,8 +159,26 @@ class SharedFsRendezvous(RendezvousHandler):
         return self._commit(RoundEnded(number, Cause.CRASH, (self._node,), failure))
 
     def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
-        """End a round because members have vanished."""
-        return self._commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
+        """End a round because members have vanished.
+
+        Without its batch host a Slurm job runs on but nobody ends or requeues it, so then the others
+        leave; the first of them hands the job back (`is_first_alive`).
+        """
+        state = self._commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
+        if self.batch_host_is_lost:
+            detail = f"batch host {self._run.batch_host} lost"
+            state = self.request_drain(Cause.NODE_LOSS, Then.LEAVE, detail)
+        return state
+
+    @property
+    def batch_host_is_lost(self) -> bool:
+        """Whether the node with the batch script is gone."""
+        return self._run.batch_host in self.state.lost
+
+    def is_first_alive(self) -> bool:
+        """Tell whether this node is the first live one of the newest round."""
+        formed = self.state.round
+        return formed is not None and self.live_members(formed)[:1] == [self.membership.node_id]
 
     def report_paused(self, number: int) -> RunState:
         """End a round whose workers have all stopped so that the membership can change."""

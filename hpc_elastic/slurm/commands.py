@@ -88,7 +88,7 @@ class Slurm:
         query_timeout_s: float = QUERY_TIMEOUT_S,
         sbatch_timeout_s: float = SBATCH_TIMEOUT_S,
     ) -> None:
-        self._environ = dict(os.environ if environ is None else environ)
+        self._environ = dict(os.environ if environ is None else environ)  # noqa: TID251 - its default
         self._query_timeout_s = query_timeout_s
         self._sbatch_timeout_s = sbatch_timeout_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -12,11 +13,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options
 from hpc_elastic.slurm.job_spec import JobSpec
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+_TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
 
 
@@ -63,8 +60,8 @@ def read_job_file(path: str) -> JobFile:
             f"the job file cannot be read: {error.strerror}", where=path, fix="check the path"
         ) from None
     try:
-        return JobFile(path, tomllib.loads(text), text)
-    except tomllib.TOMLDecodeError as error:
+        return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text)
+    except ValueError as error:  # TOMLDecodeError
         raise _syntax_error(path, text, str(error)) from None
 
 
@@ -150,9 +147,9 @@ def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
         if isinstance(below, Mapping) and isinstance(above, Mapping):
             values[table] = _merged(table, below, above)
     if "sbatch" in values and isinstance(values["sbatch"], Mapping):
-        values["sbatch"] = _without_overridden(values["sbatch"], file, given)
+        values["sbatch"] = _without_overridden(values["sbatch"], given)
     try:
-        return JobSpec(**values)  # type: ignore[arg-type]
+        return JobSpec(**values)
     except InputError as error:
         raise _placed(error, file, given) from None
 
@@ -167,9 +164,7 @@ def _merged(table: str, below: Mapping[str, object], above: Mapping[str, object]
     }
 
 
-def _without_overridden(
-    table: Mapping[str, object], file: JobFile, given: Mapping[str, object]
-) -> dict[str, object]:
+def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Drop what the file's sbatch table says about a field that was given as an option."""
     from_options = given.get("sbatch")
     kept = from_options if isinstance(from_options, Mapping) else {}

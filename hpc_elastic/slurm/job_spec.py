@@ -39,7 +39,7 @@ class JobSpec(BaseModel):
 
     command: Words = Field(
         (),
-        description="The worker's program and its arguments; a string is split as a shell would, without expanding.",
+        description="The worker's program and its arguments; a string is split as a shell would.",
     )
     module: Text | None = Field(
         None,
@@ -122,7 +122,10 @@ class JobSpec(BaseModel):
         "USR2", description="Signal of the warning before the time limit (NCCL catches USR1)."
     )
     drain_signals: Names = Field(
-        ("TERM", "USR1", "USR2"), description="Signals that ask the agents to drain."
+        (), description="Signals that mean: the nodes are wanted back now. Default: TERM,HUP."
+    )
+    warning_signals: Names = Field(
+        (), description="Signals that mean: the time limit is near. Default: USR1,USR2."
     )
     join_timeout: Seconds | None = Field(None, description="How long a round waits for the minimum of nodes.")
     last_call_timeout: Seconds | None = Field(
@@ -136,7 +139,7 @@ class JobSpec(BaseModel):
     )
     lease: Seconds | None = Field(None, description="Silence after which an agent counts as lost.")
     stop_timeout: Seconds | None = Field(
-        None, description="How long a drain may take. Default: checkpoint_lead."
+        None, description="How long workers may take to save when the nodes are wanted back. Default: 25s."
     )
     monitor_interval: Seconds | None = Field(None, description="Time between two looks at the workers.")
     role: Text | None = Field(None, description="Role of the workers.")

@@ -106,6 +106,10 @@ class Standing(Enum):
     ENDING = "it ends for another reason"
 
 
+_ENDINGS = (
+    (Standing.TIME_LIMIT, "TimeLimit", "TIMEOUT"),
+    (Standing.NODE_DOWN, "NodeDown", "NODE_FAIL"),
+)
 _CAUSE_OF = {
     Standing.TIME_LIMIT: Cause.TIME_LIMIT,
     Standing.NODE_DOWN: Cause.NODE_LOSS,
@@ -126,10 +130,14 @@ def standing(job: JobFacts | None, restarts: int) -> Standing:
         return Standing.REQUEUED
     if job.state in (JobState.RUNNING, JobState.SUSPENDED):
         return Standing.RUNNING
-    if job.reason == "TimeLimit" or job.word == "TIMEOUT":
-        return Standing.TIME_LIMIT
-    if job.reason == "NodeDown" or job.word == "NODE_FAIL":
-        return Standing.NODE_DOWN
+    return _why_it_ends(job)
+
+
+def _why_it_ends(job: JobFacts) -> Standing:
+    """Tell why a job ends. While it is COMPLETING only a cancelled one has no reason."""
+    for stands, reason, word in _ENDINGS:
+        if job.reason == reason or job.word == word:
+            return stands
     if job.preempted or job.word == "PREEMPTED":
         return Standing.PREEMPTED
     cancelled = job.word.startswith("CANCELLED") or job.state is JobState.COMPLETING

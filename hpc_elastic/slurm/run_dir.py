@@ -60,7 +60,7 @@ def _check_links(root: str) -> None:
     for place in _ancestors(root):
         if os.path.islink(place) and os.lstat(place).st_uid not in (os.geteuid(), 0):
             raise RunDirError(
-                f"the run directory {root} goes through the symbolic link {place} of another user ({_owner(place)})",
+                f"the run directory {root} goes through {place}, a symbolic link of {_owner(place)}'s",
                 where="run_dir",
                 fix=f"{_OTHER_DIR}, or give the real path",
             )
@@ -135,15 +135,16 @@ def _check_shared(root: str) -> list[str]:
     judged = mounts.sharing(path, mount)
     if judged is Sharing.LOCAL:
         raise RunDirError(
-            f"the run directory {root} is not shared: {mount.kind} mounted on {mount.point} is seen by this machine only",
+            f"the run directory {root} is not shared: only this machine sees {mount.kind} on {mount.point}",
             where="run_dir",
             fix="choose a directory that all nodes see; --allow-local-run-dir if they do see this one",
         )
     if judged is Sharing.UNCERTAIN:
-        return [
-            f"the run directory {root} is on {mount.kind}, which looks like a local disk; all nodes must see it\n"
-            "  fix: choose a directory on a shared file system, or say that it is one: --allow-local-run-dir"
-        ]
+        warning = (
+            f"the run directory {root} is on {mount.kind}, which looks like a local disk\n"
+            "  fix: choose a directory that all nodes see; --allow-local-run-dir if they do see this one"
+        )
+        return [warning]
     return []
 
 

@@ -62,9 +62,7 @@ def worker_command(spec: JobSpec, python: str) -> tuple[str, ...]:
 
 def agent_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic run`` that the spec sets, without the run directory."""
-    workers = spec.workers_per_node or spec.gpus or ("auto" if _gpus_elsewhere(spec) else 1)
-    lead_s = spec_rules.checkpoint_lead_s(spec)
-    stop_s = lead_s if spec.stop_timeout is None else spec.stop_timeout
+    workers = spec.workers_per_node or spec.gpus or (None if _may_have_gpus(spec) else 1)
     flags: dict[str, object] = {
         "nnodes": spec.node_range,
         "nproc-per-node": workers,
@@ -75,8 +73,10 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "heartbeat-interval": spec.heartbeat_interval,
         "lease": spec.lease,
         "monitor-interval": spec.monitor_interval,
-        "stop-timeout": stop_s,
-        "drain-signals": ",".join(name.removeprefix("SIG") for name in spec.drain_signals),
+        "warn-timeout": spec_rules.checkpoint_lead_s(spec),
+        "stop-timeout": spec.stop_timeout,
+        "drain-signals": _signals(spec.drain_signals),
+        "warning-signals": _signals(spec.warning_signals),
         "role": spec.role,
         "redirects": spec.redirects,
         "tee": spec.tee,
@@ -87,8 +87,13 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
     return (*given, "--no-python")
 
 
-def _gpus_elsewhere(spec: JobSpec) -> bool:
-    return bool({"gres", "gpus", "cpus-per-gpu", "mem-per-gpu"} & set(spec.sbatch))
+def _may_have_gpus(spec: JobSpec) -> bool:
+    """Whether the agents must count the GPUs: they were asked for in a way that does not tell per node."""
+    return spec.exclusive or bool({"gres", "gpus", "exclusive"} & set(spec.sbatch))
+
+
+def _signals(names: tuple[str, ...]) -> str | None:
+    return ",".join(name.removeprefix("SIG") for name in names) or None
 
 
 def _text(value: object) -> str:

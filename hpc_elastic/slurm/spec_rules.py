@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DEFAULT_LEAD_S = 120.0
 WARNING_JITTER_S = 30.0  # slurmctld looks at limits every 30 s
 MAX_SIGNAL_S = 65535  # sbatch --signal
+DEFAULT_HEARTBEAT_S = 1.0
+DEFAULT_LEASE_S = 4.0
 SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
 _AGENT_VARIABLES_TEXT = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
@@ -69,7 +71,7 @@ def _check_requests(spec: JobSpec) -> None:
     options.check_contradictions(given)
     if spec.gpus_per_node is not None and "gpu" in str(spec.sbatch.get("gres", "")):
         raise InputError(
-            f"gpus_per_node = {spec.gpus_per_node} and sbatch gres = {spec.sbatch['gres']!r} both ask for GPUs",
+            f"gpus_per_node = {spec.gpus_per_node} and gres = {spec.sbatch['gres']!r} both ask for GPUs",
             where="sbatch.gres",
             fix="keep gpus_per_node",
         )
@@ -93,44 +95,61 @@ def _check_variables(spec: JobSpec) -> None:
                 where=f"env.{name}",
                 fix="remove it",
             )
-    for name in spec.drain_signals:
-        if name.removeprefix("SIG") not in SIGNALS:
-            raise InputError(
-                f"{name!r} cannot be a drain signal",
-                where="drain_signals",
-                fix=f"use some of {', '.join(SIGNALS)}",
-            )
-    if spec.warn_signal not in spec.drain_signals:
+    _check_signals(spec)
+
+
+def _check_signals(spec: JobSpec) -> None:
+    for field, names in (("drain_signals", spec.drain_signals), ("warning_signals", spec.warning_signals)):
+        for name in names:
+            if name.removeprefix("SIG") not in SIGNALS:
+                raise InputError(
+                    f"{name!r} in {field} cannot be used",
+                    where=field,
+                    fix=f"use some of {', '.join(SIGNALS)}",
+                )
+    if spec.warning_signals and spec.warn_signal not in spec.warning_signals:
         raise InputError(
-            f"warn_signal = {spec.warn_signal!r} is not among drain_signals = {', '.join(spec.drain_signals)}",
-            where="drain_signals",
+            f"warn_signal = {spec.warn_signal!r} is not among warning_signals = {list(spec.warning_signals)}",
+            where="warning_signals",
             fix=f"add {spec.warn_signal}",
+        )
+    both = set(spec.drain_signals) & set(spec.warning_signals or (spec.warn_signal,))
+    if both:
+        raise InputError(
+            f"{min(both)} is in drain_signals and means a warning too",
+            where="drain_signals",
+            fix=f"remove {min(both)}",
         )
 
 
 def _check_times(spec: JobSpec) -> None:
-    limit_s = spec.time_limit_s
-    if spec.checkpoint_lead is not None:
-        warning_s = warning_time_s(spec)
-        if warning_s > MAX_SIGNAL_S:
-            raise InputError(
-                f"checkpoint_lead = {number_text(spec.checkpoint_lead)} s is more than Slurm's warning can carry",
-                where="checkpoint_lead",
-                fix=f"use at most {MAX_SIGNAL_S - int(WARNING_JITTER_S)} s",
-            )
-        if limit_s is not None and warning_s >= limit_s:
-            raise InputError(
-                f"checkpoint_lead = {number_text(spec.checkpoint_lead)} s (warned {warning_s} s ahead, as Slurm's timer "
-                f"needs {int(WARNING_JITTER_S)} s) leaves nothing of time = {spec.time}",
-                where="checkpoint_lead",
-                fix="raise time or lower checkpoint_lead",
-            )
-    if spec.lease is not None and spec.lease <= (spec.heartbeat_interval or 1.0):
+    _check_lead(spec)
+    heartbeat_s = DEFAULT_HEARTBEAT_S if spec.heartbeat_interval is None else spec.heartbeat_interval
+    lease_s = DEFAULT_LEASE_S if spec.lease is None else spec.lease
+    if lease_s < 3 * heartbeat_s:
         raise InputError(
-            f"lease = {number_text(spec.lease)} s is not longer than the heartbeat interval of "
-            f"{number_text(spec.heartbeat_interval or 1.0)} s",
-            where="lease",
-            fix="use at least three heartbeats",
+            f"lease = {number_text(lease_s)} s is less than three heartbeats of {number_text(heartbeat_s)} s",
+            where="heartbeat_interval" if spec.lease is None else "lease",
+            fix=f"set lease to {number_text(3 * heartbeat_s)} or more",
+        )
+
+
+def _check_lead(spec: JobSpec) -> None:
+    if spec.checkpoint_lead is None:
+        return
+    lead, warning_s, limit_s = number_text(spec.checkpoint_lead), warning_time_s(spec), spec.time_limit_s
+    if warning_s > MAX_SIGNAL_S:
+        raise InputError(
+            f"checkpoint_lead = {lead} s is more than Slurm's warning can carry",
+            where="checkpoint_lead",
+            fix=f"use at most {MAX_SIGNAL_S - int(WARNING_JITTER_S)} s",
+        )
+    if limit_s is not None and warning_s >= limit_s:
+        raise InputError(
+            f"checkpoint_lead = {lead} s (warned {warning_s} s ahead, as Slurm's timer needs "
+            f"{int(WARNING_JITTER_S)} s) leaves nothing of time = {spec.time}",
+            where="checkpoint_lead",
+            fix="raise time or lower checkpoint_lead",
         )
 
 

@@ -81,9 +81,7 @@ def _check_python(request: SubmitRequest) -> list[str]:
     if done.returncode == 0:
         return []
     if request.spec.setup or request.spec.modules:
-        return [
-            f"{python} cannot import hpc_elastic here\n  fix: let setup or modules provide it, or install it there"
-        ]
+        return [f"{python} cannot import hpc_elastic here\n  fix: install it there, or load it in setup"]
     raise InputError(
         f"{python} cannot import hpc_elastic", where="python", fix=f"{python} -m pip install hpc_elastic"
     )

@@ -40,9 +40,9 @@ _attached: list[WorkerProgress] = []  # at most one: this process's place in the
 
 def _progress() -> WorkerProgress:
     if not _attached:
-        from os import environ
+        from os import environ  # noqa: PLC0415, TID251 - here a process learns its place
 
-        from hpc_elastic.worker.progress import WorkerProgress
+        from hpc_elastic.worker.progress import WorkerProgress  # noqa: PLC0415 - the agent does not need it
 
         _attached.append(WorkerProgress.from_environment(environ))
     return _attached[0]

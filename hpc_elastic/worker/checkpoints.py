@@ -12,6 +12,8 @@ import json
 import os
 from typing import NamedTuple
 
+from hpc_elastic.store.files import publish_new
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,7 +55,9 @@ def parse_name(name: str) -> MarkName | None:
     if not name.endswith(_SUFFIX):
         return None
     fields = name[: -len(_SUFFIX)].split(".")
-    if len(fields) != 4 or not all(field.isascii() and field.isdigit() for field in fields):
+    if len(fields) != len(MarkName._fields) or not all(
+        field.isascii() and field.isdigit() for field in fields
+    ):
         return None
     mark = MarkName(*map(int, fields))
     return mark if mark.shards > 0 else None
@@ -149,7 +153,5 @@ def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: in
     Raises:
         OSError: the mark could not be written.
     """
-    from hpc_elastic.store.files import publish_new
-
     os.makedirs(paths.checkpoints, exist_ok=True)
     publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))

@@ -146,4 +146,5 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
 
 
 def _warn(text: str) -> None:
-    print(f"hpc_elastic.worker: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"hpc_elastic.worker: {text}\n")
+    sys.stderr.flush()

@@ -38,19 +38,28 @@ class Stamp(NamedTuple):
     pid: int
 
 
-def environment(stamps: Path, index: int = 0, agents: int = 1) -> dict[str, str]:
-    """Return what an agent sees: this environment, the repository, and a node name of its own."""
+def environment(stamps: Path) -> dict[str, str]:
+    """Return what every process sees: this environment without Slurm, and the repository."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled files are what a user has
     environ.update(
         PYTHONPATH=str(REPOSITORY),
         OMP_NUM_THREADS="1",
         BENCH_STAMPS=str(stamps),
-        SLURMD_NODENAME=f"bench{index}",
-        SLURM_NODEID=str(index),
-        SLURM_NNODES=str(agents),
     )
     return environ
+
+
+def job_environment(index: int, agents: int) -> dict[str, str]:
+    """Return what Slurm adds for the agent on a node of a job."""
+    return {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_NODELIST": f"bench[0-{agents - 1}]",
+        "SLURM_NNODES": str(agents),
+        "SLURM_NODEID": str(index),
+        "SLURMD_NODENAME": f"bench{index}",
+    }
 
 
 class Group:
@@ -82,7 +91,9 @@ class Group:
     def start_agent(self, index: int) -> None:
         """Start one agent."""
         argv = [*self._wrap, *self._launcher.argv(self.shape, self._place, index)]
-        environ = environment(self._stamps, index, max(index + 1, self.shape.agents))
+        environ = environment(self._stamps)
+        if self.shape.in_job:
+            environ.update(job_environment(index, self.shape.agents))
         with (self._root / f"agent{index}.log").open("ab") as log:
             self.agents.append(
                 subprocess.Popen(

@@ -20,12 +20,14 @@ class Shape:
         workers: workers per agent.
         nnodes: how many nodes the launcher is told, N or MIN:MAX; as many as agents if empty.
         max_restarts: how many failures of workers are forgiven.
+        in_job: agents see the environment of a Slurm job that has as many nodes as there are agents.
     """
 
     agents: int
     workers: int
     nnodes: str = ""
     max_restarts: int = 100
+    in_job: bool = False
 
     @property
     def nodes_text(self) -> str:

@@ -157,10 +157,10 @@ def node_lost(launcher: Launcher, effort: Effort) -> Samples:
 
 
 def quorum(launcher: Launcher, effort: Effort) -> Samples:
-    """Two agents of 1:3 start, and no more are expected -> a world of two runs [s]."""
+    """Two agents of 1:3 start in a job of two nodes -> a world of two runs [s]."""
     took = []
     for _ in range(effort.long_repetitions):
-        with Group(launcher, Shape(agents=2, workers=1, nnodes="1:3")) as group:
+        with Group(launcher, Shape(agents=2, workers=1, nnodes="1:3", in_job=True)) as group:
             took.append(group.wait_for_workers()[-1].started_s - group.started_s)
     return {"quorum_s": took}
 

@@ -38,7 +38,7 @@ ROWS = (
     Row("orphans", "workers left of 2 after SIGKILL of the agent", 0, 0),
     Row("ended_s", "worker dies, no restarts left -> both agents ended [s]", 1, 3),
     Row("joined_s", "third agent starts -> world of 3 runs [s]", 0.3, 3),
-    Row("quorum_s", "2 agents of 1:3, no more expected -> world of 2 runs [s]", 0.3, 3),
+    Row("quorum_s", "2 agents of 1:3 in a job of 2 nodes -> world of 2 runs [s]", 0.3, 3),
     Row("node_lost_s", "agent of 3 and its workers killed -> world of 2 runs [s]", 6, 2),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parser().parse_args(argv)
     layout = Layout(options.dir.absolute())
+    os.umask(0o022)  # unprivileged users must be able to read the configuration
     try:
         _dispatch(options, layout)
     except DevClusterError as error:
@@ -59,25 +61,36 @@ def main(argv: Sequence[str]) -> int:
 
 def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
     command: str = options.command
-    if command == "env":
-        cluster.running(layout)
-        _print_export(layout)
-        return
-    cluster.require_root()
+    if command != "env":
+        cluster.require_root()
     if command in NODE_COMMANDS:
         NODE_COMMANDS[command][0](layout, options.node)
-    elif command == "exec":
-        faults.execute(layout, options.node, options.argv)
-    elif command == "install":
-        _install(accounting=options.accounting)
-    elif command == "start":
-        _start(layout, _settings(options))
-    elif command == "stop":
-        _say("stopped" if cluster.stop(layout) else f"nothing runs in {layout.root}")
-    elif command == "purge":
-        _say("removed" if cluster.purge(layout) else f"there is no cluster in {layout.root}")
-    elif command == "status":
-        print(cluster.describe(layout))
+        return
+    handlers: dict[str, Callable[[], None]] = {
+        "env": lambda: _env(layout),
+        "exec": lambda: _execute(layout, options.node, options.argv),
+        "install": lambda: _install(accounting=options.accounting),
+        "purge": lambda: _purge(layout),
+        "start": lambda: _start(layout, _settings(options)),
+        "status": lambda: print(cluster.describe(layout)),
+        "stop": lambda: _stop(layout),
+    }
+    handlers[command]()
+
+
+def _execute(layout: Layout, node: str, argv: list[str]) -> None:
+    words = argv[1:] if argv[:1] == ["--"] else argv
+    if not words:
+        raise DevClusterError(f"Say what to run, for example `exec {node} hostname`.")
+    faults.execute(layout, node, words)
+
+
+def _stop(layout: Layout) -> None:
+    _say("stopped" if cluster.stop(layout) else f"nothing runs in {layout.root}")
+
+
+def _purge(layout: Layout) -> None:
+    _say("removed" if cluster.purge(layout) else f"there is no cluster in {layout.root}")
 
 
 def _start(layout: Layout, settings: Settings) -> None:
@@ -93,6 +106,11 @@ def _install(*, accounting: bool) -> None:
     if wanted:
         _say(f"installing {' '.join(wanted)}")
     packages.install(accounting=accounting)
+
+
+def _env(layout: Layout) -> None:
+    cluster.running(layout)
+    _print_export(layout)
 
 
 def _print_export(layout: Layout) -> None:
@@ -121,8 +139,12 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("devcluster", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    parser = argparse.ArgumentParser(
+        "devcluster",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
@@ -131,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
             "--dir",
             type=Path,
             default=default_directory(),
-            help="cluster directory; one per cluster, several run side by side (default: %(default)s)",
+            help="cluster directory; clusters in different ones run side by side (default: %(default)s)",
         )
         return command
 
@@ -153,17 +175,23 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     default = Settings()
 
     def number(option: str, value: int, text: str) -> None:
-        parser.add_argument(option, type=int, default=value, metavar="N", help=f"{text} (default: %(default)s)")
+        text = f"{text} (default: %(default)s)"
+        parser.add_argument(option, type=int, default=value, metavar="N", help=text)
+
+    def choice(option: str, kinds: type[Preempt | Tracker], value: str, text: str) -> None:
+        text = f"{text} (default: %(default)s)"
+        parser.add_argument(option, choices=[kind.value for kind in kinds], default=value, help=text)
 
     number("--nodes", default.nodes, "compute nodes")
     number("--gpus", default.gpus, "fake GPUs per node")
     number("--cpus", default.cpus, "CPUs that a node reports")
     number("--grace", default.grace_s, "GraceTime of partition low, in seconds")
     number("--kill-wait", default.kill_wait_s, "seconds between SIGTERM and SIGKILL")
-    number("--slurmd-timeout", default.slurmd_timeout_s, "seconds of silence before a node counts as down")
-    number("--cred-expire", default.cred_expire_s, "life of a credential in seconds; delays a requeue that much")
-    parser.add_argument("--preempt", choices=[mode.value for mode in Preempt], default=default.preempt.value)
-    parser.add_argument("--proctrack", choices=[kind.value for kind in Tracker], default=default.tracker.value)
-    parser.add_argument("--accounting", action="store_true", help="slurmdbd and MariaDB, so that sacct works")
-    parser.add_argument("--users", default=",".join(default.users), help="created when missing (default: %(default)s)")
-    parser.add_argument("--extra", action="append", default=[], metavar="LINE", help="line for slurm.conf; repeatable")
+    number("--slurmd-timeout", default.slurmd_timeout_s, "seconds of silence until a node counts as down")
+    number("--cred-expire", default.cred_expire_s, "seconds that a requeued job has to wait")
+    choice("--preempt", Preempt, default.preempt.value, "what preemption does to a job")
+    choice("--proctrack", Tracker, default.tracker.value, "how Slurm finds the processes of a step")
+    parser.add_argument("--accounting", action="store_true", help="run slurmdbd and MariaDB: sacct works")
+    users = ",".join(default.users)
+    parser.add_argument("--users", default=users, help="created when missing (default: %(default)s)")
+    parser.add_argument("--extra", action="append", default=[], metavar="LINE", help="add to slurm.conf")

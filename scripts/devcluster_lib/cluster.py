@@ -14,7 +14,7 @@ from .daemons import Daemons
 from .errors import DevClusterError
 from .layout import Layout
 from .namespaces import SYSTEM_PATH, Host
-from .processes import kill_and_wait, wait_until
+from .processes import children, kill_and_wait, wait_until
 from .settings import Settings, Tracker
 from .state import State
 
@@ -36,24 +36,26 @@ def start(layout: Layout, settings: Settings) -> float:
     with state.locked(layout):
         old = state.read(layout)
         if old is not None and old.is_running():
-            raise DevClusterError(f"A cluster is already running in {layout.root}; `stop` it or use another --dir.")
+            raise DevClusterError(
+                f"A cluster is already running in {layout.root}; `stop` it or give another --dir."
+            )
         if old is not None:
             tear_down(layout, old)
         if settings.tracker is Tracker.CGROUP:
             cgroups.hierarchies()
-        new = State(settings, network.claim(layout.root), {}, (old.first_job_id if old else 0) + JOB_ID_STEP)
+        plan = network.claim(layout.root)
+        new = State(settings, plan, {}, (old.first_job_id if old else 0) + JOB_ID_STEP)
         state.write(layout, new)
         try:
-            _bring_up(layout, new)
+            _bring_up(layout, new, plan)
         except BaseException:
             tear_down(layout, state.read(layout) or new)
             raise
     return time.monotonic() - began
 
 
-def _bring_up(layout: Layout, new: State) -> None:
-    settings, plan = new.settings, new.plan
-    assert plan is not None
+def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
+    settings = new.settings
     files.create_users(settings.users)
     files.create_directories(layout, accounting=settings.accounting)
     gpu_files, own_devices = files.make_gpus(layout, settings.gpus)
@@ -136,7 +138,7 @@ def tear_down(layout: Layout, old: State) -> None:
 
 
 def running(layout: Layout) -> tuple[State, AddressPlan]:
-    """The state of a running cluster.
+    """State and addresses of a running cluster.
 
     Raises:
         DevClusterError: there is none.
@@ -164,9 +166,11 @@ def describe(layout: Layout) -> str:
     ports = network.ports_up(plan)
     lines = [f"cluster in {layout.root} ({plan.tag}, {plan.subnet})", ""]
     for name in current.settings.node_names:
-        power = "up" if current.host(name) else "crashed"
+        host = current.host(name)
+        power = "up" if host else "crashed"
         link = "connected" if ports.get(name) else "cut off"
-        lines.append(f"{name:8} {power:8} {link}")
+        slurmd = "slurmd runs" if host and children(host.init, "slurmd") else "no slurmd"
+        lines.append(f"{name}: {power}, {link}, {slurmd}")
     settings = ", ".join(f"{key}={value}" for key, value in current.settings.to_json().items())
     lines += ["", f"settings: {settings}", ""]
     lines += [client(layout, "sinfo", "--Node", "--long"), client(layout, "squeue", "--all")]

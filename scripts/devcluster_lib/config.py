@@ -10,6 +10,15 @@ from .layout import Layout
 from .settings import Preempt, Settings, Tracker
 
 CONTROLLER_PORT = 6817
+EAGER = (
+    "bf_interval=1",
+    "bf_resolution=1",
+    "bf_continue",
+    "sched_interval=1",
+    "sched_min_interval=0",
+    "batch_sched_delay=0",
+)
+"""Scheduling decisions within a second; a site would spare its slurmctld."""
 DATABASE_USER = "slurm"
 DATABASE_PASSWORD = "devcluster"  # noqa: S105 - MariaDB listens inside its own namespace only
 
@@ -102,8 +111,7 @@ def _scheduling(settings: Settings) -> Sequence[str]:
     mode = "SUSPEND,GANG" if settings.preempt is Preempt.SUSPEND else settings.preempt.value
     return (
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=bf_interval=1,bf_resolution=1,bf_continue,"
-        "sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
+        f"SchedulerParameters={','.join(EAGER)}",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
         f"PreemptType=preempt/{kind}",
@@ -175,7 +183,6 @@ def cgroup_conf(inputs: ConfigInputs) -> str:
     hide = inputs.settings.tracker is Tracker.CGROUP and inputs.own_devices
     return (
         "CgroupPlugin=cgroup/v1\n"
-        "CgroupAutomount=no\n"
         "CgroupMountpoint=/sys/fs/cgroup\n"
         "ConstrainCores=no\n"
         "ConstrainRAMSpace=no\n"

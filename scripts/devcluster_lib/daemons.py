@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import config
@@ -68,7 +69,8 @@ class Daemons:
             ),
             user="mysql",
         )
-        wait_until(lambda: _answers(mysql), 30, f"MariaDB did not start; see {self.layout.logs}/mariadbd.out.")
+        log = self.layout.logs / "mariadbd.out"
+        wait_until(lambda: _answers(mysql), 30, f"MariaDB did not start; see {log}.")
         self._grant()
         self._start(("slurmdbd", "-D"), user="slurm")
         self._wait_port(DATABASE_PORT, 30, "slurmdbd")
@@ -91,7 +93,10 @@ class Daemons:
         self._wait_port(config.CONTROLLER_PORT, 20, "slurmctld")
 
     def start_slurmd(self, node: Host) -> None:
-        """Start slurmd on a node; slurmctld must listen already (a failed registration backs off up to 64 s)."""
+        """Start slurmd on a node.
+
+        Slurmctld must listen already: a failed registration is tried again after up to 64 s.
+        """
         start_daemon(
             self.plan,
             node,
@@ -103,11 +108,13 @@ class Daemons:
     def stop_database(self) -> None:
         """End the accounting daemons in order, so that the next start finds clean data."""
         for command in ("slurmctld", "slurmdbd", "mariadbd"):
-            found = children(self.controller.init, command)
-            for process in found:
+            for process in children(self.controller.init, command):
                 process.send(signal.SIGTERM)
             with contextlib.suppress(DevClusterError):  # too slow: it is killed with the controller
-                wait_until(lambda: not any(p.is_alive() for p in found), 15, command)
+                wait_until(partial(self._is_gone, command), 15, command)
+
+    def _is_gone(self, command: str) -> bool:
+        return not children(self.controller.init, command)
 
     def register_users(self, users: Sequence[str]) -> None:
         """Give the users an account, as sites do."""
@@ -127,8 +134,8 @@ class Daemons:
 
     def _wait_port(self, port: int, timeout_s: float, program: str) -> None:
         address = (self.plan.controller, port)
-        log = self.layout.logs / program
-        wait_until(lambda: _accepts(address), timeout_s, f"{program} did not start; see {log}.log and {log}.out.")
+        log = self.layout.logs / f"{program}.out"
+        wait_until(lambda: _accepts(address), timeout_s, f"{program} did not start; see {log}.")
 
 
 def install_database(layout: Layout) -> subprocess.Popen[bytes] | None:
@@ -151,8 +158,10 @@ def install_database(layout: Layout) -> subprocess.Popen[bytes] | None:
 
 
 def _answers(socket_file: Path) -> bool:
+    if not socket_file.is_socket():
+        return False
     client = ["mariadb", "--no-defaults", f"--socket={socket_file}", "--user=root", "--execute=SELECT 1"]
-    return socket_file.is_socket() and subprocess.run(client, capture_output=True, check=False).returncode == 0
+    return subprocess.run(client, capture_output=True, check=False).returncode == 0
 
 
 def _accepts(address: tuple[str, int]) -> bool:

@@ -71,14 +71,14 @@ def start_slurmd(layout: Layout, name: str) -> None:
 
 def execute(layout: Layout, name: str, argv: Sequence[str]) -> NoReturn:
     """Become a root process on a node (or on `ctl`), in the caller's directory."""
-    current, plan, host = _live_node(layout, name, controller_too=True)
+    _, plan, host = _live_node(layout, name, controller_too=True)
     enter_cgroups(plan, host)
     # nsenter ends up in /, so env goes back to where the user was.
     command = command_in(host, ("env", f"--chdir={os.getcwd()}", *argv))
     env = {**os.environ, "SLURM_CONF": str(layout.slurm_conf)}
     env["PATH"] = f"{env.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":")
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.execvpe(command[0], command, env)
+    os.execvpe(command[0], command, env)  # noqa: S606 - the exit code of the command becomes ours
 
 
 def _known_node(layout: Layout, name: str, *, controller_too: bool = False) -> tuple[State, AddressPlan]:
@@ -99,5 +99,6 @@ def _live_node(layout: Layout, name: str, *, controller_too: bool = False) -> tu
 
 def _daemons(layout: Layout, current: State, plan: AddressPlan) -> Daemons:
     controller = current.host(CONTROLLER)
-    assert controller is not None  # `running` has checked it
+    if controller is None:
+        raise DevClusterError(f"The cluster in {layout.root} is being stopped.")
     return Daemons(plan, layout, controller)

@@ -12,7 +12,6 @@ from pathlib import Path
 from . import config
 from .errors import DevClusterError
 from .layout import Layout
-from .settings import Settings
 
 BORROWED = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 """Stand in for GPUs where no device may be made: Slurm ignores GPUs that are plain files."""
@@ -46,15 +45,15 @@ def prepare_root(layout: Layout) -> None:
         DevClusterError: it is not ours, or unprivileged users cannot get there.
     """
     root = layout.root
+    for parent in root.parents:
+        if parent.exists() and not parent.stat().st_mode & 0o001:
+            raise DevClusterError(f"{parent} is closed to unprivileged users; give another --dir.")
     root.mkdir(parents=True, exist_ok=True)
-    if root.stat().st_uid != 0:
-        raise DevClusterError(f"{root} belongs to another user; give another --dir.")
-    if not layout.state_file.exists() and any(p != layout.lock for p in root.iterdir()):
+    if root.is_symlink() or root.stat().st_uid != 0:
+        raise DevClusterError(f"{root} is a link or belongs to another user; give another --dir.")
+    if not layout.state_file.exists() and any(path != layout.lock for path in root.iterdir()):
         raise DevClusterError(f"{root} is not empty and holds no cluster; give another --dir.")
     root.chmod(0o755)
-    for parent in root.parents:
-        if not parent.stat().st_mode & 0o001:
-            raise DevClusterError(f"Users cannot reach {root}, since {parent} is closed to them; give another --dir.")
 
 
 def create_users(users: tuple[str, ...]) -> None:

@@ -75,7 +75,7 @@ class Layout:
 
     @property
     def controller_state(self) -> Path:
-        """slurmctld's StateSaveLocation."""
+        """StateSaveLocation of slurmctld."""
         return self.root / "state"
 
     @property

@@ -107,15 +107,14 @@ def _expect(process: subprocess.Popen[str], name: str, word: str) -> None:
 
 
 def _read(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return process.stdout.readline().strip() if process.stdout else ""
 
 
 def _say(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # its silence is reported by _expect
-        process.stdin.write(text)
-        process.stdin.flush()
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError):  # its silence is reported by _expect
+            process.stdin.write(text)
+            process.stdin.flush()
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .addresses import SLOTS, AddressPlan, first_slot
@@ -110,12 +110,12 @@ def _routed_networks() -> list[ipaddress.IPv4Network]:
     networks = []
     for route in routes:
         destination = str(route.get("dst", "default"))
-        if destination != "default" and destination != "0.0.0.0/0":
+        if destination not in {"default", "0.0.0.0/0"}:
             networks.append(ipaddress.IPv4Network(destination, strict=False))
     return networks
 
 
-def _batch(lines: tuple[str, ...] | list[str], plan: AddressPlan | None = None, *, force: bool = False) -> None:
+def _batch(lines: Sequence[str], plan: AddressPlan | None = None, *, force: bool = False) -> None:
     """Run several `ip` commands in one process, inside the switch namespace if `plan` is given."""
     where = ["-n", plan.tag] if plan else []
     forced = ["-force"] if force else []

@@ -33,12 +33,12 @@ class Plan(TypedDict):
     cgroups: list[list[str]]
 
 
-def main(plan: Plan) -> int:
+def main(plan: Plan) -> NoReturn:
     """Set the node up, then stay as its PID 1 until it is killed."""
     # /proc still belongs to the machine's PID namespace, so this is the pid seen from outside.
     print(os.readlink("/proc/self"), flush=True)
     if sys.stdin.readline() != "go\n":
-        return 1
+        sys.exit("the booting command gave up")
     socket.sethostname(plan["name"])
     set_up_network(plan["address"])
     mount_own_files(plan["hosts"])
@@ -77,7 +77,7 @@ def mount_own_cgroups(hierarchies: list[list[str]]) -> None:
 
 
 def mount(*words: str) -> None:
-    """Run mount(8)."""
+    """Mount a file system."""
     subprocess.run(["mount", *words], check=True)
 
 
@@ -99,4 +99,4 @@ def reap_forever() -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    main(json.loads(sys.argv[1]))

@@ -58,19 +58,19 @@ def install(*, accounting: bool) -> list[str]:
         return []
     wanted = " ".join(packages)
     if shutil.which("apt-get") is None:
-        raise DevClusterError(f"There is no apt-get here; install the equivalents of these Debian packages: {wanted}.")
-    with tempfile.NamedTemporaryFile("w+", prefix="devcluster-apt-", suffix=".log", delete=False) as log:
-        with _services_stay_off():
-            # The package lists may be missing or old: then refresh them and try again.
-            done = _apt_install(packages, log.fileno()) or (
-                _apt(["update"], log.fileno()) and _apt_install(packages, log.fileno())
-            )
+        raise DevClusterError(f"There is no apt-get here; install what these Debian packages hold: {wanted}.")
+    descriptor, log = tempfile.mkstemp(prefix="devcluster-apt-", suffix=".log")
+    with os.fdopen(descriptor, "w"), _services_stay_off():
+        # The package lists may be missing or old: then refresh them and try again.
+        done = _apt_install(packages, descriptor) or (
+            _apt(["update"], descriptor) and _apt_install(packages, descriptor)
+        )
     if not done or missing(accounting=accounting):
         raise DevClusterError(
-            f"apt-get could not install {wanted} (log: {log.name}); check the network and apt's sources, "
+            f"apt-get could not install {wanted} (log: {log}); check the network and apt's sources, "
             "or install these packages by other means."
         )
-    os.unlink(log.name)
+    os.unlink(log)
     return packages
 
 
@@ -81,14 +81,13 @@ def _apt_install(packages: list[str], log: int) -> bool:
 def _apt(words: list[str], log: int) -> bool:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     command = ["apt-get", "--quiet", "-o", "DPkg::Lock::Timeout=120", *words]
-    return (
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, check=False).returncode == 0
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, check=False)
+    return done.returncode == 0
 
 
 @contextlib.contextmanager
 def _services_stay_off() -> Iterator[None]:
-    """Make Debian's maintainer scripts start no service meanwhile; a policy of the machine comes back."""
+    """Keep the packages from starting their services; a policy the machine had comes back."""
     saved = POLICY.with_name("policy-rc.d.before-devcluster")
     had_policy = POLICY.exists() or POLICY.is_symlink()
     if had_policy:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std
-
-MakeContext = Callable[..., SubprocessContext]
+from tests.multiprocessing.waiting import MakeContext
 
 
 @pytest.fixture
@@ -55,30 +52,3 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
         except OSError:
             pass
-
-
-def wait_line(path: str | Path, wait_s: float = 20) -> str:
-    """Return a FIFO's first line once somebody has written it."""
-    fd = os.open(path, os.O_RDWR)
-    try:
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        assert poller.poll(wait_s * 1000), f"nobody wrote to {path}"
-        return os.read(fd, 4096).decode().split("\n")[0]
-    finally:
-        os.close(fd)
-
-
-def wait_gone(pid: int, wait_s: float = 20) -> None:
-    """Return when a process has ended; fail when it does not."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    ended = poller.poll(wait_s * 1000)
-    os.close(pidfd)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-    assert ended, f"process {pid} runs on"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std
 from hpc_elastic.multiprocessing.process import WorkerStartError
-from tests.multiprocessing.conftest import MakeContext, wait_gone, wait_line
+from tests.multiprocessing.waiting import MakeContext, wait_gone, wait_line, wait_readable
 
 FOR_EVER = "import signal; signal.pause()"
 READY = "open({fifo!r}, 'w').write('ready\\n'); "
@@ -69,7 +68,7 @@ def test_poll_reports_every_rank_that_has_failed(make_context: MakeContext) -> N
     context = make_context("raise SystemExit(3)", FOR_EVER, "raise SystemExit(4)")
     context.start()
     for pidfd in (context.exit_fds()[0], context.exit_fds()[2]):
-        _wait_readable(pidfd)
+        wait_readable(pidfd)
     result = context.wait(0)
     assert result is not None
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3, 2: 4}
@@ -117,7 +116,7 @@ def test_stop_can_be_driven_without_blocking(make_context: MakeContext, fifo: st
     assert not context.poll_stopped(now + 100)
     while not context.poll_stopped(now + 100):
         for fd in context.exit_fds():
-            _wait_readable(fd)
+            wait_readable(fd)
     assert (context.exit_codes(), context.exit_fds(), context.unkillable()) == ({0: -9}, [], [])
 
 
@@ -126,7 +125,7 @@ def test_an_exit_during_the_stop_stays_visible_until_acted_on(make_context: Make
     context = make_context(FOR_EVER)
     context.start()
     context.begin_stop(signal.SIGTERM)
-    _wait_readable(context.exit_fds()[0])
+    wait_readable(context.exit_fds()[0])
     context.wait(0)
     assert len(context.exit_fds()) == 1
     assert context.poll_stopped(SystemClock().monotonic())
@@ -176,7 +175,7 @@ def test_member_that_ended_already_does_not_hinder_the_stop(make_context: MakeCo
     """Stopping a group of which one has ended stops the others."""
     context = make_context("pass", FOR_EVER)
     context.start()
-    _wait_readable(context.exit_fds()[0])
+    wait_readable(context.exit_fds()[0])
     assert context.wait(0) is None
     assert len(context.exit_fds()) == 1
     context.close()
@@ -204,7 +203,7 @@ def test_group_member_gets_time_to_end_after_its_leader(make_context: MakeContex
     context = make_context(f"import os, signal\nif os.fork() == 0: exec({inner!r})\nwhile True: signal.pause()")
     context.start()
     keep = os.open(fifo, os.O_RDWR)
-    _wait_readable(keep)
+    wait_readable(keep)
     assert os.read(keep, 100) == b"ready\n"
     context.close(timeout=1000)
     assert os.read(keep, 100) == b"saved\n"
@@ -224,12 +223,15 @@ def test_escaped_grandchild_is_swept(make_context: MakeContext, fifo: str, *, ow
 
 def test_escaped_grandchild_without_mark_is_swept_by_an_agent(make_context: MakeContext, fifo: str) -> None:
     """An agent that owns its process also finds who left the session and cleared the environment."""
+    code = (
+        "import os, signal; os.setsid()\n"
+        f"open({fifo!r}, 'w').write(f'{{os.getpid()}}\\n')\n"
+        "while True: signal.pause()"
+    )
     program = (
         "import os, signal, sys\n"
-        f"code = 'import os, signal; os.setsid(); open({fifo!r}, \"w\").write(str(os.getpid()) + chr(10)); "
-        "signal.pause()'\n"
-        "if os.fork() == 0: os.execve(sys.executable, [sys.executable, '-S', '-c', code], {})\n"
-        "signal.pause()"
+        f"if os.fork() == 0: os.execve(sys.executable, [sys.executable, '-S', '-c', {code!r}], {{}})\n"
+        "while True: signal.pause()"
     )
     context = make_context(program, settings=StartSettings(owns_process=True))
     context.start()
@@ -379,7 +381,8 @@ def test_second_attempt_does_not_repeat_the_first_on_the_console(
 
 def test_worker_dies_with_the_process_that_started_it(tmp_path: Path, fifo: str) -> None:
     """SIGKILL of the starter ends the worker even without a guard."""
-    agent = os.posix_spawn(sys.executable, [sys.executable, "-c", _agent(tmp_path, FOR_EVER, fifo, guard=False)], os.environ)
+    code = _agent(tmp_path, FOR_EVER, fifo, guard=False)
+    agent = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
     worker = int(wait_line(fifo))
     os.kill(agent, signal.SIGKILL)
     os.waitpid(agent, 0)
@@ -418,9 +421,3 @@ context.start()
 open({fifo!r}, "w").write(f"{{context.pids()[0]}} {{guard.pid if guard else ''}}\\n".replace(" \\n", "\\n"))
 signal.pause()
 """
-
-
-def _wait_readable(fd: int) -> None:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    assert poller.poll(20_000)

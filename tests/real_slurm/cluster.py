@@ -7,10 +7,11 @@ import pwd
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from hpc_elastic.clock import SystemClock
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
@@ -19,7 +20,7 @@ LOG_TAIL_LINES = 40
 USER_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class Timeout(AssertionError):
+class ConditionTimeoutError(AssertionError):
     """A condition did not come true in time; the text shows what Slurm did meanwhile."""
 
 
@@ -52,15 +53,16 @@ class Cluster:
     tracker: str
 
     @classmethod
-    def start(cls, directory: Path, *, nodes: int = 4, tracker: str = "linuxproc", options: Iterable[str] = ()) -> Cluster:
+    def start(
+        cls, directory: Path, *, nodes: int = 4, tracker: str = "linuxproc", options: Sequence[str] = ()
+    ) -> Cluster:
         """Start a cluster in `directory`.
 
         Raises:
             RuntimeError: it did not come up; the text is what the command said.
         """
-        done = devcluster(
-            "start", "--dir", str(directory), "--nodes", str(nodes), "--proctrack", tracker, *options
-        )
+        where, shape = ("--dir", str(directory)), ("--nodes", str(nodes), "--proctrack", tracker)
+        done = devcluster("start", *where, *shape, *options)
         match = re.fullmatch(r"export SLURM_CONF=(.+)\n", done.stdout)
         if done.returncode != 0 or match is None:
             raise RuntimeError(f"devcluster start: exit code {done.returncode}, {done.stdout}{done.stderr}")
@@ -100,10 +102,10 @@ class Cluster:
             The finished process; its exit code is not checked.
         """
         home = pwd.getpwnam(user).pw_dir
-        own = {"PATH": USER_PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "SLURM_CONF": str(self.slurm_conf)}
+        own = {"PATH": USER_PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8"}
         return subprocess.run(
             ["setpriv", "--reuid", user, "--regid", user, "--init-groups", "--", *argv],
-            env={**own, **(env or {})},
+            env={**own, "SLURM_CONF": str(self.slurm_conf), **(env or {})},
             cwd=cwd or self.shared,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -145,7 +147,8 @@ class Cluster:
 
     def node_state(self, name: str) -> str:
         """Short state of a node such as `idle`, `alloc` or `down*` (`*`: it does not answer)."""
-        return self.as_root("sinfo", "--noheader", "--partition=low", f"--nodes={name}", "--format=%t").strip()
+        words = ("--noheader", "--partition=low", f"--nodes={name}", "--format=%t")
+        return self.as_root("sinfo", *words).strip()
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
         """Poll until `predicate` holds.
@@ -156,23 +159,24 @@ class Cluster:
             what: the condition in words, for the message.
 
         Raises:
-            Timeout: it did not hold in time; shows the queue, the nodes and slurmctld's log.
+            ConditionTimeoutError: it did not hold in time; shows the queue, the nodes and slurmctld's log.
         """
-        deadline = time.monotonic() + timeout
+        clock = SystemClock()
+        deadline = clock.monotonic() + timeout
         while not predicate():
-            if time.monotonic() > deadline:
-                raise Timeout(f"Waited {timeout} s in vain for {what}.\n{self.story()}")
-            time.sleep(POLL_S)
+            if clock.monotonic() > deadline:
+                raise ConditionTimeoutError(f"Waited {timeout} s in vain for {what}.\n{self.story()}")
+            clock.sleep(POLL_S)
 
     def wait_state(self, job_id: str, state: str, timeout: float = 30) -> None:
         """Wait until a job is in a state such as `RUNNING`."""
-        self.wait_for(lambda: self.job(job_id).get("JobState") == state, timeout, f"job {job_id} to be {state}")
+        what = f"job {job_id} to be {state}"
+        self.wait_for(lambda: self.job(job_id).get("JobState") == state, timeout, what)
 
     def wait_idle(self, timeout: float = 90) -> None:
         """Wait until every node is idle and answers."""
-        self.wait_for(
-            lambda: all(self.node_state(name) == "idle" for name in self.node_names), timeout, "all nodes to be idle"
-        )
+        names = self.node_names
+        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
 
     def story(self) -> str:
         """Queue, nodes and the end of slurmctld's log."""
@@ -211,13 +215,18 @@ class Cluster:
 
     def restore(self) -> None:
         """Undo all faults, cancel all jobs and wait until every node is idle."""
-        for name in self.node_names:
-            # Each is refused, without harm, where it has nothing to mend.
-            for repair in ("boot", "heal", "start-slurmd"):
-                devcluster(repair, "--dir", str(self.directory), name)
+        for name, power, link, slurmd in re.findall(r"(node\d+): (.+), (.+), (.+)", self.command("status")):
+            if power == "crashed":
+                self.boot(name)
+                continue
+            if link == "cut off":
+                self.heal(name)
+            if slurmd == "no slurmd":
+                self.command("start-slurmd", name)
         self.cancel_all()
         for name in self.node_names:
-            self.as_root("scontrol", "update", f"nodename={name}", "state=resume")
+            if self.node_state(name).startswith(("down", "drain", "drng")):
+                self.as_root("scontrol", "update", f"nodename={name}", "state=resume")
         self.wait_idle()
 
     def purge(self) -> None:

@@ -21,12 +21,25 @@ from tests.real_slurm.cluster import Cluster, devcluster
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "linuxproc").split(",")
 
+TIMEOUT_S = 300
+"""Limit of one test with its fixtures, unless it has a `timeout` marker of its own."""
+
 StartCluster = Callable[..., Cluster]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this directory."""
     config.addinivalue_line("markers", "slurm: needs a real Slurm (scripts/devcluster)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this directory; the first one may have to install packages."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 def _unavailable(reason: str) -> NoReturn:
@@ -40,7 +53,8 @@ def _slurm_possible() -> None:
     """Skip (or fail) where a cluster cannot be set up."""
     if os.geteuid() != 0:
         _unavailable("only root can start a cluster")
-    tried = subprocess.run(["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True, check=False)
+    probe = ["unshare", "--net", "--pid", "--fork", "true"]
+    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         _unavailable(f"no namespaces: {tried.stderr.strip()}")
     installed = devcluster("install", timeout_s=900)
@@ -81,7 +95,7 @@ def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
 
 def _new_directory() -> Path:
     """Return an empty directory that unprivileged users can enter (pytest's own are closed)."""
-    directory = Path(tempfile.mkdtemp(prefix="devcluster-test-", dir="/tmp"))  # noqa: S108 - see docstring
+    directory = Path(tempfile.mkdtemp(prefix="devcluster-test-", dir="/tmp"))
     directory.chmod(0o755)
     return directory
 

@@ -12,8 +12,6 @@ import pytest
 from tests.real_slurm.cluster import Cluster, devcluster, parse_fields
 from tests.real_slurm.conftest import StartCluster
 
-pytestmark = pytest.mark.slurm
-
 TRY_PORT = "import socket, sys; socket.create_connection((sys.argv[1], 6818), timeout=1)"
 
 
@@ -44,7 +42,8 @@ def test_all_nodes_are_idle_after_start(cluster: Cluster) -> None:
 
 def test_step_sees_its_gpus(cluster: Cluster) -> None:
     """Slurm tells a step of an unprivileged user which GPUs it has."""
-    done = cluster.run("alice", ["srun", "--nodes=4", "--gpus-per-node=2", "printenv", "USER", "CUDA_VISIBLE_DEVICES"])
+    step = ["srun", "--nodes=4", "--gpus-per-node=2", "printenv", "USER", "CUDA_VISIBLE_DEVICES"]
+    done = cluster.run("alice", step)
     assert sorted(["alice", "0,1"] * 4) == sorted(done.stdout.split())
 
 
@@ -117,7 +116,6 @@ def test_preemption_requeues(cluster: Cluster) -> None:
     cluster.wait_state(victim, "RUNNING", timeout=60)
 
 
-@pytest.mark.usefixtures("_slurm_possible")
 def test_nothing_is_left_after_purge(start_cluster: StartCluster, session_cluster: Cluster) -> None:
     """A second cluster runs beside the first and leaves no process, namespace, interface or file."""
     second = start_cluster(nodes=1)

@@ -38,9 +38,14 @@ def test_exception_leaves_the_old_file(tmp_path: Path) -> None:
     """An exception while writing changes nothing."""
     target = tmp_path / "model.pt"
     target.write_bytes(b"old")
-    with pytest.raises(ZeroDivisionError), worker.atomic_write(target) as file:
-        file.write(b"half")
-        raise ZeroDivisionError
+
+    def fail_while_writing() -> None:
+        with worker.atomic_write(target) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_while_writing()
     assert b"old" == target.read_bytes()
     assert ["model.pt"] == os.listdir(tmp_path)
 

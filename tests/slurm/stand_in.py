@@ -1,0 +1,87 @@
+"""Stand-ins for Slurm's commands: small programs on PATH that keep one job's fields in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+_PROGRAM = """#!{python}
+import json, os, sys
+home = {home!r}
+words = sys.argv[1:]
+name = os.path.basename(sys.argv[0])
+with open(os.path.join(home, "calls"), "a") as calls:
+    calls.write(" ".join([name, *words]) + "\\n")
+with open(os.path.join(home, "job.json")) as file:
+    job = json.load(file)
+failures = job.pop("failures", {{}})
+key = words[0] if name == "scontrol" else name
+if failures.get(key, 0):
+    failures[key] -= 1
+    with open(os.path.join(home, "job.json"), "w") as file:
+        json.dump({{**job, "failures": failures}}, file)
+    sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+if not job:
+    sys.exit("slurm_load_jobs error: Invalid job id specified")
+if words[:2] == ["show", "job"]:
+    print(" ".join(f"{{field}}={{value}}" for field, value in job.items()))
+elif words[:1] == ["requeue"]:
+    job.update(JobState="COMPLETING", Restarts=str(int(job["Restarts"]) + 1))
+elif name == "scancel":
+    job.update(JobState="CANCELLED")
+with open(os.path.join(home, "job.json"), "w") as file:
+    json.dump({{**job, "failures": failures}}, file)
+"""
+
+
+class FakeJob:
+    """One job as `scontrol` and `scancel` in `bin` know it.
+
+    Args:
+        home: an empty directory.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.bin = home / "bin"
+        self.bin.mkdir(parents=True)
+        for name in ("scontrol", "scancel"):
+            program = self.bin / name
+            program.write_text(_PROGRAM.format(python=sys.executable, home=str(home)))
+            program.chmod(0o755)
+        self.set()
+
+    def set(self, **fields: str) -> None:
+        """Set the job's fields; the others are those of a running job of two nodes."""
+        usual = {"JobId": "7", "JobState": "RUNNING", "Reason": "None", "Restarts": "0", "Requeue": "1"}
+        usual |= {"NumNodes": "2", "PreemptTime": "None", "EndTime": "2026-11-21T08:00:00"}
+        self._write({**usual, **fields})
+
+    def forget(self) -> None:
+        """Let Slurm not know the job any more."""
+        self._write({})
+
+    def fail(self, **times: int) -> None:
+        """Let the next calls of a sub-command (``show``, ``requeue``) or command fail."""
+        self._write({**self._read(), "failures": times})
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """An environment in which these commands are found."""
+        return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
+
+    @property
+    def calls(self) -> list[str]:
+        """The commands that were run, without questions."""
+        path = self._home / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if " show " not in line]
+
+    def _read(self) -> dict[str, object]:
+        fields: dict[str, object] = json.loads((self._home / "job.json").read_text())
+        return fields
+
+    def _write(self, fields: dict[str, object] | dict[str, str]) -> None:
+        (self._home / "job.json").write_text(json.dumps(fields))

@@ -1,0 +1,258 @@
+"""The end of a job start, with real records and stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    Requeued,
+    RoundFormed,
+    RunEnded,
+    Then,
+)
+from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.finish import Ended, Finish, Start
+from hpc_elastic.slurm.lifecycle import Budgets
+from tests.slurm.stand_in import FakeJob
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
+ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1234, None)
+DRAINED = (
+    STARTED,
+    ROUND,
+    DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, ""),
+    Drained(EPOCH, Cause.PREEMPTION, 4, ""),
+)
+
+
+class FastClock:
+    """A clock that sleeps in no time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time slept [s]."""
+        return self.now
+
+    def wall(self) -> float:
+        """Return the time slept [s]."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass [s]."""
+        self.now += seconds
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """Return an empty run directory."""
+    paths = RunPaths(tmp_path / "run")
+    for directory in paths.directories():
+        os.makedirs(directory)
+    return paths
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    """Return a running job of two nodes."""
+    return FakeJob(tmp_path / "slurm")
+
+
+def write(paths: RunPaths, *entries: Entry) -> None:
+    """Write records as the agents do."""
+    log = open_log(paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+
+
+def finish(
+    paths: RunPaths,
+    job: FakeJob,
+    *,
+    epoch: Epoch = EPOCH,
+    srun_exit_code: int = 75,
+    budgets: Budgets = Budgets(),
+) -> tuple[Ended, list[str]]:
+    """End a start; return what is to be done and the lines for the log."""
+    start = Start(paths, epoch, "7", 2, local=False, srun_exit_code=srun_exit_code)
+    said: list[str] = []
+    ended = Finish(start, budgets, Slurm(job.environ), FastClock(), said.append).run()
+    return ended, said
+
+
+def kinds(paths: RunPaths) -> list[type]:
+    """Return the kinds of all records."""
+    return [type(record.entry) for record in read_records(paths)]
+
+
+def test_a_drained_job_is_recorded_and_requeued(paths: RunPaths, job: FakeJob) -> None:
+    """The record comes first, so that the budget counts even if the script is killed."""
+    write(paths, *DRAINED)
+    ended, said = finish(paths, job)
+    assert 75 == ended.code
+    assert ["scontrol requeue 7"] == job.calls
+    assert Requeued(EPOCH, Cause.PREEMPTION) == read_records(paths)[-1].entry
+    assert 1 == len(said)
+
+
+def test_finishing_twice_requeues_and_counts_once(paths: RunPaths, job: FakeJob) -> None:
+    """The second time Slurm says that the job is queued again."""
+    write(paths, *DRAINED)
+    finish(paths, job)
+    ended, _ = finish(paths, job)
+    assert 75 == ended.code
+    assert ["scontrol requeue 7"] == job.calls
+    assert 1 == read_state(paths).requeues
+
+
+def test_a_requeue_is_tried_again_when_slurm_is_busy(paths: RunPaths, job: FakeJob) -> None:
+    """A controller that fails over costs seconds, not the run."""
+    write(paths, *DRAINED)
+    job.fail(requeue=3)
+    ended, _ = finish(paths, job)
+    assert 75 == ended.code
+    assert 4 == len(job.calls)
+    assert read_state(paths).ending is None
+
+
+def test_a_requeue_that_slurm_refuses_for_good_ends_the_run(paths: RunPaths, job: FakeJob) -> None:
+    """The reason holds Slurm's words."""
+    write(paths, *DRAINED)
+    job.fail(requeue=1000)
+    ended, _ = finish(paths, job)
+    ending = read_state(paths).ending
+    assert 76 == ended.code
+    assert ending is not None
+    assert "Unable to contact" in ending.reason
+
+
+def test_slurm_that_does_not_answer_is_asked_again(paths: RunPaths, job: FakeJob) -> None:
+    """Nothing is decided before it has spoken."""
+    write(paths, *DRAINED)
+    job.fail(show=4)
+    ended, said = finish(paths, job)
+    assert 75 == ended.code
+    assert ["scontrol requeue 7"] == job.calls
+    assert "trying again" in said[0]
+
+
+def test_slurm_that_never_answers_is_left_alone(paths: RunPaths, job: FakeJob) -> None:
+    """The job may have been cancelled, so it is not requeued; the log says so."""
+    write(paths, *DRAINED)
+    job.fail(show=1000)
+    ended, said = finish(paths, job)
+    assert 75 == ended.code
+    assert [] == job.calls
+    assert "does not answer" in said[-1]
+
+
+def test_a_start_that_slurm_requeued_is_recorded_although_no_agent_came(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """The budget of requeues counts them all."""
+    job.set(JobState="COMPLETING", Restarts="1")
+    ended, _ = finish(paths, job, srun_exit_code=143)
+    assert 75 == ended.code
+    assert [] == job.calls
+    assert [EpochStarted, Requeued] == kinds(paths)
+
+
+def test_a_cancelled_job_is_recorded_as_cancelled(paths: RunPaths, job: FakeJob) -> None:
+    """It stays cancelled."""
+    write(paths, *DRAINED)
+    job.set(JobState="COMPLETING")
+    ended, _ = finish(paths, job)
+    ending = read_state(paths).ending
+    assert 130 == ended.code
+    assert [] == job.calls
+    assert ending is not None
+    assert Decision.CANCELLED == ending.decision
+
+
+def test_a_dead_srun_is_answered_with_the_nodes_that_are_left(paths: RunPaths, job: FakeJob) -> None:
+    """The script starts it again on so many nodes."""
+    write(paths, STARTED, ROUND)
+    job.set(NumNodes="1")
+    ended, _ = finish(paths, job, srun_exit_code=137)
+    assert (80, 1) == (ended.code, ended.nodes)
+    assert [] == job.calls
+
+
+def test_a_job_that_slurm_does_not_know_is_left_alone(paths: RunPaths, job: FakeJob) -> None:
+    """There is nothing to requeue."""
+    write(paths, *DRAINED)
+    job.forget()
+    ended, _ = finish(paths, job)
+    assert 75 == ended.code
+    assert [] == job.calls
+
+
+def command(paths: RunPaths, job: FakeJob, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run ``hpc-elastic finish`` as the script does."""
+    argv = [sys.executable, "-m", "hpc_elastic", "finish", f"--run-dir={paths.root}", *flags]
+    env = {**job.environ, "SLURM_JOB_ID": "7", Env.SUBMISSION: "0", **environ}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_prints_the_node_count_alone_to_stdout(paths: RunPaths, job: FakeJob) -> None:
+    """The script takes stdout as the node count."""
+    write(paths, STARTED, ROUND)
+    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (80, "2\n") == (done.returncode, done.stdout)
+    assert "start the agents again" in done.stderr
+
+
+def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJob) -> None:
+    """Whoever opens the log at its end sees why."""
+    failure = {"rank": 3, "node": "n2", "pid": 12, "exitcode": 1, "message": "ValueError: bad"}
+    write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
+    done = command(paths, job, "--srun-exit-code=1")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("Root cause")
+    assert "ValueError: bad" in done.stderr
+    assert f"submit --resume {paths.root}" in done.stderr.splitlines()[-1]
+
+
+def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:
+    """The id of an array's last task is that of the whole array."""
+    write(paths, *DRAINED)
+    done = command(paths, job, "--srun-exit-code=75", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
+    assert 75 == done.returncode
+    assert ["scontrol requeue 7_2"] == job.calls
+
+
+def test_a_local_run_is_requeued_by_its_exit_code(paths: RunPaths, job: FakeJob) -> None:
+    """The local runner starts the script again; there is no Slurm to ask."""
+    write(paths, *DRAINED)
+    done = command(paths, job, "--srun-exit-code=75", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (75, "") == (done.returncode, done.stdout)
+    assert [] == job.calls
+    assert 1 == read_state(paths).requeues
+
+
+def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
+    """It runs on a compute node while the job's grace runs out."""
+    code = (
+        "import sys, hpc_elastic.cli.main, hpc_elastic.cli.finish_command;"
+        "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil', 'filelock') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()

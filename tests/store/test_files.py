@@ -1,0 +1,100 @@
+"""Publishing, replacing and reading small files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from hpc_elastic.store import files
+
+LARGE = b"x" * (32 << 20)  # takes long enough to write that a thread can act meanwhile
+
+
+class ReplyLost(threading.Thread):
+    """Links a writer's private file to its public name before the writer can.
+
+    That is what the writer of a network file system sees when the server made the link, the reply
+    got lost and the client asked again: "exists", and it is its own.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__()
+        self._directory = directory
+        self._name = name
+        self._given_up = threading.Event()
+        self.linked = False
+
+    def run(self) -> None:
+        """Wait for the private file and link it."""
+        while not self.linked and not self._given_up.is_set():
+            for name in os.listdir(self._directory):
+                if name.startswith(files.TEMPORARY):
+                    os.link(self._directory / name, self._directory / self._name)
+                    self.linked = True
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._given_up.set()
+        self.join()
+
+
+def test_a_lost_reply_is_a_win(tmp_path: Path) -> None:
+    """The writer whose own link is there has won, whatever the file system answered."""
+    saboteur = ReplyLost(tmp_path, "record")
+    saboteur.start()
+    try:
+        assert files.publish_new(str(tmp_path / "record"), LARGE)
+    finally:
+        saboteur.stop()
+    assert saboteur.linked
+    assert len(LARGE) == (tmp_path / "record").stat().st_size
+    assert ["record"] == os.listdir(tmp_path)
+
+
+def test_a_taken_name_is_kept(tmp_path: Path) -> None:
+    """The loser of a race changes nothing and leaves nothing behind."""
+    assert files.publish_new(str(tmp_path / "record"), b"first")
+    assert not files.publish_new(str(tmp_path / "record"), b"second")
+    assert b"first" == files.read(str(tmp_path / "record"))
+    assert ["record"] == os.listdir(tmp_path)
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    """A symbolic link under the public name is a taken name, and what it points to stays as it is."""
+    (tmp_path / "elsewhere").write_bytes(b"theirs")
+    (tmp_path / "record").symlink_to(tmp_path / "elsewhere")
+    assert not files.publish_new(str(tmp_path / "record"), b"ours")
+    assert b"theirs" == (tmp_path / "elsewhere").read_bytes()
+
+
+def test_replace_changes_the_value_at_once(tmp_path: Path) -> None:
+    """A reader that has the file open keeps the old value; who opens it anew gets the new one."""
+    path = str(tmp_path / "value")
+    files.replace(path, b"old")
+    with open(path, "rb") as reader:
+        files.replace(path, b"new", durable=False)
+        assert b"old" == reader.read()
+    assert b"new" == files.read(path)
+    assert ["value"] == os.listdir(tmp_path)
+
+
+def test_a_large_value_is_read_whole(tmp_path: Path) -> None:
+    """A value larger than one read comes back whole."""
+    value = os.urandom(300_000)
+    files.replace(str(tmp_path / "value"), value, durable=False)
+    assert value == files.read(str(tmp_path / "value"))
+
+
+def test_a_vanished_name_is_made_again(tmp_path: Path) -> None:
+    """Changing a fact whose old name somebody took away still tells the new one."""
+    files.rename_name(str(tmp_path), "old", "new")
+    assert ["new"] == files.list_names(str(tmp_path))
+    files.remove_name(str(tmp_path), "new")
+    files.remove_name(str(tmp_path), "new")
+    assert [] == files.list_names(str(tmp_path))
+
+
+def test_an_absent_directory_has_no_names(tmp_path: Path) -> None:
+    """Listing a directory that nobody has made gives nothing."""
+    assert [] == files.list_names(str(tmp_path / "absent"))

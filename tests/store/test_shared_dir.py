@@ -1,0 +1,166 @@
+"""The store in a shared directory keeps the contract, also against races, crashes and full disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import StoreError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
+from tests.store.contract import StoreContract
+
+RACERS = 6
+NUMBERS = 40
+REPOSITORY = Path(__file__).parents[2]
+
+
+class TestSharedDirStore(StoreContract):
+    """`SharedDirStore` is a `Store`."""
+
+    @pytest.fixture
+    def store(self, shared_dir_store: SharedDirStore) -> SharedDirStore:
+        """Return a store in a fresh run directory."""
+        return shared_dir_store
+
+
+RACER = """
+import os, sys
+from hpc_elastic.store.shared_dir import SharedDirStore
+store, me = SharedDirStore(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+won = [n for n in range(1, int(sys.argv[3]) + 1) if store.append("journal", n, me.encode())]
+print(*won)
+"""
+
+
+def test_racing_writers_have_one_winner(run_paths: RunPaths) -> None:
+    """Of processes that all want each number, exactly one gets it, and the record is that one's."""
+    racers = [_start_racer(run_paths.root, str(name)) for name in range(RACERS)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert "ready\n" == racer.stdout.readline()
+    won: dict[str, list[int]] = {}
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for name, racer in enumerate(racers):
+        out, _ = racer.communicate()
+        assert 0 == racer.returncode
+        won[str(name)] = [int(number) for number in out.split()]
+    assert list(range(1, NUMBERS + 1)) == sorted(number for numbers in won.values() for number in numbers)
+    winners = {number: name.encode() for name, numbers in won.items() for number in numbers}
+    assert sorted(winners.items()) == SharedDirStore(run_paths.root).read_after("journal", 0)
+    assert not _private_files(run_paths.root)
+
+
+def _start_racer(root: str, name: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", RACER, root, name, str(NUMBERS)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(argv, env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _private_files(root: str) -> list[str]:
+    return [name for _, _, names in os.walk(root) for name in names if name.startswith(".")]
+
+
+def test_leftovers_are_invisible(shared_dir_store: SharedDirStore) -> None:
+    """Private files of dead writers and names made by the file system are no records and no names."""
+    store = shared_dir_store
+    store.append("journal", 1, b"one")
+    segment = os.path.join(store.root, "journal", segment_name(1))
+    for directory in (segment, os.path.join(store.root, "members")):
+        for name in (".tmp.node1.17.1", ".nfs000000000012", ".tmp.00000002"):
+            Path(directory, name).write_bytes(b"torn")
+    assert [(1, b"one")] == store.read_after("journal", 0)
+    assert [] == store.list("members")
+    assert store.append("journal", 2, b"two")
+
+
+def test_a_writer_killed_after_the_link_has_won(shared_dir_store: SharedDirStore) -> None:
+    """A record whose writer died before it tidied up is a record like any other."""
+    store = shared_dir_store
+    store.append("journal", 1, b"one")
+    segment = os.path.join(store.root, "journal", segment_name(1))
+    os.link(os.path.join(segment, record_name(1)), os.path.join(segment, ".tmp.node1.17.1"))
+    assert not store.append("journal", 1, b"again")
+    assert [(1, b"one")] == store.read_after("journal", 0)
+
+
+def test_a_gap_ends_what_is_read(shared_dir_store: SharedDirStore) -> None:
+    """A record that is visible before its predecessor (a stale listing) waits for it."""
+    store = shared_dir_store
+    store.append("journal", 1, b"one")
+    store.append("journal", 3, b"three")
+    assert [(1, b"one")] == store.read_after("journal", 0)
+    store.append("journal", 2, b"two")
+    assert [(2, b"two"), (3, b"three")] == store.read_after("journal", 1)
+
+
+def test_a_segment_without_records_is_no_end(shared_dir_store: SharedDirStore) -> None:
+    """A writer that died after it made a segment holds nobody up."""
+    store = shared_dir_store
+    for number in range(1, 256):
+        store.append("journal", number, b"")
+    os.mkdir(os.path.join(store.root, "journal", segment_name(256)))
+    assert [] == store.read_after("journal", 255)
+    assert store.append("journal", 256, b"next")
+    assert [(256, b"next")] == store.read_after("journal", 255)
+
+
+def test_values_are_private(shared_dir_store: SharedDirStore) -> None:
+    """What is written can be read by its owner alone."""
+    store = shared_dir_store
+    store.append("journal", 1, b"one")
+    store.put("nodes", "a", b"1")
+    store.mark("members", "m")
+    for place in (f"journal/{segment_name(1)}/{record_name(1)}", "nodes/a", "members/m"):
+        assert 0 == os.stat(os.path.join(store.root, place)).st_mode & 0o077
+
+
+@contextmanager
+def _largest_file(size: int) -> Iterator[None]:
+    """Make writes beyond a size fail, as they do on a full file system."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_a_full_disk_costs_no_record(shared_dir_store: SharedDirStore) -> None:
+    """A record that could not be written whole does not exist, and its number is still free."""
+    store = shared_dir_store
+    store.append("journal", 1, b"one")
+    with _largest_file(64), pytest.raises(StoreError, match="journal/000000/00000002"):
+        store.append("journal", 2, b"x" * 1000)
+    assert [(1, b"one")] == store.read_after("journal", 0)
+    assert not _private_files(store.root)
+    assert store.append("journal", 2, b"two")
+
+
+def test_a_full_disk_keeps_the_old_value(shared_dir_store: SharedDirStore) -> None:
+    """A file that could not be written keeps the value it had."""
+    store = shared_dir_store
+    store.put("nodes", "a", b"old")
+    with _largest_file(64), pytest.raises(StoreError, match="nodes/a"):
+        store.put("nodes", "a", b"x" * 1000)
+    assert b"old" == store.get("nodes", "a")
+    assert not _private_files(store.root)
+
+
+def test_errors_name_the_path(tmp_path: Path) -> None:
+    """What went wrong is told with the path it went wrong at."""
+    store = SharedDirStore(str(tmp_path / "gone"))
+    with pytest.raises(StoreError, match="gone/nodes/a: No such file or directory"):
+        store.put("nodes", "a", b"1")

@@ -1,0 +1,76 @@
+"""A watch wakes its owner when this machine changes something."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.store.watch import Watch
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """Return a watch; it is closed afterwards."""
+    made = Watch()
+    yield made
+    made.close()
+
+
+def _is_awake(watch: Watch) -> bool:
+    return bool(select.select([watch.fileno()], [], [], 0)[0])
+
+
+def test_a_new_name_wakes(watch: Watch, tmp_path: Path) -> None:
+    """A file made, or renamed into, a watched directory wakes once."""
+    watch.add_directory(str(tmp_path))
+    assert not _is_awake(watch)
+    (tmp_path / "a").touch()
+    assert _is_awake(watch)
+    watch.drain()
+    assert not _is_awake(watch)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert _is_awake(watch)
+
+
+def test_a_growing_file_wakes(watch: Watch, tmp_path: Path) -> None:
+    """What is written to a watched file wakes."""
+    log = tmp_path / "log"
+    log.touch()
+    watch.add_file(str(log))
+    with open(log, "a", encoding="ascii") as writer:
+        writer.write("line\n")
+    assert _is_awake(watch)
+
+
+def test_what_is_not_watched_any_more_is_silent(watch: Watch, tmp_path: Path) -> None:
+    """A directory taken off the watch wakes nobody; taking it off twice does no harm."""
+    watch.add_directory(str(tmp_path))
+    watch.remove(str(tmp_path))
+    watch.drain()
+    watch.remove(str(tmp_path))
+    watch.drain()
+    (tmp_path / "a").touch()
+    assert not _is_awake(watch)
+
+
+def test_an_absent_path_is_silent(watch: Watch, tmp_path: Path) -> None:
+    """Watching what is not there is no error; it can be watched later."""
+    late = tmp_path / "late"
+    watch.add_directory(str(late))
+    late.mkdir()
+    watch.add_directory(str(late))
+    (late / "a").touch()
+    assert _is_awake(watch)
+
+
+def test_a_closed_watch_does_nothing(tmp_path: Path) -> None:
+    """After closing, nothing is watched and nothing fails."""
+    watch = Watch()
+    watch.close()
+    watch.close()
+    assert -1 == watch.fileno()
+    watch.add_directory(str(tmp_path))
+    watch.drain()
