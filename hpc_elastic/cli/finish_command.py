@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hpc-elastic finish",
-        description="Called by the job script after srun: reads the run's records and Slurm's view of the job, "
+        description="Called by the job script after srun: reads the run's records and asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
     parser.add_argument("--run-dir", required=True, help="run directory")

@@ -37,7 +37,7 @@ class SubprocessContext(PContext):
     end with `close`, or `begin_stop` and `poll_stopped`, after success too.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
+    def __init__(  # noqa: PLR0913 - torch's signature
         self,
         name: str,
         entrypoint: str,
@@ -211,7 +211,7 @@ class SubprocessContext(PContext):
 
     def pump_logs(self) -> bool:
         """Copy new lines of teed streams to the console; return True when more is there now."""
-        return any([tail.pump() for tail in self._tails])
+        return any([tail.pump() for tail in self._tails])  # noqa: C419 - every tail gets its turn
 
     def log_files(self) -> list[str]:
         """Return the files that `pump_logs` reads."""
@@ -230,7 +230,8 @@ class SubprocessContext(PContext):
             process.confirm_started(max(0.0, deadline - self._clock.monotonic()))
 
     def _spec(self, rank: int) -> ProcessSpec:
-        base = os.environ if self._settings.base_env is None else self._settings.base_env
+        own = self._settings.base_env
+        base = os.environ if own is None else own  # noqa: TID251 - workers inherit, as under torchrun
         outer = base.get(MARKER_ENV)
         env = {
             **base,

@@ -18,12 +18,14 @@ from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.multiprocessing.linux import open_pidfd, set_process_name
+from hpc_elastic.multiprocessing.process import LAST_STDIO
 from hpc_elastic.multiprocessing.procfs import all_processes, is_marked
 from hpc_elastic.multiprocessing.reap import send_kill
 
 _QUIT: Final = "quit"
 _STOP_WAIT_S: Final = 1.0
 _SWEEP_PAUSE_S: Final = 0.01
+_EMPTY_LOOKS: Final = 2  # one look may miss a process that is just being forked or executed
 _SWEEPS: Final = 1000  # ten seconds and more: a process in state D ends only when its I/O does
 _IGNORED: Final = (
     signal.SIGTERM,
@@ -124,7 +126,7 @@ def _keep_only(pipe: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != pipe:
+        if int(name) > LAST_STDIO and int(name) != pipe:
             try:
                 os.close(int(name))
             except OSError:  # the listing's own descriptor
@@ -218,6 +220,6 @@ def sweep(sessions: Collection[int], markers: Collection[str], clock: Clock) -> 
         for pid in found:
             send_kill(pid)
         empty = 0 if found else empty + 1
-        if empty == 2:
+        if empty == _EMPTY_LOOKS:
             return
         clock.sleep(_SWEEP_PAUSE_S)

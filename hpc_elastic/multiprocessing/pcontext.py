@@ -81,7 +81,7 @@ class PContext(ABC):
         RuntimeError: args and envs do not have the same local ranks.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
+    def __init__(  # noqa: PLR0913 - torch's signature
         self,
         name: str,
         entrypoint: str,

@@ -15,6 +15,9 @@ from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd
 UNKNOWN_EXIT_CODE: Final = 255
 """Reported when somebody else has taken the exit status (SIGCHLD ignored, a foreign wait)."""
 
+LAST_STDIO: Final = 2
+"""The highest of the standard descriptors."""
+
 _START_FAILED: Final = 127
 _RESET: Final = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
@@ -219,7 +222,7 @@ def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> 
         os.setsid()
         if not die_with_parent(parent):
             os._exit(_START_FAILED)
-        high = [os.dup(fd) if fd <= 2 else fd for fd in stdio]
+        high = [os.dup(fd) if fd <= LAST_STDIO else fd for fd in stdio]
         for target, fd in enumerate(high):
             os.dup2(fd, target)
         _close_other_fds(starting)
@@ -228,7 +231,7 @@ def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> 
             os.chdir(spec.cwd)
             step = "exec"
         reset_signals(spec.ignore_signals)
-        os.execvpe(spec.argv[0], spec.argv, spec.env)
+        os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - no shell on purpose
     except OSError as error:
         os.write(starting, f"{step} {error.errno or 0}".encode())
         os.write(2, f"hpc_elastic: {start_error(spec, error.errno or 0, step)}\n".encode())
@@ -242,7 +245,7 @@ def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> 
 def _close_other_fds(keep: int) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd != keep:
+        if fd > LAST_STDIO and fd != keep:
             try:
                 os.close(fd)
             except OSError:  # the listing's own descriptor

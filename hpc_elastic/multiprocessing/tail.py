@@ -86,11 +86,11 @@ class Tail:
 
     def _split(self, chunk: bytes) -> None:
         *lines, rest = (self._rest + chunk).split(b"\n")
-        while len(rest) > MAX_LINE:
-            lines.append(rest[:MAX_LINE])
-            rest = rest[MAX_LINE:]
-        self._rest = rest
-        self._ready = [self._prefix + line + b"\n" for line in reversed(lines)]
+        whole_pieces = (len(rest) // MAX_LINE) * MAX_LINE
+        lines += _pieces(rest[:whole_pieces])
+        self._rest = rest[whole_pieces:]
+        pieces = [piece for line in lines for piece in (_pieces(line) or [b""])]
+        self._ready = [self._prefix + piece + b"\n" for piece in reversed(pieces)]
 
     def _write_ready(self) -> bool:
         """Write lines while the console takes them; return whether all are written."""
@@ -119,3 +119,7 @@ class Tail:
         poller = select.poll()
         poller.register(self._console, select.POLLOUT)
         return bool(poller.poll(0))
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [line[start : start + MAX_LINE] for start in range(0, len(line), MAX_LINE)]

@@ -177,16 +177,33 @@ def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]
 
 def _placed(error: InputError, file: JobFile, given: Mapping[str, object]) -> InputError:
     """Say where the user wrote what is wrong."""
-    top, _, below = error.where.partition(".")
-    table = given.get(top)
-    if top in given and (not below or (isinstance(table, Mapping) and below in table)):
-        return InputError(error.message, where=_flag(top, below), fix=error.fix)
-    if file.path and (line := file.line(error.where)):
-        return InputError(f"{error.message}\n    {line}", where=file.place(error.where), fix=error.fix)
-    return InputError(error.message, where=file.path or _flag(top, below), fix=error.fix)
+    key = _as_written(error.where, given)
+    if key:
+        return InputError(error.message, where=_flag(key), fix=error.fix)
+    key = _as_written(error.where, file.values)
+    if key and (line := file.line(key)):
+        return InputError(f"{error.message}\n    {line}", where=file.place(key), fix=error.fix)
+    return InputError(error.message, where=file.path or _flag(error.where), fix=error.fix)
 
 
-def _flag(top: str, below: str) -> str:
+def _as_written(key: str, values: Mapping[str, object]) -> str:
+    """Return a key as it was written in these values, nothing if they do not set it.
+
+    A field may have been set by the sbatch option of the same meaning, and an option has several names.
+    """
+    top, _, below = key.partition(".")
+    if top in values and (not below or top not in _TABLES):
+        return key
+    table = values.get(top if below else "sbatch")
+    for name in table if isinstance(table, Mapping) else ():
+        option = options.option_name(name)
+        if name == below or (top == "sbatch" and option == below) or (not below and options.FIELDS.get(option) == top):
+            return f"{top if below else 'sbatch'}.{name}"
+    return ""
+
+
+def _flag(key: str) -> str:
+    top, _, below = key.partition(".")
     if top == "sbatch":
         return f"-o {below}"
     if top == "env":

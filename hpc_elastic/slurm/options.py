@@ -20,13 +20,13 @@ MAY_HAVE_VALUE = frozenset(_MAY_HAVE_VALUE_TEXT.split())
 _WITH_VALUE_TEXT = (
     "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint "
     "container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline "
-    "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid gpu- "
-    "bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name "
+    "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid "
+    "gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name "
     "licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network "
     "nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
     "oom-kill-step open-mode output partition power prefer priority profile qos reservation segment "
-    "signal sockets-per-node switches thread-spec threads-per-core time time-min tmp tres-bind tres- "
-    "per-task uid wckey wrap"
+    "signal sockets-per-node switches thread-spec threads-per-core time time-min tmp tres-bind "
+    "tres-per-task uid wckey wrap"
 )
 WITH_VALUE = frozenset(_WITH_VALUE_TEXT.split())
 _OTHER_FLAGS_TEXT = "no-kill no-requeue parsable requeue test-only wait help usage version"

@@ -58,7 +58,9 @@ def show_job(text: str) -> dict[str, str]:
 
     A value may hold blanks (a command, a comment): it runs on to the next ``Name=``.
     """
-    line = next((line for line in text.splitlines() if line.startswith("JobId=")), "")
+    line = next((line for line in text.splitlines() if line.startswith("JobId=")), None)
+    if line is None:
+        return {}
     marks = list(re.finditer(r"(?:^| )([A-Z][A-Za-z:/_]*)=", line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     fields: dict[str, str] = {}

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from . import cgroups, config, daemons, files, namespaces, network, state
@@ -60,14 +61,12 @@ def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
     files.create_directories(layout, accounting=settings.accounting)
     gpu_files, own_devices = files.make_gpus(layout, settings.gpus)
     files.write_config(config.ConfigInputs(settings, plan, layout, gpu_files, own_devices, new.first_job_id))
-    installing = daemons.install_database(layout) if settings.accounting else None
     network.build_switch(plan)
-    controller, *nodes = _boot_all(layout, new, plan)
+    with daemons.database_ready(layout, wanted=settings.accounting):  # takes seconds, hence meanwhile
+        controller, *nodes = _boot_all(layout, new, plan)
     parts = Daemons(plan, layout, controller)
     parts.start_munged()
     if settings.accounting:
-        if installing is not None and installing.wait() != 0:
-            raise DevClusterError(f"mariadb-install-db failed; see {layout.logs}/mariadb-install-db.log.")
         parts.start_database()
     parts.start_slurmctld()
     for node in nodes:
@@ -82,14 +81,22 @@ def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
 
 
 def _boot_all(layout: Layout, new: State, plan: AddressPlan) -> list[Host]:
-    """Boot the controller and the nodes, and remember them at once so that nothing can get lost."""
+    """Boot the controller and the nodes."""
     own_cgroups = new.settings.tracker is Tracker.CGROUP
-    controller = namespaces.boot(plan, layout, [CONTROLLER], own_cgroups=False)
+    controller = boot_hosts(layout, new, plan, [CONTROLLER], own_cgroups=False)
     new = new.with_hosts(controller)
-    state.write(layout, new)
-    nodes = namespaces.boot(plan, layout, new.settings.node_names, own_cgroups=own_cgroups)
-    state.write(layout, new.with_hosts(nodes))
-    return controller + nodes
+    return controller + boot_hosts(layout, new, plan, new.settings.node_names, own_cgroups=own_cgroups)
+
+
+def boot_hosts(
+    layout: Layout, current: State, plan: AddressPlan, names: Sequence[str], *, own_cgroups: bool
+) -> list[Host]:
+    """Boot hosts and record them in the cluster's state."""
+
+    def remember(hosts: list[Host]) -> None:
+        state.write(layout, current.with_hosts(hosts))
+
+    return namespaces.boot(plan, layout, names, own_cgroups=own_cgroups, remember=remember)
 
 
 def stop(layout: Layout) -> bool:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,12 +43,11 @@ class Daemons:
             f"--key-file={self.layout.munge_key}",
             f"--socket={socket_file}",
             f"--pid-file={run}/munged.pid",
-            f"--log-file={run}/munged.log",
             f"--seed-file={run}/munged.seed",
         )
         # --force: a temporary directory that belongs to a user is good enough for this cluster.
         self._start(("munged", "--foreground", "--force", *files), user="munge")
-        wait_until(socket_file.is_socket, 10, f"munged did not start; see {run}/munged.log.")
+        wait_until(socket_file.is_socket, 10, f"munged did not start; see {self.layout.logs}/munged.out.")
 
     def start_database(self) -> None:
         """Start MariaDB and slurmdbd; slurmctld needs them up on its very first start."""
@@ -138,10 +137,28 @@ class Daemons:
         wait_until(lambda: _accepts(address), timeout_s, f"{program} did not start; see {log}.")
 
 
-def install_database(layout: Layout) -> subprocess.Popen[bytes] | None:
-    """Begin to create an empty database (it takes seconds); None if there is one."""
-    if (layout.database / "mysql").is_dir():
-        return None
+@contextlib.contextmanager
+def database_ready(layout: Layout, *, wanted: bool) -> Iterator[None]:
+    """Create the empty database, where it is wanted and missing, beside what the caller does.
+
+    Raises:
+        DevClusterError: at the end, when it could not be created.
+    """
+    if not wanted or (layout.database / "mysql").is_dir():
+        yield
+        return
+    process = _create_database(layout)
+    try:
+        yield
+    finally:
+        failed = process.wait() != 0
+        if failed:
+            shutil.rmtree(layout.database)
+    if failed:
+        raise DevClusterError(f"MariaDB's files could not be made; see {layout.logs}/mariadb-install-db.log.")
+
+
+def _create_database(layout: Layout) -> subprocess.Popen[bytes]:
     shutil.rmtree(layout.database, ignore_errors=True)
     layout.database.mkdir()
     shutil.chown(layout.database, "mysql", "mysql")

@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from . import network, state
 from .addresses import CONTROLLER, AddressPlan
-from .cluster import running
+from .cluster import boot_hosts, running
 from .daemons import Daemons
 from .errors import DevClusterError
 from .layout import Layout
-from .namespaces import SYSTEM_PATH, Host, boot, command_in, enter_cgroups
+from .namespaces import SYSTEM_PATH, Host, command_in, enter_cgroups
 from .processes import children, kill_and_wait, wait_until
 from .settings import Tracker
 from .state import State
@@ -46,8 +46,7 @@ def power_on(layout: Layout, name: str) -> None:
         if current.host(name) is not None:
             raise DevClusterError(f"{name} is running; `crash` it first.")
         own_cgroups = current.settings.tracker is Tracker.CGROUP
-        hosts = boot(plan, layout, [name], own_cgroups=own_cgroups)
-        state.write(layout, current.with_hosts(hosts))
+        hosts = boot_hosts(layout, current, plan, [name], own_cgroups=own_cgroups)
         _daemons(layout, current, plan).start_slurmd(hosts[0])
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +41,23 @@ class Host:
     own_cgroups: bool
 
 
-def boot(plan: AddressPlan, layout: Layout, names: Sequence[str], *, own_cgroups: bool) -> list[Host]:
+def boot(
+    plan: AddressPlan,
+    layout: Layout,
+    names: Sequence[str],
+    *,
+    own_cgroups: bool,
+    remember: Callable[[list[Host]], None],
+) -> list[Host]:
     """Boot hosts side by side and connect them to the switch.
+
+    Args:
+        plan: names and addresses.
+        layout: file names.
+        names: the hosts.
+        own_cgroups: give each host cgroups of its own.
+        remember: writes the hosts down. A host goes on only after that, and ends by itself
+            if this command dies earlier, so that none can get lost.
 
     Raises:
         DevClusterError: a host did not come up; none of `names` is left running then.
@@ -52,6 +67,7 @@ def boot(plan: AddressPlan, layout: Layout, names: Sequence[str], *, own_cgroups
     try:
         for name, process in starting.items():
             hosts[name] = Host(name, _first_words(process, name), own_cgroups)
+        remember(list(hosts.values()))
         network.plug_in(plan, {name: host.init for name, host in hosts.items()})
         for name, process in starting.items():
             if own_cgroups:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.ranks import Ranks
+from tests.examples.ranks import REPOSITORY, Ranks
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -81,3 +84,17 @@ def test_preemption(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
     assert stopped_at[0] == ranks.saved_step()
     assert [0, 0] == ranks.start(*OPTIONS).wait()
     assert expected == ranks.result()
+
+
+def test_crash_under_an_agent(tmp_path: Path, expected: bytes) -> None:
+    """Under a real agent a crash of one rank costs one restart: accuracy and weights are the same."""
+    out = tmp_path / "result.json"
+    argv = [
+        *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", str(tmp_path / "run")),
+        *("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1"),
+        *(str(REPOSITORY / SCRIPT), "--out", str(out), *OPTIONS, "--crash-at", "50", "--crash-rank", "1"),
+    ]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run(argv, env=environ, check=True, timeout=LIMIT_S)
+    assert out.with_suffix(".crashed").exists()
+    assert expected == out.read_bytes()

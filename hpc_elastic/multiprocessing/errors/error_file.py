@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 _MAX_READ: Final = 1 << 20
+_FAR_FUTURE_S: Final = 1e11  # what is later is no time in seconds
 
 
 class ErrorReply(NamedTuple):
@@ -69,7 +70,7 @@ def _seconds(value: object) -> float | None:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return number if 0 < number < 1e11 else None
+    return number if 0 < number < _FAR_FUTURE_S else None
 
 
 def read_reply(path: str) -> ErrorReply | None:

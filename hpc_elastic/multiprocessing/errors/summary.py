@@ -16,6 +16,7 @@ _TAIL_LINES: Final = 20
 _MAX_TAIL: Final = 4_000
 _MAX_OTHERS: Final = 8
 _WIDTH: Final = 60
+_SHELL_SIGNAL: Final = 128  # a shell's exit code for signal n is 128 + n
 _NO_DETAILS: Final = (
     "  (no details: decorate main() with hpc_elastic.multiprocessing.errors.record, or redirect stderr)"
 )
@@ -74,7 +75,7 @@ class FailureRecord(NamedTuple):
     @property
     def exit_status(self) -> int:
         """The exit code as a shell gives it: n, or 128 + n for signal n."""
-        return self.exitcode if self.exitcode >= 0 else 128 - self.exitcode
+        return self.exitcode if self.exitcode >= 0 else _SHELL_SIGNAL - self.exitcode
 
 
 def failure_record(failure: ProcessFailure, *, rank: int, node: str, log: str = "") -> FailureRecord:
@@ -179,10 +180,12 @@ def _exit_words(record: FailureRecord) -> str:
 def _meaning(record: FailureRecord) -> str:
     if record.exitcode < 0:
         return _SIGNAL_MEANINGS.get(signal_name(record.exitcode), "")
-    name = signal_name(128 - record.exitcode) if 128 < record.exitcode < 192 else ""
+    number = record.exitcode - _SHELL_SIGNAL
+    name = signal_name(-number) if number > 0 else ""
     if name in _SIGNAL_MEANINGS:
-        number = record.exitcode - 128
-        return f"128 + {number}: a process inside it was ended by {name}; {_SIGNAL_MEANINGS[name]}"
+        return (
+            f"{_SHELL_SIGNAL} + {number}: a process inside it was ended by {name}; {_SIGNAL_MEANINGS[name]}"
+        )
     return _CODE_MEANINGS.get(record.exitcode, "")
 
 

@@ -1,0 +1,92 @@
+"""The RUN that people name: a run directory, a run id or a job id."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from hpc_elastic.errors import HpcElasticError, RunDirError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.request import RUNS_FOLDER
+from hpc_elastic.slurm.submissions import read_submissions
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help=f"Run directory, or a run id or job id found below ./{RUNS_FOLDER}."),
+]
+
+
+def find_run(word: str) -> RunPaths:
+    """Return the run that is meant.
+
+    Raises:
+        RunDirError: there is none, it is no run directory, or it belongs to somebody else.
+    """
+    path = os.path.expanduser(word)
+    if os.path.lexists(path):
+        return _checked(path)
+    if "/" in word:
+        raise RunDirError(
+            f"there is no directory {word}", where="RUN", fix="give the directory that submit printed"
+        )
+    for name in _runs():
+        place = os.path.join(RUNS_FOLDER, name)
+        if name == word or word in _job_ids(RunPaths(place)):
+            return _checked(place)
+    near = difflib.get_close_matches(word, list(_runs()), n=1) or sorted(_runs(), reverse=True)[:1]
+    fix = (
+        f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else "give the directory that submit printed"
+    )
+    raise RunDirError(
+        f"{word!r} is neither a directory nor a run id or job id below {os.path.abspath(RUNS_FOLDER)}",
+        where="RUN",
+        fix=fix,
+    )
+
+
+def _runs() -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(RUNS_FOLDER))
+    except OSError:
+        return
+    yield from (name for name in names if os.path.exists(RunPaths(os.path.join(RUNS_FOLDER, name)).identity))
+
+
+def _job_ids(paths: RunPaths) -> list[str]:
+    try:
+        return [done.job_id for done in read_submissions(paths) if done.job_id]
+    except (HpcElasticError, OSError):
+        return []
+
+
+def _checked(path: str) -> RunPaths:
+    paths = RunPaths(path)
+    if not os.path.isdir(path):
+        raise RunDirError(
+            f"{path} is not a directory", where="RUN", fix="give the directory that submit printed"
+        )
+    if os.stat(path).st_uid != os.geteuid():
+        raise RunDirError(
+            f"the run in {path} belongs to user {_owner(path)}", where="RUN", fix="ask its owner"
+        )
+    if not os.path.exists(paths.identity) and not os.path.isdir(paths.journal):
+        raise RunDirError(
+            f"{path} is not a run directory: it has no run.json",
+            where="RUN",
+            fix="give the directory that submit printed",
+        )
+    return paths
+
+
+def _owner(path: str) -> str:
+    import pwd
+
+    uid = os.stat(path).st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

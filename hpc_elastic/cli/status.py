@@ -1,0 +1,122 @@
+"""``hpc-elastic status`` and ``timeline``: where a run stands and what happened in it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.report import read_run
+from hpc_elastic.report.read_run import Asked, RunFiles
+from hpc_elastic.report.run_status import Phase, RunStatus, status_of
+from hpc_elastic.report.timeline import span_text
+from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.lifecycle import MAX_REQUEUES
+
+_GOOD = (Phase.RUNNING, Phase.DONE)
+_BAD = (Phase.FAILED, Phase.GONE)
+_MAX_RESTARTS = 3  # of a job spec
+
+ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
+
+
+def status(run: RunArgument, timeline: ShowTimeline = False) -> int:
+    """Show where a run stands, what it has used up, and what to do next."""
+    found = read_run.read_files(find_run(run))
+    asked = read_run.ask_job(found, Slurm())
+    where = status_of(read_run.view_of(found, asked))
+    colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
+    typer.secho(f"{_name(found)}: {where.text}", fg=colour, bold=True)
+    for label, text in _facts(found, asked):
+        typer.echo(f"  {label:<12}{text}")
+    if timeline:
+        _print_timeline(found)
+    typer.echo(f"next: {_next(found, where)}")
+    return 0
+
+
+def timeline(run: RunArgument) -> int:
+    """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
+    _print_timeline(read_run.read_files(find_run(run)))
+    return 0
+
+
+def _name(run: RunFiles) -> str:
+    return str(run.spec.get("name") or run.paths.name)
+
+
+def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    now_s = SystemClock().wall()
+    state = run.state
+    facts = [("run", run.paths.root)]
+    if run.job_id:
+        facts.append(("job", _job_text(run, asked)))
+    if asked.trouble:
+        facts.append(("", asked.trouble))
+    saved = read_run.newest_checkpoint(run.paths, now_s)
+    if saved is not None:
+        age = "" if saved.age_s is None else f", saved {span_text(saved.age_s)} ago"
+        facts.append(("checkpoint", f"step {saved.step}{age}" + (f" ({saved.path})" if saved.path else "")))
+    elif state.rounds:
+        facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    most = run.spec.get("max_restarts", _MAX_RESTARTS)
+    requeues = run.spec.get("max_requeues") or MAX_REQUEUES
+    facts.append(("used", f"{state.crashes} of {most} restarts, {state.requeues} of {requeues} requeues"))
+    if run.records:
+        last = moments_of(run.records)[-1]
+        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
+    return facts
+
+
+def _job_text(run: RunFiles, asked: Asked) -> str:
+    view = asked.view
+    if run.is_local:
+        alive = view is not None and view.state is not None
+        return f"{run.job_id} on one machine" + ("" if alive else "; it does not run here any more")
+    if view is None or view.state is None:
+        return f"{run.job_id}" + ("" if asked.trouble else " (Slurm does not know it any more)")
+    more = [
+        f"{name} {asked.fields[key]}" for key, name in _JOB_FIELDS if asked.fields.get(key, "") not in _EMPTY
+    ]
+    return f"{run.job_id}: {view.word}" + "".join(f", {text}" for text in more)
+
+
+_JOB_FIELDS = (
+    ("StartTime", "starts"),
+    ("EndTime", "ends by"),
+    ("NodeList", "nodes"),
+    ("Partition", "partition"),
+)
+_EMPTY = ("", "None", "(null)", "Unknown", "N/A")
+
+
+def _print_timeline(run: RunFiles) -> None:
+    told = -1
+    for moment in moments_of(run.records):
+        for done in run.submissions:
+            if told < done.number <= moment.submission:
+                typer.echo(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+                told = done.number
+        typer.echo(f"{date_text(moment.at)}  {moment.text}")
+    for done in run.submissions:
+        if done.number > told:
+            typer.echo(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+
+
+def _job_name(job_id: str) -> str:
+    return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
+
+
+def _next(run: RunFiles, where: RunStatus) -> str:
+    root = shlex.quote(run.paths.root)
+    if where.phase is Phase.DONE:
+        return f"hpc-elastic logs {root}"
+    if where.phase is Phase.FAILED:
+        return f"hpc-elastic logs {root}, then hpc-elastic submit --resume {root}"
+    if where.phase.is_final or where.phase is Phase.GONE:
+        return f"hpc-elastic submit --resume {root}"
+    return f"hpc-elastic logs -f {root}"

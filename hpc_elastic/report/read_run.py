@@ -1,0 +1,120 @@
+"""Reading what a status rests on: records, submissions, settings, checkpoints, and Slurm's word."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Record
+from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.report.run_status import JobView, RunView
+from hpc_elastic.slurm import lifecycle
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.local_nodes import LOCAL_JOB
+from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.submissions import Submission, read_submissions
+from hpc_elastic.store import files
+from hpc_elastic.worker import checkpoints
+
+
+class RunFiles(NamedTuple):
+    """What the files of a run say."""
+
+    paths: RunPaths
+    records: list[Record]
+    state: RunState
+    submissions: list[Submission]
+    spec: dict[str, Any]  # the job spec as it was stored; empty for a run without one
+
+    @property
+    def submission(self) -> int:
+        """The number of the newest submission, -1 without one."""
+        return self.submissions[-1].number if self.submissions else -1
+
+    @property
+    def job_id(self) -> str:
+        """The id of the newest job; empty if none is known."""
+        return (self.submissions[-1].job_id if self.submissions else "") or self.state.job_id
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the newest start was on one machine without Slurm."""
+        return self.job_id.startswith(LOCAL_JOB)
+
+
+def read_files(paths: RunPaths) -> RunFiles:
+    """Read the files of a run.
+
+    Raises:
+        StoreError: the run directory cannot be read.
+        RendezvousStateError: a record is damaged.
+        RunDirError: a submission's record is damaged.
+    """
+    records = read_records(paths)
+    return RunFiles(paths, records, fold(RunState(), records), read_submissions(paths), _spec(paths))
+
+
+def _spec(paths: RunPaths) -> dict[str, Any]:
+    try:
+        stored = json.loads(files.read(paths.job) or b"{}").get("spec", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+class Asked(NamedTuple):
+    """What came of asking about the job."""
+
+    view: JobView | None
+    fields: dict[str, str]  # as scontrol gives them
+    trouble: str = ""  # why there is no answer
+
+
+def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
+    """Ask Slurm, or this machine for a local run, about the newest job. Never raises for Slurm."""
+    if not run.job_id:
+        return Asked(None, {})
+    if run.is_local:
+        alive = os.path.exists(f"/proc/{run.job_id.removeprefix(LOCAL_JOB)}")
+        state = JobState.RUNNING if alive else None
+        return Asked(JobView(run.job_id, state, restarts=max(run.state.epoch.restart, 0)), {})
+    try:
+        fields = slurm.show_job(run.job_id)
+    except SlurmNotFoundError as error:
+        return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
+    except SlurmCommandError as error:
+        return Asked(None, {}, " ".join(str(error).split()))
+    if fields is None:
+        return Asked(JobView(run.job_id, None), {})
+    job = lifecycle.job_facts(fields)
+    return Asked(JobView(run.job_id, job.state, job.word, job.reason, job.restarts), fields)
+
+
+def view_of(run: RunFiles, asked: Asked) -> RunView:
+    """Return what the status rests on."""
+    return RunView(run.state, run.submission, asked.view)
+
+
+class SavedCheckpoint(NamedTuple):
+    """The newest durable checkpoint."""
+
+    step: int
+    path: str | None
+    age_s: float | None  # by the file server's clock and this machine's, for display only
+
+
+def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
+    """Return the newest complete checkpoint, None if workers have marked none."""
+    try:
+        found = checkpoints.latest(paths)
+        if found is None:
+            return None
+        marks = [name for name in os.listdir(paths.checkpoints) if name.startswith(f"{found.step:012d}.")]
+        saved_at = max(os.stat(os.path.join(paths.checkpoints, name)).st_mtime for name in marks)
+    except (OSError, ValueError):
+        return None
+    return SavedCheckpoint(found.step, found.path, max(now_s - saved_at, 0.0))

@@ -1,0 +1,137 @@
+"""What a run is doing now, in words. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.report.timeline import CAUSES, count_text, ending_text, names_text
+from hpc_elastic.slurm.parse import JobState
+
+
+class Phase(Enum):
+    """Where a run stands; the value is the first word of its status."""
+
+    UNKNOWN = "unknown"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    PAUSING = "pausing"
+    DRAINING = "draining"
+    REQUEUED = "requeued"
+    GONE = "gone"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended and may only be submitted again."""
+        return self in (Phase.DONE, Phase.FAILED, Phase.STOPPED, Phase.CANCELLED)
+
+
+class JobView(NamedTuple):
+    """What is known of the job of the newest submission.
+
+    `state` None: Slurm (or this machine, for a local run) does not know the job any more.
+    """
+
+    job_id: str
+    state: JobState | None
+    word: str = ""  # Slurm's own word for the state
+    reason: str = ""
+    restarts: int = 0
+
+
+class RunView(NamedTuple):
+    """Everything a status rests on."""
+
+    state: RunState
+    submission: int  # of the newest submission; -1 if the run was never submitted
+    job: JobView | None  # None: nobody was asked or nobody answered
+
+
+class RunStatus(NamedTuple):
+    """Where a run stands and what is to be said about it."""
+
+    phase: Phase
+    text: str
+
+
+def status_of(view: RunView) -> RunStatus:
+    """Tell what a run is doing.
+
+    Records tell what happens inside a start of the job, Slurm tells whether there is one.
+    """
+    state, job = view.state, view.job
+    is_current = state.epoch.submission >= view.submission
+    if state.ending is not None and is_current:
+        return RunStatus(_FINAL[state.ending.decision], ending_text(state.ending))
+    if job is not None:
+        outside = _by_job(state, job, is_current=is_current)
+        if outside is not None:
+            return outside
+    return _by_records(state) if is_current else RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+
+
+_FINAL = {
+    Decision.DONE: Phase.DONE,
+    Decision.FAILED: Phase.FAILED,
+    Decision.STOPPED: Phase.STOPPED,
+    Decision.CANCELLED: Phase.CANCELLED,
+}
+
+
+def _by_job(state: RunState, job: JobView, *, is_current: bool) -> RunStatus | None:
+    """Tell what the job's state alone decides; None if the records are to be asked."""
+    was_started = is_current and state.epoch.submission >= 0
+    reason = f" (Slurm's reason: {job.reason})" if job.reason not in ("", "None") else ""
+    if job.state in (None, JobState.ENDED):
+        word = f" is {job.word}" if job.word else " is not there any more"
+        return RunStatus(Phase.GONE, f"job {job.job_id}{word}, but the run has not ended")
+    if job.state in (JobState.PENDING, JobState.REQUEUED):
+        if was_started:
+            why = f" after {CAUSES[state.drained.cause]}" if state.drained is not None else ""
+            return RunStatus(Phase.REQUEUED, f"requeued{why}, waits for nodes{reason}")
+        return RunStatus(Phase.QUEUED, f"queued, waits for nodes{reason}")
+    if job.state is JobState.SUSPENDED:
+        return RunStatus(Phase.STARTING, f"suspended by Slurm{reason}")
+    if job.state is JobState.RUNNING and (not was_started or job.restarts > state.epoch.restart):
+        return RunStatus(Phase.STARTING, "the job has started, its agents have not spoken yet")
+    return None
+
+
+def _by_records(state: RunState) -> RunStatus:
+    running = state.running
+    if state.leaving:
+        return _leaving(state)
+    if running is not None and state.drain is not None:
+        return RunStatus(Phase.PAUSING, f"round {running.number} pauses: {CAUSES[state.drain.cause]}")
+    if running is not None:
+        return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
+    if state.ended is not None:
+        return RunStatus(Phase.RESTARTING, f"between rounds: {CAUSES[state.ended.cause]}")
+    if state.epoch.submission < 0:
+        return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+    names = f" of {names_text(state.expected)}" if state.expected else ""
+    return RunStatus(Phase.STARTING, f"the agents{names} meet for the next round")
+
+
+def _leaving(state: RunState) -> RunStatus:
+    if state.drained is not None:
+        step = "" if state.drained.step is None else f" at step {state.drained.step}"
+        return RunStatus(Phase.REQUEUED, f"drained{step} ({CAUSES[state.drained.cause]}), leaves the nodes")
+    cause = CAUSES[state.drain.cause] if state.drain is not None else ""
+    step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
+    return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")
+
+
+def round_text(formed: RoundFormed) -> str:
+    """Return a round with its nodes and workers."""
+    workers = sum(member.slots for member in formed.members)
+    names = names_text(tuple(member.node for member in formed.members))
+    return f"round {formed.number} on {names} ({count_text(workers, 'worker')})"

@@ -1,0 +1,169 @@
+"""What happened in a run, as lines for people. Pure.
+
+Times are the writers' wall times and serve display only; a span between records of two nodes is as
+exact as their clocks agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    EpochStarted,
+    Record,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
+
+_MOST_NAMES = 8
+CAUSES = {
+    Cause.CRASH: "a worker failed",
+    Cause.NODE_LOSS: "a node was lost",
+    Cause.MEMBERSHIP: "a node joins",
+    Cause.PREEMPTION: "preemption",
+    Cause.TIME_LIMIT: "the time limit",
+    Cause.STOP: "stopped by the user",
+    Cause.INTERRUPT: "interrupted",
+    Cause.JOIN_TIMEOUT: "too few nodes came",
+    Cause.AGENT_ERROR: "the agents could not go on",
+}
+
+
+class Moment(NamedTuple):
+    """One thing that happened."""
+
+    at: float  # [s since the epoch]
+    submission: int
+    text: str
+
+
+def timeline(records: Iterable[Record]) -> list[Moment]:
+    """Return what happened, oldest first; records that changed nothing are left out."""
+    state, moments = RunState(), []
+    since = 0.0  # when what the next record ends began
+    for record in records:
+        after = apply(state, record.entry)
+        if after != state:
+            text = _TEXTS[type(record.entry)](record.entry, state, record.at - since)
+            moments.append(Moment(record.at, max(after.epoch.submission, 0), text))
+            if isinstance(record.entry, EpochStarted | RoundFormed | RoundEnded | DrainRequested):
+                since = record.at
+        state = after
+    return moments
+
+
+def _started(entry: EpochStarted, before: RunState, _span_s: float) -> str:
+    epoch, known = entry.epoch, before.epoch
+    names = f" on {names_text(entry.expected)}" if entry.expected else ""
+    if epoch[:2] == known[:2] and known != NO_EPOCH:
+        return f"agents started again{names} (relaunch {epoch.relaunch})"
+    job = f"job {entry.job_id}" if entry.job_id else "the run"
+    return f"{job} started{names}" + (f" (restart {epoch.restart})" if epoch.restart else "")
+
+
+def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
+    workers = sum(member.slots for member in entry.members)
+    names = names_text(tuple(member.node for member in entry.members))
+    step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
+    size = f"{count_text(workers, 'worker')} on {names}"
+    return f"round {entry.number}: {size}{step}, formed in {span_text(span_s)}"
+
+
+def _ended(entry: RoundEnded, _before: RunState, span_s: float) -> str:
+    text = f"round {entry.number} ended after {span_text(span_s)}: "
+    if entry.failure:
+        return text + failure_text(entry.failure)
+    if entry.cause is Cause.NODE_LOSS:
+        return f"{text}lost {names_text(entry.nodes)}"
+    return text + CAUSES[entry.cause]
+
+
+def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
+    if entry.then is Then.REJOIN:
+        return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
+    detail = f" ({entry.detail})" if entry.detail else ""
+    return f"drain asked for on {entry.node}: {CAUSES[entry.cause]}{detail}"
+
+
+def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
+    return "the workers are told to end" if entry.step < 0 else f"all ranks stop at step {entry.step}"
+
+
+def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
+    saved = "" if entry.step is None else f"; checkpoint of step {entry.step}"
+    return f"drained ({CAUSES[entry.cause]}) in {span_text(span_s)}{saved}"
+
+
+def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
+    return f"requeued ({CAUSES[entry.cause]})"
+
+
+def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
+    return ending_text(entry)
+
+
+_TEXTS: dict[type, Callable[[Any, RunState, float], str]] = {
+    EpochStarted: _started,
+    RoundFormed: _formed,
+    RoundEnded: _ended,
+    DrainRequested: _drain_asked,
+    StopAgreed: _stop_agreed,
+    Drained: _drained,
+    Requeued: _requeued,
+    RunEnded: _run_ended,
+}
+
+
+def ending_text(ending: RunEnded) -> str:
+    """Return how a run ended, in one line."""
+    text = ending.decision.value + (f": {ending.reason}" if ending.reason else "")
+    if ending.decision is Decision.FAILED and ending.failure:
+        text += f"; {failure_text(ending.failure)}"
+    return text
+
+
+def failure_text(failure: Mapping[str, Any]) -> str:
+    """Return a worker's failure in one line; whatever the record lacks is left out."""
+    code = failure.get("exitcode", 1)
+    how = f"signal {-code}" if isinstance(code, int) and code < 0 else f"exit code {code}"
+    where = f" on {failure['node']}" if failure.get("node") else ""
+    lines = str(failure.get("message") or failure.get("stderr_tail") or "").strip().splitlines()
+    first = lines[0] if failure.get("message") and lines else (lines or [""])[-1]
+    return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {first[:200]}" if first else "")
+
+
+def names_text(names: tuple[str, ...]) -> str:
+    """Return node names, the many of a large job cut short."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return ``1 node``, ``2 nodes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def span_text(seconds: float) -> str:
+    """Return a span of time as people write it: ``0.3 s``, ``12 s``, ``3 min 5 s``, ``2 h 3 min``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

@@ -1,0 +1,219 @@
+"""``submit --local N``: the rendered job script on this machine, with agents as nodes.
+
+The script is the one Slurm would get; only `srun` is a stand-in (`local_srun`). Exit code 75 of the
+script is a requeue, as it is with Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from hpc_elastic.clock import Clock, SystemClock, date_text
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
+from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.rendezvous.journal import Decision, RunEnded
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import submissions
+from hpc_elastic.slurm.commands import submit_environment
+from hpc_elastic.slurm.finish import LOCAL
+from hpc_elastic.slurm.lifecycle import CANCELLED_CODE
+from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.submissions import Submission
+
+LOCAL_JOB = "local-"  # job ids of local runs start so
+REQUEUE_PAUSE_S = 1.0
+_LOOK_S = 0.1
+_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "TMPDIR", "TZ")
+
+
+def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None) -> int:
+    """Run a job in the foreground, over all its requeues. The run directory must exist.
+
+    Ctrl-C has the workers save and stop; a second one ends everything at once.
+
+    Args:
+        request: what to run.
+        nodes: how many agents to start as nodes.
+        clock: for times shown to people.
+
+    Returns:
+        The exit code of the last start of the script.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpc_elastic-local-") as scratch:
+        runner = LocalRunner(request, nodes, scratch, clock or SystemClock())
+        runner.announce()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
+        try:
+            return runner.run()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def script_environ(
+    request: SubmitRequest, environ: Mapping[str, str], *, nodes: int, job_id: str, restart: int
+) -> dict[str, str]:
+    """Return the environment of the batch script as Slurm would set it."""
+    passed = submit_environment(environ, request.header_names)
+    if not request.spec.inherit_env:
+        passed = {name: value for name, value in passed.items() if name in _WITHOUT_EXPORT}
+    cpus = max(1, len(os.sched_getaffinity(0)) // nodes)
+    slurm = {
+        LOCAL: "1",
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOB_NAME": request.spec.name,
+        "SLURM_JOB_NODELIST": node_list(nodes),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_CPUS_ON_NODE": str(cpus),
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURMD_NODENAME": node_name(0),
+    }
+    if request.spec.gpus:
+        slurm["SLURM_GPUS_ON_NODE"] = str(request.spec.gpus)
+    if restart:  # absent in the first start, as with Slurm
+        slurm["SLURM_RESTART_COUNT"] = str(restart)
+    return {**passed, **slurm}
+
+
+class LocalRunner:
+    """Runs one job on this machine, in the foreground.
+
+    Args:
+        request: what to run.
+        nodes: how many agents to start as nodes.
+        scratch: an empty private directory.
+        clock: for times shown to people.
+    """
+
+    def __init__(self, request: SubmitRequest, nodes: int, scratch: str, clock: Clock) -> None:
+        self._request = request
+        self._nodes = nodes
+        self._clock = clock
+        self._job_id = f"{LOCAL_JOB}{os.getpid()}"
+        self._bin = os.path.join(scratch, "bin")
+        self._ready = os.path.join(scratch, "srun.pid")
+        self._journal = open_log(request.paths, "local")
+        self._interrupts = 0
+        self._told_to_end = False
+        self._to_forward: list[int] = []
+
+    @property
+    def batch_log(self) -> str:
+        """The file with all that the script prints."""
+        return self._request.paths.batch_log.replace("%j", self._job_id)
+
+    def announce(self) -> None:
+        """Record the submission and say what to do next."""
+        request, now_s = self._request, self._clock.wall()
+        submissions.announce(request.paths, request.submission, request.token, now_s=now_s)
+        done = Submission(request.submission, request.token, self._job_id, date_text(now_s))
+        submissions.record(request.paths, done)
+        os.mkdir(self._bin)
+        stand_in = os.path.join(self._bin, "srun")
+        with open(stand_in, "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_STAND_IN} "$@"\n')
+        os.chmod(stand_in, 0o700)
+        root = shlex.quote(request.paths.root)
+        print(f"{request.spec.name} runs here as {self._job_id} with {_count(self._nodes, 'node')}")
+        print(f"run directory: {root}")
+        for command in ("status", "logs -f", "stop"):
+            print(f"  hpc-elastic {command} {root}")
+        print(f"logs: {request.paths.logs}; this output: {self.batch_log}", flush=True)
+
+    def run(self) -> int:
+        """Start the script until the run has ended or was asked to leave."""
+        tail = Tail(self.batch_log, 1, b"")
+        restart = 0
+        while True:
+            code = self._start(restart, tail)
+            state = self._journal.refresh()
+            if state.ending is not None and state.epoch.submission >= self._request.submission:
+                return code if code < 128 else state.ending.exit_code
+            if code != ExitCode.REQUEUE or self._told_to_end or self._interrupts:
+                self._say(
+                    f"to go on from the last checkpoint: hpc-elastic submit --resume {self._quoted_root}"
+                )
+                return code
+            restart += 1
+            self._say(f"requeued: start {restart + 1} follows")
+            if self._was_interrupted(REQUEUE_PAUSE_S):
+                return self._end(Decision.STOPPED, ExitCode.OK, "interrupted between two starts")
+
+    @property
+    def _quoted_root(self) -> str:
+        return shlex.quote(self._request.paths.root)
+
+    def _start(self, restart: int, tail: Tail) -> int:
+        """Run the script once and return its exit code."""
+        environ = script_environ(
+            self._request, os.environ, nodes=self._nodes, job_id=self._job_id, restart=restart
+        )
+        environ["PATH"] = f"{self._bin}:{environ.get('PATH', os.defpath)}"
+        environ[READY_FILE] = self._ready
+        argv = ("bash", self._request.paths.script, str(self._request.submission))
+        script = spawn(ProcessSpec(argv, environ, stdout=self.batch_log, stderr=self.batch_log))
+        script.confirm_started(_LOOK_S)
+        while script.poll() is None:
+            tail.pump()
+            caught = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, _LOOK_S)
+            if caught is not None and caught.si_signo != signal.SIGCHLD:
+                self._take(caught.si_signo, script)
+            self._forward()
+        script.reap()
+        tail.pump()
+        if self._interrupts > 1:
+            return self._end(Decision.CANCELLED, CANCELLED_CODE, "interrupted twice")
+        code = script.exit_code or 0
+        return code if code >= 0 else 128 - code
+
+    def _take(self, number: int, script: Process) -> None:
+        if number == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                self._say("ending everything at once")
+                script.signal_group(signal.SIGKILL)  # the agents follow srun, the workers their agents
+                return
+            self._say("the workers save and stop; Ctrl-C again ends them at once")
+        elif number in (signal.SIGTERM, signal.SIGHUP):
+            self._told_to_end = True
+        self._to_forward.append(number)
+
+    def _forward(self) -> None:
+        """Pass signals on to srun as soon as it takes them."""
+        if not self._to_forward:
+            return
+        try:
+            with open(self._ready) as file:
+                pid = int(file.read())
+        except FileNotFoundError:
+            return
+        for number in self._to_forward:
+            os.kill(pid, number)
+        self._to_forward.clear()
+
+    def _was_interrupted(self, seconds: float) -> bool:
+        caught = signal.sigtimedwait(set(FORWARDED), seconds)
+        return caught is not None
+
+    def _end(self, decision: Decision, code: int, reason: str) -> int:
+        """End the run for good, unless it has ended already."""
+        state = self._journal.commit(lambda _state: RunEnded(decision, code, reason, None))
+        self._say(f"{decision.value}: {reason}; to go on: hpc-elastic submit --resume {self._quoted_root}")
+        return state.ending.exit_code if state.ending is not None else code
+
+    def _say(self, text: str) -> None:
+        print(f"hpc_elastic: {text}", flush=True)
+
+
+_STAND_IN = "hpc_elastic.slurm.local_srun"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

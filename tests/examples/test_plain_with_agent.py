@@ -1,0 +1,85 @@
+"""The plain example under a real agent, as its README says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker import checkpoints
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPT = REPOSITORY / "examples" / "plain" / "train.py"
+LIMIT_S = 30.0
+OPTIONS = ("--steps", "60", "--save-every", "10")
+
+
+def start(directory: Path, *options: str, max_restarts: int = 0) -> subprocess.Popen[bytes]:
+    """Start an agent with two workers."""
+    directory.mkdir(exist_ok=True)
+    argv = [
+        *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", str(directory / "run")),
+        *("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", str(max_restarts)),
+        *(str(SCRIPT), "--out", str(directory / "result.json"), *OPTIONS, *options),
+    ]
+    return subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+
+
+def saved_step(directory: Path) -> int:
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    found = checkpoints.latest(RunPaths(directory / "run"))
+    return found.step if found else 0
+
+
+def wait_for_checkpoint(directory: Path, step: int) -> None:
+    """Wait until a checkpoint of at least that step is durable."""
+    deadline = time.monotonic() + LIMIT_S
+    while saved_step(directory) < step:
+        assert time.monotonic() < deadline, f"no checkpoint of step {step}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> bytes:
+    """Return the result of a run that nothing disturbed."""
+    assert 0 == start(tmp_path / "undisturbed").wait(LIMIT_S)
+    return (tmp_path / "undisturbed" / "result.json").read_bytes()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_crash(tmp_path: Path, expected: bytes, rank: int) -> None:
+    """A rank that crashes once costs one restart, and the result is the same."""
+    crash = ("--crash-at", "35", "--crash-rank", str(rank))
+    assert 0 == start(tmp_path / "crash", *crash, max_restarts=1).wait(LIMIT_S)
+    assert expected == (tmp_path / "crash" / "result.json").read_bytes()
+
+
+def test_preemption(tmp_path: Path, expected: bytes) -> None:
+    """SIGTERM to the agent saves a checkpoint between two regular ones; the next start goes on from it."""
+    directory = tmp_path / "preempt"
+    agent = start(directory, "--step-time", "0.02")
+    wait_for_checkpoint(directory, 10)
+    agent.send_signal(signal.SIGTERM)
+    assert ExitCode.REQUEUE == agent.wait(LIMIT_S)
+    assert not (directory / "result.json").exists()
+    assert 10 < saved_step(directory) < 60
+    assert 0 == start(directory).wait(LIMIT_S)
+    assert expected == (directory / "result.json").read_bytes()
+
+
+def test_killed_agent(tmp_path: Path, expected: bytes) -> None:
+    """SIGKILL of the agent ends its workers; the next start goes on from the last save."""
+    directory = tmp_path / "kill"
+    agent = start(directory, "--step-time", "0.02")
+    wait_for_checkpoint(directory, 20)
+    agent.kill()
+    agent.wait(LIMIT_S)
+    assert 0 == start(directory).wait(LIMIT_S)
+    assert expected == (directory / "result.json").read_bytes()

@@ -1,0 +1,254 @@
+"""Error files: written whole, read whatever they hold, told clearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.multiprocessing import errors
+from hpc_elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ErrorHandler,
+    FailureRecord,
+    ProcessFailure,
+    failure_record,
+    failure_summary,
+    first_failures,
+    one_line,
+    record,
+)
+from hpc_elastic.multiprocessing.errors.error_file import encode_reply, parse_reply
+
+
+@pytest.fixture
+def error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the path that workers are told to write their error to."""
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    return path
+
+
+class BrokenError(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_exception_is_recorded_as_torch_does_and_raised(error_file: Path) -> None:
+    """The error file has torch's schema, and sub-second time beside it."""
+
+    @record
+    def main(text: str) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="bad"):
+        main("bad")
+    body = json.loads(error_file.read_text())["message"]
+    assert body["message"] == "ValueError: bad"
+    assert "in main" in body["extraInfo"]["py_callstack"]
+    assert int(body["extraInfo"]["timestamp"]) == int(body["extraInfo"]["time_s"])
+    assert [path.name for path in error_file.parent.iterdir()] == ["error.json"]
+
+
+def test_record_returns_the_value_and_keeps_the_name() -> None:
+    """With and without brackets, a function that succeeds is unchanged."""
+
+    @record()
+    def main(a: int, *, b: int = 1) -> int:
+        return a + b
+
+    assert (main(1, b=2), main.__name__) == (3, "main")
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_successful_exit_becomes_none(code: int | None, error_file: Path) -> None:
+    """sys.exit(0) and sys.exit() end the function without an error."""
+    assert record(lambda: sys.exit(code))() is None
+    assert not error_file.exists()
+
+
+@pytest.mark.parametrize("code", [3, "no data"])
+def test_failing_exit_is_recorded(code: int | str, error_file: Path) -> None:
+    """Where sys.exit was called with a code or a text is recorded, and the exit goes on."""
+    with pytest.raises(SystemExit):
+        record(lambda: sys.exit(code))()
+    assert json.loads(error_file.read_text())["message"]["message"] == f"SystemExit: {code}"
+
+
+def test_unwritable_error_file_does_not_hide_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's exception comes through when its record cannot be written."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/proc/nowhere/error.json")
+    with pytest.raises(BrokenError):
+        record(lambda: (_ for _ in ()).throw(BrokenError()))()
+
+
+def test_exception_without_text_is_recorded(error_file: Path) -> None:
+    """An exception whose __str__ fails is recorded by its type."""
+    ErrorHandler().record_exception(BrokenError())
+    assert "BrokenError" in json.loads(error_file.read_text())["message"]["message"]
+
+
+def test_record_works_in_plain_python() -> None:
+    """A decorated script runs without an agent and still shows its traceback."""
+    code = "from hpc_elastic.multiprocessing.errors import record\n@record\ndef main(): 1 / 0\nmain()"
+    env = {key: value for key, value in os.environ.items() if key != "TORCHELASTIC_ERROR_FILE"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, "ZeroDivisionError" in done.stderr) == (1, True)
+
+
+def test_child_failure_is_handed_up(error_file: Path, tmp_path: Path) -> None:
+    """A launcher under a launcher passes the first child's error file on, with its exit code."""
+    child = tmp_path / "child.json"
+    child.write_text(json.dumps(encode_reply("ValueError: bad", "TB", 5.5)))
+
+    @record
+    def launch() -> None:
+        raise ChildFailedError("train.py", {3: ProcessFailure(0, 9, 7, str(child))})
+
+    error_file.write_text("earlier")
+    with pytest.raises(ChildFailedError):
+        launch()
+    body = json.loads(error_file.read_text())["message"]
+    assert (body["message"], body["errorCode"]) == ("ValueError: bad", 7)
+    assert (tmp_path / "error.1.json").read_text() == "earlier"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff", b'{"message": {"message": null}}', b"7"]
+)
+def test_odd_error_files_leave_the_exit_code(tmp_path: Path, content: bytes) -> None:
+    """Empty, cut or foreign error files are a failure with an exit code like any other."""
+    path = tmp_path / "error.json"
+    path.write_bytes(content)
+    failure = ProcessFailure(1, 12, -9, str(path), observed_at=4.5)
+    assert (failure.exitcode, failure.signal_name(), failure.time_s) == (-9, "SIGKILL", 4.5)
+    assert "FAILED" in str(ChildFailedError("x", {0: failure}))
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["message", "extraInfo", "timestamp", "time_s", "py_callstack"]), inner
+            )
+        ),
+    ).map(lambda data: json.dumps(data).encode())
+)
+def test_any_content_is_read(content: bytes) -> None:
+    """No content makes the reader raise."""
+    reply = parse_reply(content)
+    assert [type(reply.message), type(reply.traceback)] == [str, str]
+
+
+def test_flat_format_is_read() -> None:
+    """The older format with a plain message and a time is read."""
+    reply = parse_reply(b'{"message": "boom", "timestamp": "17"}')
+    assert (reply.message, reply.time_s) == ("boom", 17.0)
+
+
+def test_missing_file_leaves_the_signal() -> None:
+    """Without an error file the message names the signal and the pid."""
+    assert ProcessFailure(0, 12, -9, "").message == "Signal 9 (SIGKILL) received by PID 12"
+    assert ProcessFailure(0, 12, 1, "/nowhere").message == ""
+    assert ProcessFailure(0, 12, -60, "").signal_name() == "SIG60"
+
+
+def test_record_survives_the_journal() -> None:
+    """A record comes back from JSON as it was; odd data takes defaults."""
+    one = FailureRecord(3, 1, "n2", 77, -11, "m", "tb", "tail", "/log", 1.25)
+    assert FailureRecord.from_json(json.loads(json.dumps(one.to_json()))) == one
+    assert FailureRecord.from_json({"rank": "x", "new": 1, "exitcode": 4}) == FailureRecord(
+        rank=-1, exitcode=4
+    )
+    assert (one.exit_status, FailureRecord(0, exitcode=7).exit_status) == (139, 7)
+
+
+def test_record_is_bounded(tmp_path: Path) -> None:
+    """However long the worker's words are, the journal's record stays small."""
+    (tmp_path / "e").write_text(json.dumps(encode_reply("m" * 10**6, "\n" * 10**5 + "end", 1.0)))
+    (tmp_path / "log").write_bytes(b"\x00" * 10**6)
+    failure = ProcessFailure(0, 1, 1, str(tmp_path / "e"))
+    found = failure_record(failure, rank=0, node="n", log=str(tmp_path / "log"))
+    assert len(json.dumps(found.to_json())) < 48 * 1024
+
+
+def test_first_failure_comes_first() -> None:
+    """Failures of a node are ordered below the second."""
+    records = [FailureRecord(0, timestamp=5.5), FailureRecord(1, timestamp=5.25)]
+    assert [one.rank for one in first_failures(records)] == [1, 0]
+
+
+def test_summary_tells_the_root_cause() -> None:
+    """Rank, node, exit, error, traceback and log of the first; one line for each of the others."""
+    text = failure_summary(
+        "train.py",
+        [
+            FailureRecord(
+                3, 1, "n2", 77, 1, "ValueError: bad", "Traceback\n  here", "", "/logs/3/stderr.log", 5.0
+            ),
+            *(FailureRecord(rank, 0, "n1", 8, -9) for rank in range(10)),
+        ],
+    )
+    for part in (
+        "train.py FAILED",
+        "rank    : 3 (local rank 1)",
+        "node    : n2",
+        "exit    : exit code 1 (pid 77)",
+        "error   : ValueError: bad",
+        "    Traceback\n      here",
+        "log     : /logs/3/stderr.log",
+        "rank 0 on n1: signal 9 (SIGKILL)",
+        "... and 2 more",
+    ):
+        assert part in text
+    assert text.index("ValueError") < text.index("rank 0 on n1")
+
+
+def test_summary_without_error_file_shows_the_log(tmp_path: Path) -> None:
+    """The last lines of stderr stand in for a traceback; of a progress bar only its last state."""
+    log = tmp_path / "stderr.log"
+    log.write_bytes(
+        b"".join(b"line %d\n" % number for number in range(99)) + b" 1%\r 2%\rSegmentation fault\n"
+    )
+    found = failure_record(ProcessFailure(0, 7, -11, ""), rank=0, node="n1", log=str(log))
+    text = failure_summary("x", [found])
+    assert "signal 11 (SIGSEGV)" in text
+    assert "    line 98\n    Segmentation fault" in text
+    assert "line 3\n" not in text
+    assert one_line(found) == "rank 0 on n1: signal 11 (SIGSEGV) (pid 7): Segmentation fault"
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "words"), [(-9, "ran out of memory"), (137, "SIGKILL"), (127, "not found")]
+)
+def test_summary_explains_how_it_ended(exitcode: int, words: str) -> None:
+    """Signals and exit codes with a usual meaning are explained."""
+    assert words in failure_summary("x", [FailureRecord(0, exitcode=exitcode)])
+
+
+def test_child_failed_error_names_the_earliest() -> None:
+    """The first failure is the one with the earliest time; an empty error is refused."""
+    failures = {4: ProcessFailure(0, 1, 1, "", 9.0), 5: ProcessFailure(1, 2, 2, "", 8.75)}
+    error = ChildFailedError("train.py", failures)
+    assert error.get_first_failure()[0] == 5
+    assert str(error).index("rank    : 5") < str(error).index("rank 4")
+    with pytest.raises(ValueError, match="at least one"):
+        ChildFailedError("x", {})
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    """Names load lazily, and an unknown one fails as usual."""
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = errors.nonsense
+    assert all(getattr(errors, name) for name in errors.__all__)

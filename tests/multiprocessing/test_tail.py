@@ -1,0 +1,125 @@
+"""Following a log: whole lines, any bytes, bounded memory, never stuck on the console."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpc_elastic.multiprocessing.tail import MAX_LINE, Tail
+
+
+def drain(fd: int) -> bytes:
+    """Return what a pipe holds now."""
+    os.set_blocking(fd, False)
+    chunks = []
+    try:
+        while chunk := os.read(fd, 1 << 16):
+            chunks.append(chunk)
+    except BlockingIOError:
+        pass
+    return b"".join(chunks)
+
+
+def test_only_whole_lines_are_copied(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """A line without its end waits until the end comes."""
+    log = tmp_path / "log"
+    log.write_bytes(b"one\ntw")
+    tail = Tail(str(log), pipe[1], b"[rank 3] ")
+    tail.pump()
+    assert drain(pipe[0]) == b"[rank 3] one\n"
+    with log.open("ab") as file:
+        file.write(b"o\n\n")
+    tail.pump()
+    assert drain(pipe[0]) == b"[rank 3] two\n[rank 3] \n"
+
+
+def test_unfinished_last_line_comes_at_the_end(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """finish() completes the last line."""
+    log = tmp_path / "log"
+    log.write_bytes(b"bye")
+    tail = Tail(str(log), pipe[1], b"> ")
+    tail.finish()
+    assert drain(pipe[0]) == b"> bye\n"
+
+
+def test_missing_file_is_waited_for(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """A log that does not exist yet is no error."""
+    log = tmp_path / "log"
+    tail = Tail(str(log), pipe[1], b"")
+    assert not tail.pump()
+    log.write_bytes(b"here\n")
+    tail.pump()
+    assert drain(pipe[0]) == b"here\n"
+
+
+def test_bytes_are_copied_unchanged(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """Invalid UTF-8, carriage returns and NUL bytes go through as they are."""
+    data = bytes(range(11, 256)) + b"\r\x00\xff"
+    log = tmp_path / "log"
+    log.write_bytes(data + b"\n")
+    Tail(str(log), pipe[1], b"").pump()
+    assert drain(pipe[0]) == data + b"\n"
+
+
+def test_very_long_line_comes_in_pieces(tmp_path: Path) -> None:
+    """A line above the limit is shown in pieces, so that it is never held as a whole."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    log.write_bytes(b"x" * (3 * MAX_LINE + 5) + b"\n")
+    with console.open("wb") as file:
+        Tail(str(log), file.fileno(), b"> ").finish()
+    lines = console.read_bytes().split(b"\n")
+    assert [len(line) for line in lines] == [MAX_LINE + 2] * 3 + [7, 0]
+
+
+def test_offset_skips_an_earlier_attempt(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """Following begins at the offset."""
+    log = tmp_path / "log"
+    log.write_bytes(b"old\nnew\n")
+    Tail(str(log), pipe[1], b"", offset=4).pump()
+    assert drain(pipe[0]) == b"new\n"
+
+
+def test_truncated_file_is_read_from_its_beginning(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """A log that somebody emptied is followed on."""
+    log = tmp_path / "log"
+    log.write_bytes(b"a long first line\n")
+    tail = Tail(str(log), pipe[1], b"")
+    tail.pump()
+    log.write_bytes(b"new\n")
+    tail.pump()
+    assert drain(pipe[0]) == b"a long first line\nnew\n"
+
+
+def test_full_console_blocks_nobody_and_loses_nothing(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """What a full console cannot take waits in the file, line order kept."""
+    lines = b"".join(b"%06d %s\n" % (number, b"y" * 90) for number in range(20_000))
+    log = tmp_path / "log"
+    log.write_bytes(lines)
+    tail = Tail(str(log), pipe[1], b"")
+    assert not tail.pump()
+    assert tail.is_blocked
+    received = b""
+    while tail.is_blocked or tail.pump():
+        received += drain(pipe[0])
+        tail.pump()
+    assert received + drain(pipe[0]) == lines
+
+
+def test_closed_console_is_no_error(tmp_path: Path) -> None:
+    """When nobody reads the console any more, the log goes on."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    log = tmp_path / "log"
+    log.write_bytes(b"one\n" * 10_000)
+    tail = Tail(str(log), writing, b"")
+    tail.finish()
+    assert not tail.is_blocked
+    os.close(writing)
+
+
+def test_one_pump_is_bounded(tmp_path: Path) -> None:
+    """A flood is copied in portions, so that the caller's loop gets its turn."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    log.write_bytes(b"x" * 99 + b"\n" * (4 << 20))
+    with console.open("wb") as file:
+        assert Tail(str(log), file.fileno(), b"").pump()

@@ -1,0 +1,185 @@
+"""The main job on a real Slurm: submitted by an unprivileged user, hit by everything, finished right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import Run, _installed_for_users, nodes_of, plain, submit, uninterrupted
+
+pytestmark = pytest.mark.usefixtures(_installed_for_users.__name__)
+
+SLOW = ("--step-time", "0.05")
+THREE = ("--nodes", "3", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
+
+
+def drains(run: Run) -> list[Cause]:
+    """Return why the starts of a run were left."""
+    return [entry.cause for entry in run.entries(Drained)]
+
+
+def test_three_nodes_with_two_workers_each_finish(cluster: Cluster, tmp_path: Path) -> None:
+    """A run on 3 nodes x 2 workers ends as done, with the result of the bare training."""
+    run = submit(cluster, THREE, plain(cluster))
+    state = run.wait_ending()
+    run.wait_gone()
+    assert state.ending is not None
+    assert Decision.DONE is state.ending.decision
+    (formed,) = run.entries(RoundFormed)
+    assert ["node1", "node2", "node3"] == nodes_of(formed)
+    assert [2, 2, 2] == [member.slots for member in formed.members]
+    assert ("COMPLETED", "0:0") == (run.job()["JobState"], run.job()["ExitCode"])
+    assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.mark.parametrize("partition", ["low", "low0"], ids=["grace", "no-grace"])
+def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, partition: str) -> None:
+    """Preempted by a higher partition, a run saves, is requeued, resumes where it stopped and finishes."""
+    run = submit(cluster, (*THREE, "--partition", partition), plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    high = cluster.submit_high(4)
+    state = run.wait(lambda state: state.drained is not None, "the run to drain")
+    stopped = state.drained.step if state.drained else None
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    cluster.wait_state(high, "RUNNING")
+    cluster.as_root("scancel", high)
+    state = run.wait_ending(120)
+    second = run.entries(RoundFormed)[-1]
+    assert Epoch(0, 1, 0) == second.epoch
+    assert stopped == second.checkpoint.step
+    assert [Cause.PREEMPTION] == drains(run)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
+    """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at."""
+    limit = ("--time", "1m", "--checkpoint-lead", "10s")
+    run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=400))
+    run.wait(lambda state: state.requeues == 1, "the requeue", 120)
+    stopped = run.entries(Drained)[0].step
+    state = run.wait(lambda state: state.rounds == 2, "the second start", 60)
+    assert state.round is not None
+    assert state.round.checkpoint is not None
+    assert stopped == state.round.checkpoint.step
+    assert [Cause.TIME_LIMIT] == drains(run)
+    assert "1" == run.job()["Restarts"]
+    run.wait_ending(150)
+    assert uninterrupted(tmp_path, 400) == run.result()
+
+
+def test_a_worker_crash_is_mended_in_place(cluster: Cluster, tmp_path: Path) -> None:
+    """A crashed worker is started again, with all others, in the same start of the same job."""
+    run = submit(cluster, THREE, plain(cluster, *SLOW, "--crash-at", "50", "--crash-rank", "3"))
+    run.wait_ending()
+    run.wait_gone()
+    (ended,) = run.entries(RoundEnded)
+    assert (Cause.CRASH, ("node2",)) == (ended.cause, ended.nodes)
+    assert "0" == run.job()["Restarts"]
+    assert 2 == len(run.entries(RoundFormed))
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_survivors_of_a_node_loss_go_on_in_the_allocation(cluster: Cluster, tmp_path: Path) -> None:
+    """With nodes 2:3 the loss of a node makes the world smaller, in the same start of the job."""
+    flags = (*THREE, "--nodes", "2:3")
+    run = submit(cluster, flags, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    first = run.entries(RoundFormed)[0]
+    cluster.crash(nodes_of(first)[2])
+    run.wait_ending(90)
+    second = run.entries(RoundFormed)[-1]
+    assert nodes_of(first)[:2] == nodes_of(second)
+    assert first.epoch == second.epoch
+    assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(RoundEnded)]
+    assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.mark.parametrize("place", [2, 0], ids=["a-node", "the-batch-host"])
+def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
+    cluster: Cluster, tmp_path: Path, place: int
+) -> None:
+    """With exactly 3 nodes a lost one, the batch host too, sends the job back; it finishes elsewhere."""
+    run = submit(cluster, THREE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    lost = nodes_of(run.entries(RoundFormed)[0])[place]
+    cluster.crash(lost)
+    run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    run.wait_ending(150)
+    second = run.entries(RoundFormed)[-1]
+    assert lost not in nodes_of(second)
+    assert 3 == len(second.members)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_cancelled_run_is_never_requeued(cluster: Cluster) -> None:
+    """After scancel the job is over for good, and the run says so."""
+    run = submit(cluster, THREE, plain(cluster, "--step-time", "0.5"))
+    run.wait(lambda state: state.running is not None, "the workers to run")
+    cluster.run("alice", ["scancel", run.job_id])
+    run.wait_gone()
+    state = run.wait_ending(30)
+    assert state.ending is not None
+    assert Decision.CANCELLED is state.ending.decision
+    assert ("CANCELLED", "0") == (run.job()["JobState"], run.job()["Restarts"])
+
+
+def test_final_failure_ends_everything_with_one_root_cause(cluster: Cluster) -> None:
+    """Out of restarts, all agents end and the batch log closes with the one root cause."""
+    program = (
+        "import os, sys, time; rank = os.environ['RANK']; time.sleep(0.2 if rank == '3' else 600); 1 / 0"
+    )
+    worker = [plain(cluster)[0], "-c", program]
+    run = submit(cluster, (*THREE, "--max-restarts", "1"), worker)
+    run.wait_ending()
+    run.wait_gone(30)
+    log = run.log()
+    assert 1 == log.count("ZeroDivisionError")
+    assert re.search(r"rank +: 3\b", log)
+    assert "node2" in log
+    assert 3 == log.count("leaving: a worker failed and all 1 restarts are used")
+    assert ("FAILED", "1:0") == (run.job()["JobState"], run.job()["ExitCode"])
+
+
+def test_a_finished_job_that_slurm_starts_again_ends_at_once(cluster: Cluster) -> None:
+    """A done run is never rerun: started again by a requeue, its job completes without a round."""
+    run = submit(cluster, THREE, plain(cluster))
+    run.wait_ending()
+    run.wait_gone()
+    cluster.as_root("scontrol", "requeue", run.job_id)
+    cluster.wait_for(lambda: run.job().get("Restarts") == "1", 60, "the second start")
+    cluster.wait_state(run.job_id, "COMPLETED", 60)
+    assert 1 == len(run.entries(RoundFormed))
+
+
+def test_stop_saves_and_ends_the_run(cluster: Cluster) -> None:
+    """`hpc-elastic stop` drains a run: checkpoint, no requeue, and `submit --resume` goes on from there."""
+    run = submit(cluster, THREE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    run.command("stop", str(run.directory))
+    state = run.wait_ending(60)
+    run.wait_gone()
+    assert state.ending is not None
+    assert Decision.STOPPED is state.ending.decision
+    assert "COMPLETED" == run.job()["JobState"]
+    shown = run.command("status", str(run.directory)).stdout
+    assert "stopped" in shown
+    run.command("submit", "--allow-local-run-dir", "--resume", str(run.directory))
+    state = run.wait(lambda state: state.epoch.submission == 1 and state.ending is not None, "the end", 90)
+    assert state.ending is not None
+    assert Decision.DONE is state.ending.decision
+    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+
+
+def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGKILL of srun takes the step away; the script starts it again in the same start of the job."""
+    run = submit(cluster, THREE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    batch_host = run.job()["BatchHost"]
+    cluster.execute(batch_host, "pkill", "-KILL", "-x", "srun")
+    run.wait_ending(90)
+    assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
+    assert uninterrupted(tmp_path) == run.result()

@@ -1,0 +1,52 @@
+"""Random records of every kind, for property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Checkpoint,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+
+small = st.integers(0, 3)
+text = st.text(max_size=20)
+nodes = st.sampled_from(("n1", "n2", "n3"))
+epochs = st.builds(Epoch, small, small, small)
+members = st.builds(Member, nodes.map(lambda node: f"{node}.1"), nodes, st.integers(1, 8), text)
+causes = st.sampled_from(Cause)
+checkpoints = st.none() | st.builds(Checkpoint, small, st.none() | text)
+failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=3)
+rounds = st.integers(1, 4)
+
+entries: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(EpochStarted, epochs, text, st.lists(nodes, max_size=3).map(tuple)),
+    st.builds(
+        RoundFormed,
+        rounds,
+        epochs,
+        st.lists(members, min_size=1, max_size=3, unique_by=lambda m: m.node).map(tuple),
+        text,
+        st.integers(1, 65_535),
+        checkpoints,
+    ),
+    st.builds(RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures),
+    st.builds(DrainRequested, causes, nodes, st.sampled_from(Then), text),
+    st.builds(StopAgreed, rounds, st.integers(-1, 100)),
+    st.builds(Drained, epochs, causes, st.none() | small, text),
+    st.builds(RunEnded, st.sampled_from(Decision), st.integers(0, 255), text, failures),
+    st.builds(Requeued, epochs, causes),
+)

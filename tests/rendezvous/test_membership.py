@@ -1,0 +1,137 @@
+"""One agent's mark among the members, and its view of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Epoch
+from hpc_elastic.rendezvous.membership import MEMBERS, Membership, NodeFacts
+from hpc_elastic.rendezvous.roster import Phase, is_alive
+from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.testing.clock import FakeClock
+from tests.rendezvous.build import E0, REQUEUED, member, node_id
+
+SETTINGS = RendezvousSettings(heartbeat_interval=1.0, lease=4.0)
+
+
+def new_member(store: MemoryStore, clock: FakeClock, node: str, epoch: Epoch = E0) -> Membership:
+    """Return a node's membership."""
+    facts = NodeFacts(member(node, 2), f"host-{node}", f"{node}.cluster")
+    return Membership(store, clock, facts, epoch, SETTINGS)
+
+
+@pytest.fixture
+def mine(memory_store: MemoryStore, clock: FakeClock) -> Membership:
+    """Return the membership of node n1."""
+    return new_member(memory_store, clock, "n1")
+
+
+@pytest.fixture
+def theirs(memory_store: MemoryStore, clock: FakeClock) -> Membership:
+    """Return the membership of node n2."""
+    return new_member(memory_store, clock, "n2")
+
+
+def test_an_offer_is_read_by_others(mine: Membership, theirs: Membership) -> None:
+    """What a node brings is known to the one that forms the round."""
+    theirs.offer(20_001)
+    offer = mine.read_offer(node_id("n2"))
+    assert offer is not None
+    assert (member("n2", 2), "host-n2", "n2.cluster", 20_001) == offer
+    assert mine.read_offer(node_id("n3")) is None
+
+
+def test_a_member_has_one_name(memory_store: MemoryStore, mine: Membership, clock: FakeClock) -> None:
+    """However often a node beats, it has one name, and its counter grows."""
+    mine.set_phase(Phase.JOINING, 1)
+    for _ in range(3):
+        clock.advance(1.0)
+        mine.beat_if_due()
+    mine.set_phase(Phase.RUNNING, 1)
+    assert ["n1.1+0-0-0+running+1+4"] == memory_store.list(MEMBERS)
+
+
+def test_beats_come_at_the_interval(memory_store: MemoryStore, mine: Membership, clock: FakeClock) -> None:
+    """Between two beats nothing is written."""
+    mine.beat_if_due()
+    assert [] == memory_store.list(MEMBERS)
+    mine.set_phase(Phase.RUNNING, 1)
+    before = memory_store.list(MEMBERS)
+    clock.advance(0.9)
+    mine.beat_if_due()
+    mine.ensure_phase(Phase.RUNNING, 1)
+    assert before == memory_store.list(MEMBERS)
+    clock.advance(0.1)
+    mine.beat_if_due()
+    assert before != memory_store.list(MEMBERS)
+
+
+def live_nodes(observer: Membership, clock: FakeClock) -> set[str]:
+    """Return the nodes that an observer takes for alive after a look."""
+    seen = observer.look()
+    return {entry.name.node for entry in seen.values() if is_alive(entry, clock.monotonic(), SETTINGS.lease)}
+
+
+def test_a_silent_member_loses_its_lease(mine: Membership, theirs: Membership, clock: FakeClock) -> None:
+    """A node that stops beating is gone after its lease, for those that go on beating and looking."""
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    assert {"n1", "n2"} == live_nodes(mine, clock)
+    for second in range(1, 5):
+        clock.advance(1.0)
+        mine.beat_if_due()
+        alive = live_nodes(mine, clock)
+        assert ({"n1", "n2"} if second < 4 else {"n1"}) == alive
+
+
+def test_who_was_away_judges_nobody(mine: Membership, theirs: Membership, clock: FakeClock) -> None:
+    """A node that was stopped itself gives everybody a new lease before it gives anybody up."""
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    live_nodes(mine, clock)
+    clock.advance(100.0)
+    assert {"n1", "n2"} == live_nodes(mine, clock)
+
+
+class _SlowStore(MemoryStore):
+    """A store whose listings take time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.delay_s = 0.0
+
+    def list(self, directory: str) -> list[str]:
+        """List after a while."""
+        self._clock.advance(self.delay_s)
+        return super().list(directory)
+
+
+def test_a_slow_look_judges_nobody(clock: FakeClock) -> None:
+    """A listing that took most of a lease is no ground for a verdict."""
+    store = _SlowStore(clock)
+    mine, theirs = new_member(store, clock, "n1"), new_member(store, clock, "n2")
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    live_nodes(mine, clock)
+    store.delay_s = 5.0
+    assert {"n1", "n2"} == live_nodes(mine, clock)
+
+
+def test_older_starts_are_cleared_away(memory_store: MemoryStore, clock: FakeClock, mine: Membership) -> None:
+    """Names of older starts are removed; a new start's and foreign names stay."""
+    mine.set_phase(Phase.RUNNING, 1)
+    newer = new_member(memory_store, clock, "n2", REQUEUED)
+    newer.set_phase(Phase.JOINING, 2)
+    memory_store.mark(MEMBERS, "foreign")
+    newer.remove_older()
+    assert ["foreign", "n2.1+0-1-0+joining+2+0"] == memory_store.list(MEMBERS)
+
+
+def test_steps_are_told_per_round(mine: Membership, theirs: Membership) -> None:
+    """The steps told for one round are not mixed up with another's."""
+    mine.tell_step(3, 120)
+    theirs.tell_step(3, -1)
+    theirs.tell_step(31, 7)
+    assert {node_id("n1"): 120, node_id("n2"): -1} == mine.told_steps(3)

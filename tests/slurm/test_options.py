@@ -1,0 +1,88 @@
+"""The options of sbatch."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import options
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("p", "partition"),
+        ("-p", "partition"),
+        ("--mem-per-cpu", "mem-per-cpu"),
+        ("mem_per_cpu", "mem-per-cpu"),
+    ],
+)
+def test_an_option_is_known_by_all_its_spellings(written: str, name: str) -> None:
+    """Short and long, with dashes or underscores."""
+    assert name == options.option_name(written)
+
+
+def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
+    """Without a Slurm to ask, the built-in list decides."""
+    with pytest.raises(InputError, match="no option --licences") as caught:
+        options.check_known(["licences"], None)
+    assert "'licenses'" in caught.value.fix
+    assert "sbatch.licences" == caught.value.where
+
+
+def test_the_installed_slurm_decides_where_there_is_one() -> None:
+    """An option that the site does not have is refused, one that a plugin adds is taken."""
+    options.check_known(["container-image"], {"container-image"})
+    with pytest.raises(InputError, match="sbatch --help of this machine"):
+        options.check_known(["tres-bind"], {"container-image"})
+
+
+def test_every_owned_option_exists_and_is_explained() -> None:
+    """An option that cannot be given says why and what to do instead."""
+    assert set(options.OWNED) <= options.BUILT_IN
+    assert all(why and instead for why, instead in options.OWNED.values())
+
+
+def test_every_short_name_and_field_belongs_to_an_option() -> None:
+    """The tables agree with each other."""
+    assert set(options.SHORT.values()) <= options.BUILT_IN
+    assert set(options.FIELDS) <= options.BUILT_IN
+    assert not set(options.FIELDS) - {"comment"} & set(options.OWNED)
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (True, "--x"),
+        (3, "--x=3"),
+        ("gpu:a100:4", "--x=gpu:a100:4"),
+        ("node[1-3]", "--x=node[1-3]"),
+        ("two words", '--x="two words"'),
+        ('a"b', '--x="a\\"b"'),
+        ("a\\b", '--x="a\\\\b"'),
+        ("#1", '--x="#1"'),
+        ("it's", '--x="it\'s"'),
+        ("$HOME `id`", '--x="$HOME `id`"'),
+        ("ü", '--x="ü"'),
+        ("", '--x=""'),
+    ],
+    ids=repr,
+)
+def test_header_lines_are_quoted_as_sbatch_reads_them(value: str | int | bool, line: str) -> None:
+    """sbatch knows quotes and the backslash but expands nothing."""
+    assert line == options.header_line("x", value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"), [("hold", "yes", "takes no value"), ("gres", True, "needs a value")]
+)
+def test_flags_take_no_value_and_others_need_one(name: str, value: str | bool, words: str) -> None:
+    """A flag with a value and an option without one are told apart."""
+    with pytest.raises(InputError, match=words):
+        options.check_value(name, value)
+
+
+def test_a_header_line_cannot_carry_a_line_break() -> None:
+    """Everything after it would be cut off or be a command."""
+    with pytest.raises(InputError, match="cannot carry"):
+        options.check_value("wckey", "a\n#SBATCH --uid=0")

@@ -1,0 +1,88 @@
+"""What Slurm's commands print, from recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.slurm import options, parse
+from hpc_elastic.slurm.parse import JobState
+
+RECORDED = Path(__file__).parent / "recorded" / "22.05"
+
+
+def test_all_options_of_a_recorded_help_are_found() -> None:
+    """Long names with and without a short one, and with odd values, are found."""
+    names = parse.help_options((RECORDED / "sbatch_help.txt").read_text())
+    assert {"array", "bb", "export", "extra-node-info", "no-kill", "switches", "signal", "version"} <= names
+    assert names <= options.BUILT_IN | {"help", "usage"}
+
+
+def test_a_recorded_job_is_read() -> None:
+    """Values with blanks and colons in names are read."""
+    job = parse.show_job((RECORDED / "scontrol_show_job.txt").read_text())
+    assert ("1050", "RUNNING", "None", "0", "2") == tuple(
+        job[name] for name in ("JobId", "JobState", "Reason", "Restarts", "NumNodes")
+    )
+    assert "hello" == job["Comment"]
+    assert "0:0:*:*" == job["ReqB:S:C:T"]
+
+
+def test_a_comment_with_blanks_is_read_whole() -> None:
+    """A value runs on to the next name."""
+    job = parse.show_job("JobId=7 JobState=PENDING Comment=hpc_elastic:ab my words WorkDir=/a b")
+    assert ("hpc_elastic:ab my words", "/a b") == (job["Comment"], job["WorkDir"])
+
+
+def test_no_job_is_read_from_nothing() -> None:
+    """An empty output has no fields."""
+    assert {} == parse.show_job("")
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("PENDING", JobState.PENDING),
+        ("PD", JobState.PENDING),
+        ("R", JobState.RUNNING),
+        ("CANCELLED by 1001", JobState.ENDED),
+        ("CANCELLED+", JobState.ENDED),
+        ("COMPLETING", JobState.COMPLETING),
+        ("REQUEUE_HOLD", JobState.REQUEUED),
+        ("TIMEOUT", JobState.ENDED),
+    ],
+)
+def test_states_have_long_and_short_names(text: str, state: JobState) -> None:
+    """Every final state counts as ended."""
+    assert state is parse.job_state(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "job_id"),
+    [
+        ("1234\n", "1234"),
+        ("1234;dev\n", "1234"),
+        ("site: welcome\n42\n", "42"),
+        ("", None),
+        ("Submitted x", None),
+    ],
+)
+def test_the_job_id_is_found_among_a_sites_own_words(text: str, job_id: str | None) -> None:
+    """sbatch --parsable prints the id, a submit filter perhaps more."""
+    assert job_id == parse.submitted_job_id(text)
+
+
+def test_only_the_token_itself_finds_a_job() -> None:
+    """A comment of the user's own may follow the token; a longer token is another one."""
+    text = "10|hpc_elastic:ab mine\n11|hpc_elastic:abc\n12|(null)\n10|hpc_elastic:ab mine\n"
+    assert ["10"] == parse.jobs_with_comment(text, "hpc_elastic:ab")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("6:56", 416), ("1:00:00", 3600), ("1-00:00:01", 86401), ("UNLIMITED", None), ("INVALID", None)],
+)
+def test_time_left_is_read(text: str, seconds: float | None) -> None:
+    """As squeue prints it."""
+    assert seconds == parse.time_left_s(text + "\n")

@@ -1,0 +1,337 @@
+"""The job script: recorded texts, and what bash and a stand-in srun make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.script import (
+    RunNames,
+    agent_flags,
+    batch_log_pattern,
+    file_name,
+    quote,
+    render,
+    worker_command,
+)
+from hpc_elastic.slurm.templates import FOLDERS, read_template
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = RunNames(
+    "train-1",
+    "/shared/runs/train-1",
+    "/shared/code",
+    "/opt/env/bin/python",
+    "/shared/runs/train-1/slurm-%j.out",
+)
+SPECS: dict[str, dict[str, Any]] = {
+    "minimal": {"command": ["python", "train.py"], "name": "train"},
+    "elastic": {
+        "command": "python train.py --lr 0.1",
+        "name": "train",
+        "nodes": "2:4",
+        "gpus_per_node": 8,
+        "cpus_per_node": 96,
+        "time": "4h",
+        "partition": "gpu",
+    },
+    "everything": {
+        "module": "pkg.train",
+        "command": ["--note", "it's $HOME", "line\nbreak"],
+        "name": 'a "name" # with \\ things',
+        "nodes": 3,
+        "gpus_per_node": "a100:4",
+        "exclusive": True,
+        "mem": "0",
+        "time": "1-12:00:00",
+        "sbatch": {"hold": True, "nice": 5, "licenses": "a:1,b:2", "contiguous": False},
+        "env": {"PLAIN": "1", "NASTY": "a,b 'c' \"d\" $e\r\n"},
+        "inherit_env": False,
+        "modules": ["cuda/12.4", "gcc"],
+        "setup": ["source venv/bin/activate", "if true; then", "  ulimit -n 4096", "fi"],
+        "container": "apptainer exec --nv 'my image.sif'",
+        "max_restarts": 7,
+        "max_requeues": 9,
+        "checkpoint_lead": "5m",
+        "join_timeout": "10m",
+        "lease": 6.5,
+        "drain_signals": "SIGTERM",
+        "tee": "0:3",
+    },
+}
+NASTY = [
+    "$HOME `id` $(id) ${PATH}",
+    'it\'s "quoted"',
+    "a,b;c&d|e>f<g",
+    "two\nlines\n",
+    "\r\n\t\x1b[0m\x07",
+    "ünïcödé 漢字 🚀",
+    "back\\slash\\n",
+    "* ? [a-z] {1,2} ~ !x #y %j",
+    "",
+    " leading and trailing ",
+    "--option=-x",
+    "not utf-8: \udcff",
+]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_script_is_as_recorded(name: str, request: pytest.FixtureRequest) -> None:
+    """A change of the script is seen in a diff; record it with ``pytest tests/slurm --record``."""
+    text = render(JobSpec(**SPECS[name]), NAMES, read_template())
+    golden = GOLDEN / f"{name}.sbatch"
+    if request.config.getoption("--record", default=False):
+        golden.write_text(text)
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_bash_can_read_the_script(name: str) -> None:
+    """The syntax is right, and no carriage return is in it, for which sbatch would refuse it."""
+    text = render(JobSpec(**SPECS[name]), NAMES, read_template())
+    subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+    assert "\r" not in text
+
+
+def test_the_template_is_found_in_the_source_tree() -> None:
+    """An editable install does not see what the wheel carries inside the package."""
+    assert read_template().startswith("#!/bin/bash\n")
+    assert ["sbatch_templates", "sbatch_templates"] == [folder.name for folder in FOLDERS]
+    assert FOLDERS[0].parent.name == "hpc_elastic"
+
+
+def test_the_agent_reads_its_flags_as_they_are_written() -> None:
+    """The flags and the worker command arrive in the parser of `hpc-elastic run`."""
+    from hpc_elastic.cli.run_command import parser
+
+    spec = JobSpec(**SPECS["everything"])
+    words = ["--run-dir=/r", *agent_flags(spec), "--", *worker_command(spec, "/opt/python")]
+    read = parser().parse_args(words)
+    assert ("3", "4", 7, True) == (read.nnodes, read.nproc_per_node, read.max_restarts, read.no_python)
+    assert (300, 600, 6.5, "TERM") == (read.warn_timeout, read.join_timeout, read.lease, read.drain_signals)
+    assert worker_command(spec, "/opt/python") == (read.training_script, *read.training_script_args)
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag"),
+    [
+        ({"gpus_per_node": 8}, "--nproc-per-node=8"),
+        ({"gpus_per_node": 8, "workers_per_node": 2}, "--nproc-per-node=2"),
+        ({}, "--nproc-per-node=1"),
+        ({"sbatch": {"gres": "gpu:2"}}, None),
+        ({"exclusive": True}, None),
+    ],
+    ids=repr,
+)
+def test_there_is_one_worker_per_gpu(fields: dict[str, Any], flag: str | None) -> None:
+    """Where the spec does not tell the GPUs of a node, the agents count them."""
+    flags = agent_flags(JobSpec(command="a", **fields))
+    assert flag == next((each for each in flags if each.startswith("--nproc")), None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "command"),
+    [
+        ({"command": "prog -x"}, ("prog", "-x")),
+        ({"command": "train.py -x"}, ("/py", "-u", "train.py", "-x")),
+        ({"module": "a.b", "command": "-x"}, ("/py", "-u", "-m", "a.b", "-x")),
+    ],
+    ids=repr,
+)
+def test_scripts_and_modules_run_in_the_jobs_python(fields: dict[str, Any], command: tuple[str, ...]) -> None:
+    """A program runs as it is."""
+    assert command == worker_command(JobSpec(**fields), "/py")
+
+
+@pytest.mark.parametrize("text", NASTY, ids=repr)
+def test_bash_reads_a_quoted_word_as_it_was(text: str) -> None:
+    """Whatever the characters, one word on one line."""
+    quoted = quote(text)
+    assert "\n" not in quoted
+    script = f"printf %s {quoted}".encode("utf-8", "surrogateescape")
+    said = subprocess.run(["bash", "-s"], input=script, capture_output=True, check=True).stdout
+    assert text.encode("utf-8", "surrogateescape") == said
+
+
+def test_names_of_files_are_made_safe() -> None:
+    """A job name may hold anything but a file name should not."""
+    assert "a-b-c" == file_name("a b/../c")
+    assert "run" == file_name("../..")
+
+
+def test_percent_signs_in_a_path_are_not_slurms() -> None:
+    """Only the %j of our own is a pattern."""
+    assert "/a%%j/b/slurm-%j.out" == batch_log_pattern("/a%j/b/slurm-%j.out")
+
+
+PYTHON = """#!{python}
+import json, os, signal, sys
+home = {home!r}
+words = sys.argv[1:]
+env = {{k: v for k, v in os.environ.items()}}
+with open(home + "/calls", "a") as file:
+    json.dump({{"words": words, "env": env}}, file)
+    file.write("\\n")
+if words[2] == "run":
+    if os.path.exists(home + "/term-while-running"):
+        os.kill(int(env["BATCH_PID"]), signal.SIGTERM)
+    command = words[words.index("--") + 1:]
+    os.execvp(command[0], command)
+if os.path.exists(home + "/term-while-finishing"):
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getppid(), signal.SIGTERM)
+with open(home + "/answers") as file:
+    answers = json.load(file)
+answer, code = answers.pop(0)
+with open(home + "/answers", "w") as file:
+    json.dump(answers, file)
+print(answer)
+sys.exit(code)
+"""
+SRUN = """#!{python}
+import json, os, sys
+home = {home!r}
+options = [word for word in sys.argv[1:] if word.startswith("--")]
+first = next(i for i, word in enumerate(sys.argv) if i and not word.startswith("--"))
+with open(home + "/sruns", "a") as file:
+    file.write(json.dumps(sys.argv[1:first]) + "\\n")
+os.environ["BATCH_PID"] = str(os.getppid())
+os.execv(sys.argv[first], sys.argv[first:])
+"""
+WORKER = """#!{python}
+import json, os, sys
+with open({home!r} + "/worker", "w") as file:
+    json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}}, file)
+sys.exit(int(os.environ.get("WORKER_CODE", "0")))
+"""
+
+
+@dataclass
+class Node:
+    """A batch host on which srun starts one task at once, in the place of srun."""
+
+    home: Path
+
+    def run(self, answers: list[tuple[str, int]], *arguments: str, **fields: Any) -> int:
+        """Run the job script of a spec; `answers` are what finish says in turn."""
+        (self.home / "answers").write_text(json.dumps(answers))
+        names = RunNames(
+            "train-1", str(self.home / "run dir"), str(self.home), str(self.home / "python"), "/dev/null"
+        )
+        spec = JobSpec(**{"command": [str(self.home / "program")], "time": 60, **fields})
+        script = self.home / "job.sbatch"
+        script.write_bytes(render(spec, names, read_template()).encode("utf-8", "surrogateescape"))
+        environ = {**os.environ, "PATH": f"{self.home}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "4"}
+        environ |= {"SLURM_CPUS_PER_TASK": "3"}
+        self.done = subprocess.run(
+            ["bash", script, *arguments], env=environ, capture_output=True, text=True, check=False
+        )
+        return self.done.returncode
+
+    def lines(self, name: str) -> list[Any]:
+        """Return what a program wrote down, one entry per call."""
+        path = self.home / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def worker(self) -> dict[str, Any]:
+        """What the worker saw."""
+        seen: dict[str, Any] = json.loads((self.home / "worker").read_text())
+        return seen
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a batch host with stand-ins for srun, the agent and a worker."""
+    home = tmp_path / "node"
+    home.mkdir()
+    for name, text in (("python", PYTHON), ("srun", SRUN), ("program", WORKER)):
+        path = home / name
+        path.write_text(text.format(python=sys.executable, home=str(home)))
+        path.chmod(0o755)
+    return Node(home)
+
+
+def test_every_value_arrives_in_the_worker_unchanged(node: Node) -> None:
+    """Arguments and variables pass script, bash and srun bit for bit."""
+    variables = {f"V{i}": text for i, text in enumerate(NASTY)}
+    command = [str(node.home / "program"), *NASTY]
+    assert 0 == node.run([("", 0)], command=command, env=variables, name="a 'b' \"c\" #d")
+    assert NASTY == node.worker["argv"]
+    assert variables == {name: node.worker["env"][name] for name in variables}
+
+
+def test_the_agents_are_told_which_start_this_is(node: Node) -> None:
+    """Run directory, run id and number of the submission reach agents and workers."""
+    node.run([("", 0)], "2", command=str(node.home / "program"))
+    env = node.worker["env"]
+    assert [str(node.home / "run dir"), "train-1", "2", "0"] == [
+        env[f"HPC_ELASTIC_{name}"] for name in ("RUN_DIR", "RUN_ID", "SUBMISSION", "RELAUNCH")
+    ]
+    assert str(node.home) == node.worker["cwd"]
+    assert "SLURM_CPUS_PER_TASK" not in env
+
+
+def test_srun_is_started_again_on_what_is_left(node: Node) -> None:
+    """finish asks for it with exit code 80 and the number of nodes."""
+    code = node.run(
+        [("3", 80), ("2", 80), ("", 0)], command=str(node.home / "program"), env={"WORKER_CODE": "9"}
+    )
+    assert 0 == code
+    assert [["4", "4"], ["3", "3"], ["2", "2"]] == [
+        [option.partition("=")[2] for option in options[:2]] for options in node.lines("sruns")
+    ]
+    finishes = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert ["--relaunch=0", "--relaunch=1", "--relaunch=2"] == [words[5] for words in finishes]
+    assert all("--srun-exit-code=9" in words for words in finishes)
+
+
+@pytest.mark.parametrize("code", [0, 1, 75, 76, 137])
+def test_the_job_ends_with_the_code_of_finish(node: Node, code: int) -> None:
+    """Not with srun's, which is only a hint."""
+    assert code == node.run([("", code)], command=str(node.home / "program"), env={"WORKER_CODE": "5"})
+    assert 1 == len(node.lines("sruns"))
+
+
+def test_srun_is_started_again_a_bounded_number_of_times(node: Node) -> None:
+    """Whatever finish says, the script ends."""
+    assert 80 == node.run([("4", 80)] * 9, command=str(node.home / "program"))
+    assert 4 == len(node.lines("sruns"))
+
+
+@pytest.mark.parametrize("when", ["term-while-running", "term-while-finishing"])
+def test_the_script_outlives_slurms_signals(node: Node, when: str) -> None:
+    """Slurm sends SIGTERM to the batch shell too; it must still decide."""
+    (node.home / when).touch()
+    assert 75 == node.run([("", 75)], command=str(node.home / "program"))
+    assert -signal.SIGTERM != node.done.returncode
+
+
+def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:
+    """Several lines are one script; `set -u` does not hurt them."""
+    setup = ["if [ -z $NOT_SET ]; then", "  export FROM_SETUP=$A-b", "fi"]
+    assert 0 == node.run([("", 0)], command=str(node.home / "program"), env={"A": "a"}, setup=setup)
+    assert "a-b" == node.worker["env"]["FROM_SETUP"]
+
+
+def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
+    """Agents do not start in half an environment."""
+    assert 0 != node.run([("", 0)], command=str(node.home / "program"), setup=["true", "false maybe"])
+    assert "setup failed (exit code 1): false maybe" in node.done.stderr
+    assert [] == node.lines("sruns")
+
+
+def test_modules_are_loaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site's function `module`, which the login shell exports, is used."""
+    monkeypatch.setenv("BASH_FUNC_module%%", '() { export LOADED="$*"; }')
+    assert 0 == node.run([("", 0)], command=str(node.home / "program"), modules=["cuda/12", "gcc"])
+    assert "load cuda/12 gcc" == node.worker["env"]["LOADED"]
