@@ -268,13 +268,23 @@ def _batch_host() -> str:
 
 def _finish_for_the_batch_host(options: LaunchOptions, log: AgentLog) -> None:
     """Do what the batch script would have done after srun; the requeue ends this process too."""
-    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.rendezvous.run_log import read_state  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.batch_host import wait_until_removed  # noqa: PLC0415
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415
     from hpc_elastic.slurm.finish import Finish, Start  # noqa: PLC0415
     from hpc_elastic.slurm.lifecycle import Budgets  # noqa: PLC0415
 
     relaunch = int(os.environ.get(Env.RELAUNCH) or 0)
     start = Start.from_environ(options.paths, os.environ, relaunch=relaunch, srun_exit_code=0)
-    Finish(start, Budgets(), Slurm(), SystemClock(), log.say).run()
+    requeues = read_state(options.paths).requeues
+
+    def handled() -> bool:
+        return read_state(options.paths).requeues > requeues
+
+    log.say("the batch host is lost: this node requeues the job as soon as Slurm has noticed")
+    wait_until_removed(Slurm(), start.job_ref, _batch_host(), SystemClock(), handled=handled)
+    if not handled():
+        Finish(start, Budgets(), Slurm(), SystemClock(), log.say).run()
 
 
 def _remove_scratch(scratch: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 import typer
 
 from hpc_elastic import __version__
-from hpc_elastic.cli import job_options, render, submit
+from hpc_elastic.cli import job_options, logs, render, status, stop, submit
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 
@@ -28,6 +29,11 @@ app = typer.Typer(
 # what the user can mend, and `run` below prints that as one block.
 app.command("submit")(job_options.with_job_options(submit.submit))
 app.command("render")(job_options.with_job_options(render.render))
+app.command("status")(status.status)
+app.command("timeline")(status.timeline)
+app.command("logs")(logs.logs)
+app.command("stop")(stop.stop)
+app.command("cancel")(stop.cancel)
 
 
 @app.command()
@@ -57,6 +63,10 @@ def run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        return _complain(
+            f"{error.filename or 'a file'}: {error.strerror or error}", "look at the file system"
+        )
     return code if isinstance(code, int) else ExitCode.OK
 
 
@@ -65,6 +75,13 @@ def _split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         return list(words), ()
     at = list(words).index("--")
     return list(words[:at]), tuple(words[at + 1 :])
+
+
+def _os_error(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):  # as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", "look at the file system")
 
 
 def _complain(message: str, fix: str = "") -> int:

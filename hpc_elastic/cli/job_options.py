@@ -5,15 +5,16 @@ They are made from the fields of the job spec, so that a field, its option and i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Optional
 
 import typer
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job_file import JobFile, build_spec, read_job_file
+from hpc_elastic.slurm.job_file import JobFile, build_spec, placed, read_job_file
 from hpc_elastic.slurm.job_spec import JobSpec
 
 _PANELS: Mapping[str, tuple[str, ...]] = {
@@ -146,12 +147,23 @@ def _pairs(field: str, texts: list[str]) -> dict[str, object]:
     return pairs
 
 
-def spec_from(job_file: str | None, given: Mapping[str, object], command: tuple[str, ...]) -> JobSpec:
-    """Return the job spec for a job file, options and the worker command after ``--``.
+@contextlib.contextmanager
+def job_spec(
+    job_file: str | None, given: Mapping[str, object], command: tuple[str, ...]
+) -> Iterator[JobSpec]:
+    """Give the job spec for a job file, options and the worker command after ``--``.
+
+    What is found wrong with a field inside of the `with` block names the option or the line of the file.
 
     Raises:
         InputError: naming the option or the line of the file.
     """
     file = read_job_file(job_file) if job_file else JobFile()
     words: dict[str, object] = {"command": command} if command else {}
-    return build_spec(file, {**given, **words})
+    everything = {**given, **words}
+    spec = build_spec(file, everything)
+    try:
+        yield spec
+    except InputError as error:
+        top = error.where.partition(".")[0]
+        raise placed(error, file, everything) if top in JobSpec.model_fields else error from None

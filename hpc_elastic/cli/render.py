@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from hpc_elastic.cli.job_options import JobFileArgument, spec_from
+from hpc_elastic.cli.job_options import JobFileArgument, job_spec
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm import options, request
 from hpc_elastic.slurm.commands import Slurm
@@ -18,6 +18,6 @@ def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgum
 
     Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --time 4h -- python train.py
     """
-    spec = spec_from(job_file, given, context.obj or ())
-    options.check_known(spec.option_names(), Slurm().option_names())
+    with job_spec(job_file, given, context.obj or ()) as spec:
+        options.check_known(spec.option_names(), Slurm().option_names())
     typer.echo(request.plan(spec, read_template(), now_s=SystemClock().wall()).script, nl=False)

@@ -9,13 +9,12 @@ import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import SystemClock, date_text
-from hpc_elastic.report import read_run
-from hpc_elastic.report.read_run import Asked, RunFiles
-from hpc_elastic.report.run_status import Phase, RunStatus, status_of
+from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.lifecycle import MAX_REQUEUES
+from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
 _BAD = (Phase.FAILED, Phase.GONE)
@@ -26,11 +25,11 @@ ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happen
 
 def status(run: RunArgument, timeline: ShowTimeline = False) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
-    found = read_run.read_files(find_run(run))
-    asked = read_run.ask_job(found, Slurm())
-    where = status_of(read_run.view_of(found, asked))
+    found = read_run(find_run(run))
+    asked = ask_job(found, Slurm())
+    where = status_of(RunView(found.state, found.submission, found.job_id, asked.job))
     colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
-    typer.secho(f"{_name(found)}: {where.text}", fg=colour, bold=True)
+    typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
     for label, text in _facts(found, asked):
         typer.echo(f"  {label:<12}{text}")
     if timeline:
@@ -41,12 +40,8 @@ def status(run: RunArgument, timeline: ShowTimeline = False) -> int:
 
 def timeline(run: RunArgument) -> int:
     """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
-    _print_timeline(read_run.read_files(find_run(run)))
+    _print_timeline(read_run(find_run(run)))
     return 0
-
-
-def _name(run: RunFiles) -> str:
-    return str(run.spec.get("name") or run.paths.name)
 
 
 def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
@@ -57,10 +52,10 @@ def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("job", _job_text(run, asked)))
     if asked.trouble:
         facts.append(("", asked.trouble))
-    saved = read_run.newest_checkpoint(run.paths, now_s)
+    saved = newest_checkpoint(run.paths, now_s)
     if saved is not None:
-        age = "" if saved.age_s is None else f", saved {span_text(saved.age_s)} ago"
-        facts.append(("checkpoint", f"step {saved.step}{age}" + (f" ({saved.path})" if saved.path else "")))
+        where = f" ({saved.path})" if saved.path else ""
+        facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
     elif state.rounds:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     most = run.spec.get("max_restarts", _MAX_RESTARTS)
@@ -73,16 +68,16 @@ def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
 
 
 def _job_text(run: RunFiles, asked: Asked) -> str:
-    view = asked.view
     if run.is_local:
-        alive = view is not None and view.state is not None
-        return f"{run.job_id} on one machine" + ("" if alive else "; it does not run here any more")
-    if view is None or view.state is None:
-        return f"{run.job_id}" + ("" if asked.trouble else " (Slurm does not know it any more)")
+        return f"{run.job_id} on one machine" + (
+            "; it does not run here any more" if asked.job == GONE else ""
+        )
+    if not asked.fields:
+        return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
     more = [
         f"{name} {asked.fields[key]}" for key, name in _JOB_FIELDS if asked.fields.get(key, "") not in _EMPTY
     ]
-    return f"{run.job_id}: {view.word}" + "".join(f", {text}" for text in more)
+    return f"{run.job_id}: {asked.fields.get('JobState', '?')}" + "".join(f", {text}" for text in more)
 
 
 _JOB_FIELDS = (

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hpc_elastic.cli.job_options import JobFileArgument, spec_from
+from hpc_elastic.cli.job_options import JobFileArgument, job_spec
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.local_nodes import run_local
 from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.slurm.submit import Submitted, Submitter
+from hpc_elastic.slurm.submit import Submitted, Submitter, was_local
 from hpc_elastic.slurm.templates import read_template
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
@@ -55,16 +56,18 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     """
     command: tuple[str, ...] = context.obj or ()
     if resume is not None:
-        _refuse_with_resume(job_file, given, command, local)
-        return _resume(resume)
-    spec = spec_from(job_file, given, command)
-    if local is not None:
-        return _run_local(spec, local, dry_run=dry_run)
-    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
-    if dry_run:
-        return _show(wanted, ask_slurm=not skip_sbatch_test)
+        _refuse_with_resume(job_file, given, command)
+        return _resume(os.path.abspath(resume), local)
+    with job_spec(job_file, given, command) as spec:
+        if local is not None:
+            return _run_local(spec, local, dry_run=dry_run)
+        wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+        return (_show if dry_run else _queue)(wanted, ask_slurm=not skip_sbatch_test)
+
+
+def _queue(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
     submitter = _submitter()
-    _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
+    _warn(submitter.check(wanted, ask_slurm=ask_slurm))
     _tell(submitter.submit(wanted))
     return 0
 
@@ -73,10 +76,8 @@ def _submitter() -> Submitter:
     return Submitter(Slurm(), SystemClock())
 
 
-def _refuse_with_resume(
-    job_file: str | None, given: dict[str, Any], command: tuple[str, ...], local: int | None
-) -> None:
-    extra = job_file or next(iter(given), None) or (" ".join(command) if command else None) or local
+def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
+    extra = job_file or next(iter(given), None) or " ".join(command) or None
     if extra is not None:
         raise InputError(
             f"--resume queues the stored job again and takes nothing else, but got {extra!r}",
@@ -85,28 +86,36 @@ def _refuse_with_resume(
         )
 
 
-def _resume(root: str) -> int:
-    _tell(_submitter().resume(os.path.abspath(root)))
-    return 0
+def _resume(root: str, local: int | None) -> int:
+    """Queue a run again, or go on here with a run that was local."""
+    if local is None and not was_local(root):
+        _tell(_submitter().resume(root))
+        return 0
+    wanted = _submitter().next_request(root)
+    nodes = local or wanted.spec.node_range.high
+    _check_local_nodes(wanted.spec, nodes)
+    return run_local(wanted, nodes=nodes)
+
+
+def _check_local_nodes(spec: JobSpec, nodes: int) -> None:
+    low, high = spec.node_range
+    if not low <= nodes <= high:
+        raise InputError(
+            f"--local {nodes} is outside nodes = {spec.nodes}", where="--local", fix="change one of them"
+        )
 
 
 def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
-    wanted_nodes = spec.node_range
     if "nodes" not in spec.model_fields_set:
         spec = spec.model_copy(update={"nodes": str(nodes)})
-    elif not wanted_nodes.low <= nodes <= wanted_nodes.high:
-        raise InputError(
-            f"--local {nodes} is outside nodes = {wanted_nodes}", where="--local", fix="change one of them"
-        )
+    _check_local_nodes(spec, nodes)
     wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
     _warn(validate.check(wanted, None, is_local=True))
     if dry_run:
-        typer.echo(shlex.join(wanted.agent_argv))
+        typer.echo(wanted.script)
         return 0
-    from hpc_elastic.slurm.local_nodes import run_local  # noqa: PLC0415 - only needed here
-
     run_dir.create(wanted, now_s=SystemClock().wall())
-    return int(run_local(wanted, nodes=nodes))
+    return run_local(wanted, nodes=nodes)
 
 
 def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:

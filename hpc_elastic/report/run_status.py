@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import CAUSES, count_text, ending_text, names_text
+from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 
 
@@ -34,25 +35,13 @@ class Phase(Enum):
         return self in (Phase.DONE, Phase.FAILED, Phase.STOPPED, Phase.CANCELLED)
 
 
-class JobView(NamedTuple):
-    """What is known of the job of the newest submission.
-
-    `state` None: Slurm (or this machine, for a local run) does not know the job any more.
-    """
-
-    job_id: str
-    state: JobState | None
-    word: str = ""  # Slurm's own word for the state
-    reason: str = ""
-    restarts: int = 0
-
-
 class RunView(NamedTuple):
     """Everything a status rests on."""
 
     state: RunState
     submission: int  # of the newest submission; -1 if the run was never submitted
-    job: JobView | None  # None: nobody was asked or nobody answered
+    job_id: str = ""
+    job: JobFacts | None = None  # None: nobody was asked or nobody answered
 
 
 class RunStatus(NamedTuple):
@@ -72,7 +61,7 @@ def status_of(view: RunView) -> RunStatus:
     if state.ending is not None and is_current:
         return RunStatus(_FINAL[state.ending.decision], ending_text(state.ending))
     if job is not None:
-        outside = _by_job(state, job, is_current=is_current)
+        outside = _by_job(view, job, is_current=is_current)
         if outside is not None:
             return outside
     return _by_records(state) if is_current else RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
@@ -86,13 +75,14 @@ _FINAL = {
 }
 
 
-def _by_job(state: RunState, job: JobView, *, is_current: bool) -> RunStatus | None:
+def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | None:
     """Tell what the job's state alone decides; None if the records are to be asked."""
+    state = view.state
     was_started = is_current and state.epoch.submission >= 0
     reason = f" (Slurm's reason: {job.reason})" if job.reason not in ("", "None") else ""
-    if job.state in (None, JobState.ENDED):
+    if job.state is JobState.ENDED:
         word = f" is {job.word}" if job.word else " is not there any more"
-        return RunStatus(Phase.GONE, f"job {job.job_id}{word}, but the run has not ended")
+        return RunStatus(Phase.GONE, f"job {view.job_id}{word}, but the run has not ended")
     if job.state in (JobState.PENDING, JobState.REQUEUED):
         if was_started:
             why = f" after {CAUSES[state.drained.cause]}" if state.drained is not None else ""

@@ -48,6 +48,10 @@ def read_job_file(path: str) -> JobFile:
     Raises:
         InputError: it does not exist, cannot be read, or is not TOML; with line and text.
     """
+    if path.endswith((".py", ".sh")):
+        raise InputError(
+            f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- python {path}"
+        )
     try:
         with open(path, "rb") as file:
             text = file.read().decode("utf-8")
@@ -66,8 +70,6 @@ def read_job_file(path: str) -> JobFile:
 
 
 def _missing_fix(path: str) -> str:
-    if path.endswith((".py", ".sh")):
-        return f"a worker command goes after --, e.g. -- python {path}"
     directory, name = os.path.split(path)
     try:
         return options.near(name, os.listdir(directory or ".")) or "check the path"
@@ -151,7 +153,7 @@ def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
     try:
         return JobSpec(**values)
     except InputError as error:
-        raise _placed(error, file, given) from None
+        raise placed(error, file, given) from None
 
 
 def _merged(table: str, below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
@@ -175,15 +177,22 @@ def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]
     }
 
 
-def _placed(error: InputError, file: JobFile, given: Mapping[str, object]) -> InputError:
-    """Say where the user wrote what is wrong."""
+def placed(error: InputError, file: JobFile, given: Mapping[str, object]) -> InputError:
+    """Return an error about a field with the place where the user wrote it: an option, or a line of the file.
+
+    Args:
+        error: its place is the name of a field (``nodes``, ``sbatch.mem``).
+        file: the job file; an empty one if there is none.
+        given: fields given as options.
+    """
+    kind = type(error)
     key = _as_written(error.where, given)
     if key:
-        return InputError(error.message, where=_flag(key), fix=error.fix)
+        return kind(error.message, where=_flag(key), fix=error.fix)
     key = _as_written(error.where, file.values)
     if key and (line := file.line(key)):
-        return InputError(f"{error.message}\n    {line}", where=file.place(key), fix=error.fix)
-    return InputError(error.message, where=file.path or _flag(error.where), fix=error.fix)
+        return kind(f"{error.message}\n    {line}", where=file.place(key), fix=error.fix)
+    return kind(error.message, where=file.path or _flag(error.where), fix=error.fix)
 
 
 def _as_written(key: str, values: Mapping[str, object]) -> str:
@@ -197,7 +206,11 @@ def _as_written(key: str, values: Mapping[str, object]) -> str:
     table = values.get(top if below else "sbatch")
     for name in table if isinstance(table, Mapping) else ():
         option = options.option_name(name)
-        if name == below or (top == "sbatch" and option == below) or (not below and options.FIELDS.get(option) == top):
+        if (
+            name == below
+            or (top == "sbatch" and option == below)
+            or (not below and options.FIELDS.get(option) == top)
+        ):
             return f"{top if below else 'sbatch'}.{name}"
     return ""
 

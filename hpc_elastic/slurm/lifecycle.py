@@ -46,7 +46,7 @@ _NEVER_STARTED = {
     126: "Python cannot be run",
     127: "Python was not found on the nodes",
 }
-_USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
+USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 _PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT)
 _WORDS = {
     Cause.NODE_LOSS: "nodes were lost",
@@ -67,6 +67,10 @@ class JobFacts(NamedTuple):
     may_requeue: bool
     nodes: int  # that it still has
     preempted: bool  # Slurm ended it to make room; not merely warned
+
+
+GONE = JobFacts(JobState.ENDED, "", "None", 0, may_requeue=False, nodes=0, preempted=False)
+"""A job that Slurm does not know, or no longer."""
 
 
 def job_facts(fields: Mapping[str, str]) -> JobFacts:
@@ -204,7 +208,7 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
     if state.ending is not None:
         return _by_record(state.ending)
     cause = drain_cause(state)
-    if cause in _USERS_WISH:
+    if cause in USERS_WISH:
         return _stopped(state)
     stands = standing(facts.job, facts.epoch.restart)
     if stands is Standing.RUNNING and cause is None:
@@ -228,13 +232,13 @@ def drain_cause(state: RunState) -> Cause | None:
 
 
 def _stopped(state: RunState) -> Exit:
-    who = state.drained or state.drain
-    detail = who.detail if who is not None else ""
+    asked = state.drained or state.drain
+    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
+    detail = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
     step = state.drained.step if state.drained is not None else None
-    reason = (detail or "stopped on request") + ("" if step is None else f"; checkpoint of step {step}")
-    return Exit(
-        ExitCode.OK, f"the run is stopped: {reason}", RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
-    )
+    reason = detail + ("" if step is None else f"; checkpoint of step {step}")
+    ending = RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
+    return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
 
 
 def _asked_to_leave(facts: Facts, stands: Standing, cause: Cause | None, budgets: Budgets) -> Choice:

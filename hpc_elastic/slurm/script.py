@@ -41,7 +41,8 @@ def quote(text: str) -> str:
     A plain carriage return in a script would make sbatch refuse it.
     """
     if not options.has_control(text):
-        return shlex.quote(text)
+        is_plain_inside = "'" in text and not set(text) & set('"$`\\!')
+        return f'"{text}"' if is_plain_inside else shlex.quote(text)
     return "$'" + "".join(_ansi_c(char) for char in text) + "'"
 
 

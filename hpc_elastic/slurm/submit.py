@@ -12,6 +12,8 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import parse, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.local_nodes import LOCAL_JOB
+from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
 
@@ -114,19 +116,32 @@ class Submitter:
             if found:
                 self._record(stored.paths, done[-1].number, done[-1].token, found[0])
                 return Submitted(found[0], stored, was_queued_before=True)
-        for earlier in done:
-            self._refuse_if_active(stored.paths, earlier)
-        number = done[-1].number + 1 if done else 0
-        return self._queue(stored.again(number))
+        return self._queue(self.next_request(root))
 
-    def _refuse_if_active(self, paths: RunPaths, earlier: Submission) -> None:
-        state = self._slurm.job_state(earlier.job_id) if earlier.job_id else None
-        if state is not None and state.is_active:
-            raise InputError(
-                f"the run in {paths.root} has not ended: its job {earlier.job_id} is {state.value}",
-                where="--resume",
-                fix=f"stop it first: hpc-elastic stop {paths.root}",
-            )
+    def next_request(self, root: str) -> SubmitRequest:
+        """Return the stored request of a run with the next number.
+
+        Raises:
+            InputError: there is no run, it belongs to somebody else, or its job is still active.
+            SlurmError: Slurm is not there or does not answer.
+        """
+        stored = read_request(RunPaths(root))
+        done = submissions.read_submissions(stored.paths)
+        for earlier in done:
+            state = self._state_of(earlier)
+            if state is not None and state.is_active:
+                raise InputError(
+                    f"the run in {root} has not ended: its job {earlier.job_id} is {state.value}",
+                    where="--resume",
+                    fix=f"stop it first: hpc-elastic stop {stored.paths.root}",
+                )
+        return stored.again(done[-1].number + 1 if done else 0)
+
+    def _state_of(self, earlier: Submission) -> JobState | None:
+        if earlier.job_id.startswith(LOCAL_JOB):
+            pid = earlier.job_id.removeprefix(LOCAL_JOB)
+            return JobState.RUNNING if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}") else None
+        return self._slurm.job_state(earlier.job_id) if earlier.job_id else None
 
     def _queue(self, wanted: SubmitRequest) -> Submitted:
         submissions.announce(wanted.paths, wanted.submission, wanted.token, now_s=self._clock.wall())
@@ -187,6 +202,12 @@ class Submitter:
 
 def _is_uncertain(error: SlurmCommandError) -> bool:
     return isinstance(error, SlurmTimeoutError) or parse.may_have_been_queued(error.stderr)
+
+
+def was_local(root: str) -> bool:
+    """Return whether the newest submission of a run was run on one machine without Slurm."""
+    done = submissions.read_submissions(RunPaths(root))
+    return bool(done) and done[-1].job_id.startswith(LOCAL_JOB)
 
 
 def read_request(paths: RunPaths) -> SubmitRequest:

@@ -146,9 +146,12 @@ class Cluster:
         return parse_fields(self.as_root("scontrol", "show", "job", "--oneliner", job_id))
 
     def node_state(self, name: str) -> str:
-        """Short state of a node such as `idle`, `alloc` or `down*` (`*`: it does not answer)."""
-        words = ("--noheader", "--partition=low", f"--nodes={name}", "--format=%t")
-        return self.as_root("sinfo", *words).strip()
+        """State of a node with its flags, such as `idle`, `mixed` or `down+not_responding`.
+
+        Not from sinfo, which may go on to show `mix` after slurmd was restarted under a job.
+        """
+        shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
+        return parse_fields(shown).get("State", "").lower()
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
         """Poll until `predicate` holds.
@@ -159,7 +162,7 @@ class Cluster:
             what: the condition in words, for the message.
 
         Raises:
-            ConditionTimeoutError: it did not hold in time; shows the queue, the node states and slurmctld's log.
+            ConditionTimeoutError: it did not hold in time; shows queue, nodes and slurmctld's log.
         """
         clock = SystemClock()
         deadline = clock.monotonic() + timeout
@@ -175,15 +178,8 @@ class Cluster:
 
     def wait_idle(self, timeout: float = 40) -> None:
         """Wait until every node is idle and answers."""
-        self.wait_for(self._all_idle, timeout, "all nodes to be idle")
-
-    def _all_idle(self) -> bool:
-        if {"idle"} == {self.node_state(name) for name in self.node_names}:
-            return True
-        # Slurm keeps showing `mix` when it was asked within the second in which a job ended;
-        # any update of the node makes it count again.
-        self.as_root("scontrol", "update", f"nodename={','.join(self.node_names)}", "weight=1")
-        return False
+        names = self.node_names
+        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
 
     def story(self) -> str:
         """Queue, node states and the end of slurmctld's log."""
@@ -233,7 +229,7 @@ class Cluster:
                 self.command("start-slurmd", name)
         self.cancel_all()
         for name in self.node_names:
-            if self.node_state(name).startswith(("down", "drain", "drng")):
+            if re.search("down|drain", self.node_state(name)):
                 self.as_root("scontrol", "update", f"nodename={name}", "state=resume")
         self.wait_idle()
 

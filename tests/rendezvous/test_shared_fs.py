@@ -143,7 +143,7 @@ def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> Non
 def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
     """Members that go on beating lose one that does not, within the lease and a beat."""
     first, second = _pair(node, clock)
-    for _ in range(4):
+    for _ in range(5):
         clock.advance(1.0)
         first.tick()
     assert ("n2",) == first.lost

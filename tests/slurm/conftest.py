@@ -64,7 +64,8 @@ class StandIn:
         Args:
             kinds: one per call: ``ok``, ``refuse``, ``refuse-test``, ``hang`` (no answer, nothing
                 queued), ``queue-hang`` (queued, but no answer), ``socket-timeout`` (queued, but sbatch
-                says it timed out), ``twin`` (queued twice, as when an earlier call arrived after all).
+                says it timed out), ``lost`` (the same, not queued), ``twin`` (queued twice, as when an
+                earlier call arrived after all).
         """
         (self.state / "behaviour.json").write_text(json.dumps(kinds))
 

@@ -13,11 +13,13 @@ HELP = Path(__file__).parent / "recorded" / "22.05" / "sbatch_help.txt"
 
 
 def load(name: str, default: object) -> object:
+    """Return the content of a file of the state."""
     path = STATE / name
     return json.loads(path.read_text()) if path.exists() else default
 
 
 def next_behaviour() -> str:
+    """Return how this call goes."""
     left = load("behaviour.json", [])
     assert isinstance(left, list)
     if not left:
@@ -27,6 +29,7 @@ def next_behaviour() -> str:
 
 
 def queue(argv: list[str]) -> str:
+    """Add a job and return its id."""
     jobs = load("jobs.json", {})
     assert isinstance(jobs, dict)
     job_id = str(1000 + len(jobs))
@@ -36,36 +39,47 @@ def queue(argv: list[str]) -> str:
     return job_id
 
 
+def say(text: str) -> None:
+    """Write a line to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def refuse(text: str) -> int:
+    """Write a line to stderr and return the exit code of a refusal."""
+    sys.stderr.write(text + "\n")
+    return 1
+
+
 def sbatch(argv: list[str]) -> int:
+    """Queue a job, or not."""
     if "--help" in argv:
-        print(HELP.read_text())
+        say(HELP.read_text())
         return 0
     if "--test-only" in argv:
         if (load("behaviour.json", []) or ["ok"])[0] == "refuse-test":  # type: ignore[index]
-            print("sbatch: error: invalid partition specified: nosuch", file=sys.stderr)
-            print("allocation failure: Invalid partition name specified", file=sys.stderr)
-            return 1
+            return refuse(
+                "sbatch: error: invalid partition specified: nosuch\nallocation failure: no partition"
+            )
         return 0
-    kind = next_behaviour()
+    return sbatch_as(next_behaviour(), argv)
+
+
+def sbatch_as(kind: str, argv: list[str]) -> int:
+    """Queue a job the way a test wants it."""
     if kind == "refuse":
-        print("sbatch: error: Batch job submission failed: Invalid account", file=sys.stderr)
-        return 1
-    if kind == "socket-timeout":
+        return refuse("sbatch: error: Batch job submission failed: Invalid account")
+    if kind in ("socket-timeout", "queue-hang", "twin"):
         queue(argv)
-        print("sbatch: error: Batch job submission failed: Socket timed out on send/recv", file=sys.stderr)
-        return 1
-    if kind == "hang":
+    if kind in ("hang", "queue-hang"):
         signal.pause()
-    if kind == "queue-hang":
-        queue(argv)
-        signal.pause()
-    if kind == "twin":
-        queue(argv)
-    print(queue(argv) + ";dev")
+    if kind in ("socket-timeout", "lost"):
+        return refuse("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+    say(queue(argv) + ";dev")
     return 0
 
 
 def main() -> int:
+    """Be one of the programs."""
     program, *argv = sys.argv[1:]
     stdin = sys.stdin.read() if "--test-only" in argv else ""
     with (STATE / "calls.jsonl").open("a") as file:
@@ -77,17 +91,16 @@ def main() -> int:
         return sbatch(argv)
     if program == "squeue":
         for job_id, job in jobs.items():
-            print(f"{job_id}|{job['Comment']}")
+            say(f"{job_id}|{job['Comment']}")
         return 0
     job_id = argv[-1]
     if job_id not in jobs:
-        print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
-        return 1
+        return refuse("slurm_load_jobs error: Invalid job id specified")
     if program == "scancel":
         jobs[job_id]["JobState"] = "CANCELLED"
         (STATE / "jobs.json").write_text(json.dumps(jobs))
         return 0
-    print(f"JobId={job_id} JobState={jobs[job_id]['JobState']} Comment={jobs[job_id]['Comment']}")
+    say(f"JobId={job_id} JobState={jobs[job_id]['JobState']} Comment={jobs[job_id]['Comment']}")
     return 0
 
 

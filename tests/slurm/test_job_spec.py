@@ -64,13 +64,38 @@ def test_a_spec_survives_being_stored() -> None:
         ({"command": "python 'x"}, "command", "is not a command", "close the quotes"),
         ({"command": ["python", "a\0b"]}, "command", "NUL", "remove"),
         ({"module": "pkg.train"}, "module", "both name what to run", "keep one"),
-        ({"mem": "8G", "mem_per_cpu": "2G"}, "mem_per_cpu", "mem and mem_per_cpu contradict", "remove mem or"),
-        ({"mem": "8G", "sbatch": {"mem-per-gpu": "2G"}}, "sbatch.mem-per-gpu", "mem and sbatch.mem-per-gpu", "remove"),
+        (
+            {"mem": "8G", "mem_per_cpu": "2G"},
+            "mem_per_cpu",
+            "mem and mem_per_cpu contradict",
+            "remove mem or",
+        ),
+        (
+            {"mem": "8G", "sbatch": {"mem-per-gpu": "2G"}},
+            "sbatch.mem-per-gpu",
+            "mem and sbatch.mem-per-gpu",
+            "remove",
+        ),
         ({"cpus_per_node": 8, "cpus_per_task": 8}, "cpus_per_task", "mean the same", "cpus_per_node"),
-        ({"gpus_per_node": 2, "sbatch": {"gres": "gpu:2"}}, "sbatch.gres", "both ask for GPUs", "gpus_per_node"),
-        ({"partition": "a", "sbatch": {"p": "b"}}, "sbatch.p", "partition = 'a' and sbatch p = 'b'", "partition"),
+        (
+            {"gpus_per_node": 2, "sbatch": {"gres": "gpu:2"}},
+            "sbatch.gres",
+            "both ask for GPUs",
+            "gpus_per_node",
+        ),
+        (
+            {"partition": "a", "sbatch": {"p": "b"}},
+            "sbatch.p",
+            "partition = 'a' and sbatch p = 'b'",
+            "partition",
+        ),
         ({"sbatch": {"hold": True, "H": True}}, "sbatch.H", "given twice", "keep one"),
-        ({"sbatch": {"ntasks-per-node": 8}}, "sbatch.ntasks-per-node", "one agent per node", "workers_per_node"),
+        (
+            {"sbatch": {"ntasks-per-node": 8}},
+            "sbatch.ntasks-per-node",
+            "one agent per node",
+            "workers_per_node",
+        ),
         ({"sbatch": {"gpus-per-task": 1}}, "sbatch.gpus-per-task", "one agent per node", "gpus_per_node"),
         ({"sbatch": {"requeue": True}}, "sbatch.requeue", "cannot be given", "max_requeues"),
         ({"sbatch": {"signal": "USR1@60"}}, "sbatch.signal", "cannot be given", "checkpoint_lead"),
@@ -84,14 +109,19 @@ def test_a_spec_survives_being_stored() -> None:
         ({"warning_signals": "USR1"}, "warning_signals", "'USR2' is not among", "add USR2"),
         ({"drain_signals": "KILL"}, "drain_signals", "'KILL' in drain_signals cannot be used", "TERM"),
         ({"drain_signals": "TERM,USR2"}, "drain_signals", "means a warning too", "remove USR2"),
-        ({"checkpoint_lead": "1h", "time": "1h"}, "checkpoint_lead", "leaves nothing of time = 01:00:00", "raise time"),
+        (
+            {"checkpoint_lead": "1h", "time": "1h"},
+            "checkpoint_lead",
+            "leaves nothing of time = 01:00:00",
+            "raise time",
+        ),
         ({"checkpoint_lead": "20h"}, "checkpoint_lead", "72000 s is more than", "65505"),
         ({"lease": 2}, "lease", "less than three heartbeats", "3 or more"),
         ({"heartbeat_interval": 2}, "heartbeat_interval", "less than three heartbeats", "6 or more"),
         ({"run_dir": "a\\b"}, "run_dir", "backslash", "another path"),
         ({"run_dir": ""}, "run_dir", "empty", "another path"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused(fields: dict[str, Any], where: str, words: str, fix: str) -> None:
     """The error names the thing, the value, the place and what to do."""
     error = refusal(**fields)

@@ -69,7 +69,7 @@ def test_every_short_name_and_field_belongs_to_an_option() -> None:
     ids=repr,
 )
 def test_header_lines_are_quoted_as_sbatch_reads_them(value: str | int | bool, line: str) -> None:
-    """sbatch knows quotes and the backslash but expands nothing."""
+    """It knows quotes and the backslash but expands nothing."""
     assert line == options.header_line("x", value)
 
 

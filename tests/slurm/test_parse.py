@@ -69,7 +69,7 @@ def test_states_have_long_and_short_names(text: str, state: JobState) -> None:
     ],
 )
 def test_the_job_id_is_found_among_a_sites_own_words(text: str, job_id: str | None) -> None:
-    """sbatch --parsable prints the id, a submit filter perhaps more."""
+    """With --parsable sbatch prints the id, a submit filter perhaps more."""
     assert job_id == parse.submitted_job_id(text)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.cli.run_command import parser
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import (
     RunNames,
@@ -111,8 +112,6 @@ def test_the_template_is_found_in_the_source_tree() -> None:
 
 def test_the_agent_reads_its_flags_as_they_are_written() -> None:
     """The flags and the worker command arrive in the parser of `hpc-elastic run`."""
-    from hpc_elastic.cli.run_command import parser
-
     spec = JobSpec(**SPECS["everything"])
     words = ["--run-dir=/r", *agent_flags(spec), "--", *worker_command(spec, "/opt/python")]
     read = parser().parse_args(words)
@@ -164,7 +163,7 @@ def test_bash_reads_a_quoted_word_as_it_was(text: str) -> None:
 
 def test_names_of_files_are_made_safe() -> None:
     """A job name may hold anything but a file name should not."""
-    assert "a-b-c" == file_name("a b/../c")
+    assert "a-b-..-c" == file_name("a b/../c")
     assert "run" == file_name("../..")
 
 
@@ -282,7 +281,7 @@ def test_the_agents_are_told_which_start_this_is(node: Node) -> None:
 
 
 def test_srun_is_started_again_on_what_is_left(node: Node) -> None:
-    """finish asks for it with exit code 80 and the number of nodes."""
+    """The exit code 80 of finish asks for it, with the number of nodes."""
     code = node.run(
         [("3", 80), ("2", 80), ("", 0)], command=str(node.home / "program"), env={"WORKER_CODE": "9"}
     )

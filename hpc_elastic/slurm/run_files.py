@@ -1,4 +1,4 @@
-"""Reading what a status rests on: records, submissions, settings, checkpoints, and Slurm's word."""
+"""What a run directory and Slurm say about a run, read for the commands on a login node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Record
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
-from hpc_elastic.report.run_status import JobView, RunView
 from hpc_elastic.slurm import lifecycle
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.lifecycle import GONE, JobFacts
 from hpc_elastic.slurm.local_nodes import LOCAL_JOB
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.submissions import Submission, read_submissions
@@ -31,6 +31,11 @@ class RunFiles(NamedTuple):
     spec: dict[str, Any]  # the job spec as it was stored; empty for a run without one
 
     @property
+    def name(self) -> str:
+        """The run's name for people."""
+        return str(self.spec.get("name") or self.paths.name)
+
+    @property
     def submission(self) -> int:
         """The number of the newest submission, -1 without one."""
         return self.submissions[-1].number if self.submissions else -1
@@ -46,7 +51,7 @@ class RunFiles(NamedTuple):
         return self.job_id.startswith(LOCAL_JOB)
 
 
-def read_files(paths: RunPaths) -> RunFiles:
+def read_run(paths: RunPaths) -> RunFiles:
     """Read the files of a run.
 
     Raises:
@@ -67,9 +72,9 @@ def _spec(paths: RunPaths) -> dict[str, Any]:
 
 
 class Asked(NamedTuple):
-    """What came of asking about the job."""
+    """What came of asking about the newest job."""
 
-    view: JobView | None
+    job: JobFacts | None  # None: nobody could be asked
     fields: dict[str, str]  # as scontrol gives them
     trouble: str = ""  # why there is no answer
 
@@ -79,24 +84,21 @@ def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
     if not run.job_id:
         return Asked(None, {})
     if run.is_local:
-        alive = os.path.exists(f"/proc/{run.job_id.removeprefix(LOCAL_JOB)}")
-        state = JobState.RUNNING if alive else None
-        return Asked(JobView(run.job_id, state, restarts=max(run.state.epoch.restart, 0)), {})
+        return Asked(_local_job(run), {})
     try:
         fields = slurm.show_job(run.job_id)
     except SlurmNotFoundError as error:
         return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
     except SlurmCommandError as error:
         return Asked(None, {}, " ".join(str(error).split()))
-    if fields is None:
-        return Asked(JobView(run.job_id, None), {})
-    job = lifecycle.job_facts(fields)
-    return Asked(JobView(run.job_id, job.state, job.word, job.reason, job.restarts), fields)
+    return Asked(GONE, {}) if fields is None else Asked(lifecycle.job_facts(fields), fields)
 
 
-def view_of(run: RunFiles, asked: Asked) -> RunView:
-    """Return what the status rests on."""
-    return RunView(run.state, run.submission, asked.view)
+def _local_job(run: RunFiles) -> JobFacts:
+    """Return facts about a local run: it lives as long as the process that was started for it."""
+    if not os.path.exists(f"/proc/{run.job_id.removeprefix(LOCAL_JOB)}"):
+        return GONE
+    return GONE._replace(state=JobState.RUNNING, word="RUNNING", restarts=max(run.state.epoch.restart, 0))
 
 
 class SavedCheckpoint(NamedTuple):
@@ -104,11 +106,16 @@ class SavedCheckpoint(NamedTuple):
 
     step: int
     path: str | None
-    age_s: float | None  # by the file server's clock and this machine's, for display only
+    age_s: float  # by the file server's clock and this machine's, for display only
 
 
 def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
-    """Return the newest complete checkpoint, None if workers have marked none."""
+    """Return the newest complete checkpoint, None if workers have marked none.
+
+    Args:
+        paths: the files of the run.
+        now_s: wall time [s since the epoch].
+    """
     try:
         found = checkpoints.latest(paths)
         if found is None:

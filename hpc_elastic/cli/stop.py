@@ -1,0 +1,27 @@
+"""``hpc-elastic stop`` and ``cancel``: end a run, with and without saving."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.end_run import EndRun
+
+
+def stop(run: RunArgument) -> int:
+    """Have the workers save and stop at the same step; the job ends and is not requeued."""
+    paths = find_run(run)
+    EndRun(paths, Slurm(), SystemClock(), typer.echo).stop()
+    typer.echo(f"to see how it goes: hpc-elastic status {shlex.quote(os.path.relpath(paths.root))}")
+    return 0
+
+
+def cancel(run: RunArgument) -> int:
+    """End a run at once; what its workers have not saved is lost."""
+    EndRun(find_run(run), Slurm(), SystemClock(), typer.echo).cancel()
+    return 0

@@ -1,0 +1,112 @@
+"""Which log files of a run are to be shown, and under which prefix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Record, RoundFormed
+from hpc_elastic.rendezvous.roster import natural
+
+_STREAMS = (("stdout.log", ""), ("stderr.log", " err"))
+
+
+class LogFile(NamedTuple):
+    """A log file with what stands before each of its lines."""
+
+    path: str
+    prefix: str
+
+
+class Wanted(NamedTuple):
+    """What the user asked for; None for everything."""
+
+    rank: int | None = None
+    node: str | None = None
+    attempt: int | None = None  # None: the newest
+
+
+def attempts(paths: RunPaths) -> list[int]:
+    """Return the rounds that have logs of workers, oldest first."""
+    names = (name.partition("_") for name in _names(paths.logs))
+    return sorted(int(number) for word, _, number in names if word == "attempt" and number.isdigit())
+
+
+def ranks_of_node(records: Iterable[Record], attempt: int, node: str) -> list[int] | None:
+    """Return the global ranks that a node had in a round; None if it was not in it."""
+    for record in records:
+        if isinstance(record.entry, RoundFormed) and record.entry.number == attempt:
+            first = 0
+            for member in record.entry.members:
+                if member.node == node:
+                    return list(range(first, first + member.slots))
+                first += member.slots
+    return None
+
+
+def agent_files(paths: RunPaths, wanted: Wanted) -> list[LogFile]:
+    """Return the logs of the agents; their lines carry time and node themselves."""
+    if wanted.rank is not None or wanted.attempt is not None:
+        return []
+    names = sorted(_names(paths.agent_logs), key=natural)
+    return [
+        LogFile(os.path.join(paths.agent_logs, name), "")
+        for name in names
+        if name.endswith(".log") and wanted.node in (None, name.removesuffix(".log"))
+    ]
+
+
+def worker_files(paths: RunPaths, attempt: int, wanted: Wanted, ranks: Iterable[int] | None) -> list[LogFile]:
+    """Return the logs of the workers of a round.
+
+    Args:
+        paths: the files of the run.
+        attempt: the round.
+        wanted: what the user asked for.
+        ranks: the ranks of the wanted node; None for all.
+    """
+    root = paths.attempt_logs(attempt)
+    present = sorted(int(name) for name in _names(root) if name.isdigit())
+    allowed = set(present if ranks is None else ranks)
+    chosen = [rank for rank in present if rank in allowed and wanted.rank in (None, rank)]
+    found = []
+    for rank in chosen:
+        there = _names(os.path.join(root, str(rank)))
+        for name, mark in _STREAMS:
+            if name in there:
+                path = os.path.join(root, str(rank), name)
+                found.append(LogFile(path, f"[{attempt}:rank {rank}{mark}] "))
+    return found
+
+
+def batch_logs(paths: RunPaths) -> list[LogFile]:
+    """Return the output of the batch scripts, oldest first."""
+    names = [name for name in _names(paths.root) if name.startswith("slurm-") and name.endswith(".out")]
+    return [LogFile(os.path.join(paths.root, name), "[batch] ") for name in sorted(names, key=natural)]
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def offset_of_last(path: str, lines: int) -> int:
+    """Return where the last lines of a file begin [bytes]; 0 if it has no more than these."""
+    step, kept = 1 << 16, b""
+    try:
+        with open(path, "rb") as file:
+            at = file.seek(0, os.SEEK_END)
+            while at > 0:
+                size = min(step, at)
+                at = file.seek(at - size)
+                kept = file.read(size) + kept
+                ends = [i for i, byte in enumerate(kept) if byte == 10 and i < len(kept) - 1]
+                if len(ends) >= lines:
+                    return at + (ends[-lines] + 1 if lines else len(kept))
+    except OSError:
+        return 0
+    return 0

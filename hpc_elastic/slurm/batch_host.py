@@ -1,0 +1,50 @@
+"""What is left to do when the node that runs the batch script is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.parse import JobState, job_state
+
+LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+
+
+def wait_until_removed(
+    slurm: Slurm, job_ref: str, node: str, clock: Clock, *, handled: Callable[[], bool]
+) -> None:
+    """Wait until Slurm itself has noticed that a node of a job is lost.
+
+    A job with GPUs that is requeued before that starts again without them: slurmctld (seen with
+    22.05.8) loses the job's GPU records when the node goes down while the job is completing. Waiting
+    costs no time, as the job cannot start again before Slurm has given the node up.
+
+    Args:
+        slurm: Slurm's commands.
+        job_ref: the job.
+        node: the lost node.
+        clock: paces the questions.
+        handled: tells whether somebody else has requeued the job meanwhile.
+    """
+    pause_s, give_up_at = _FIRST_PAUSE_S, clock.monotonic() + LIMIT_S
+    while clock.monotonic() < give_up_at and not handled():
+        if not _holds(slurm, job_ref, node):
+            return
+        clock.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _holds(slurm: Slurm, job_ref: str, node: str) -> bool:
+    """Tell whether a running job still has a node; True while Slurm does not answer."""
+    try:
+        fields = slurm.show_job(job_ref)
+        if fields is None or job_state(fields.get("JobState", "")) is not JobState.RUNNING:
+            return False
+        return node in hostlist.expand(fields.get("NodeList", ""))
+    except (SlurmCommandError, SlurmNotFoundError, InputError):
+        return True

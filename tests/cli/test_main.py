@@ -1,0 +1,56 @@
+"""The command line's routing and help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hpc_elastic import __version__
+from hpc_elastic.cli.main import main
+
+HEAVY = {"typer", "rich", "pydantic", "jinja2"}
+
+
+@pytest.mark.parametrize("command", ["run", "finish"])
+def test_the_commands_of_the_nodes_import_nothing_heavy(command: str) -> None:
+    """A thousand nodes call them at once."""
+    code = (
+        "import sys\nfrom hpc_elastic.cli.main import main\n"
+        f"try: main([{command!r}, '--help'])\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.rpartition("LOADED ")[2].split())
+    assert not HEAVY & loaded
+
+
+def test_help_groups_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every panel is there, and the worker command in the usage line."""
+    assert 0 == main(["submit", "--help"])
+    shown = capsys.readouterr().out
+    for words in (
+        "[-- COMMAND...]",
+        "What to run",
+        "Where it runs (Slurm)",
+        "Restarts and time limit",
+        "--gpus-per-node",
+    ):
+        assert words in shown
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the package."""
+    assert 0 == main(["version"])
+    assert __version__ == capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("words", [["sumbit"], ["submit", "--nodes"]], ids=repr)
+def test_a_usage_error_is_one_block(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 and a way on."""
+    assert 2 == main(words)
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert "\n  fix: see hpc-elastic" in shown

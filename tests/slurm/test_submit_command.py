@@ -1,0 +1,229 @@
+"""``hpc-elastic submit`` and ``render`` as people use them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.submissions import read_submissions
+from tests.slurm.conftest import StandIn
+
+GOOD = [
+    "--nodes",
+    "2:4",
+    "--gpus-per-node",
+    "8",
+    "--cpus-per-node",
+    "64",
+    "--time",
+    "4h",
+    "--allow-local-run-dir",
+]
+WORKER = ["--", "python3", "train.py", "--lr", "0.1"]
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_submit_tells_the_job_the_directory_and_what_to_do_next(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """Three commands that can be copied."""
+    assert 0 == main(["submit", *GOOD, "--run-dir", "my run", *WORKER])
+    said = capsys.readouterr()
+    root = shlex.quote(f"{workdir}/my run")
+    assert said.out.splitlines() == [
+        "train is queued as job 1000",
+        f"run directory: {root}",
+        f"  hpc-elastic status {root}",
+        f"  hpc-elastic logs -f {root}",
+        f"  hpc-elastic stop {root}",
+    ]
+    assert "" == said.err
+
+
+def test_the_default_run_directory_is_named_after_the_script_and_time(
+    workdir: Path, slurm_dir: StandIn
+) -> None:
+    """So that two runs do not meet by accident."""
+    assert 0 == main(["submit", *GOOD, *WORKER])
+    assert 0 == main(["submit", *GOOD, *WORKER])
+    names = os.listdir(workdir / "hpc_elastic_runs")
+    assert 2 == len(names)
+    assert all(name.startswith("train-2") for name in names)
+
+
+def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn) -> None:
+    """Options win over the file; what follows -- is not parsed."""
+    (workdir / "train.toml").write_text(
+        'nodes = 2\ntime = "1h"\nexclusive = true\nallow_local_run_dir = true\n[sbatch]\nnice = 5\n'
+    )
+    assert 0 == main(
+        [
+            "submit",
+            "train.toml",
+            "-N",
+            "3",
+            "-o",
+            "nice=7",
+            "-o",
+            "hold",
+            "--run-dir",
+            "r",
+            *WORKER,
+            "--",
+            "--nodes",
+            "9",
+        ]
+    )
+    script = (workdir / "r" / "job.sbatch").read_text()
+    for line in ("--nodes=3", "--nice=7", "--hold", "--time=01:00:00", "--exclusive"):
+        assert f"#SBATCH {line}\n" in script
+    assert "worker=(\n  python3\n  train.py\n  --lr\n  0.1\n  --\n  --nodes\n  9\n)" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "error: command: there is no worker command\n  fix: give it after --"),
+        (["--nodes", "3:1", *WORKER], "error: --nodes: nodes = '3:1' asks for at least 3"),
+        (["--nodse", "3", *WORKER], "error: No such option: --nodse"),
+        (
+            ["--mem", "1G", "--mem-per-cpu", "1G", *WORKER],
+            "error: --mem-per-cpu: mem and mem_per_cpu contradict",
+        ),
+        (["-o", "ntasks=3", *WORKER], "error: -o ntasks: the sbatch option --ntasks cannot be given"),
+        (["-o", "licences=3", *WORKER], "error: -o licences: sbatch has no option --licences"),
+        (["-o", "p=a", "-p", "b", *WORKER], "error: -o p: --partition is given twice"),
+        (["-e", "novalue", *WORKER], "error: -e: 'novalue' is not NAME=VALUE"),
+        (["train.py"], "error: train.py: train.py is a script and not a job file"),
+        (["missing.toml"], "error: missing.toml: the job file missing.toml does not exist"),
+        (["a.toml", "python3", "train.py"], "the worker command goes after --"),
+        (["--", "python3", "trian.py"], "the worker file trian.py does not exist"),
+        (["--local", "0", *WORKER], "error: Invalid value for '--local'"),
+        (["--local", "3", "--nodes", "4", *WORKER], "error: --local: --local 3 is outside nodes = 4"),
+        (["--resume", "nowhere"], "holds no run"),
+        (["--resume", "nowhere", "--nodes", "3"], "error: --resume: --resume queues the stored job again"),
+        (["--run-dir", "train.py/x", *WORKER], "train.py is a file"),
+    ],
+    ids=repr,
+)
+def test_what_is_wrong_is_one_block_on_stderr(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture, words: list[str], said: str
+) -> None:
+    """Exit code 2, a fix, no traceback, and nothing is queued or left behind."""
+    assert 2 == main(["submit", *words])
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "\n  fix: " in shown.err
+    assert "Traceback" not in shown.err
+    assert "" == shown.out
+    assert [] == slurm_dir.submissions()
+    assert ["train.py"] == os.listdir(workdir)
+
+
+def test_an_error_in_the_job_file_shows_its_line(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
+    """File, line number, the line, and the fix."""
+    (workdir / "job.toml").write_text('command = "python3 train.py"\ngpus_pre_node = 8\n')
+    assert 2 == main(["submit", "job.toml"])
+    assert (
+        "error: job.toml:2: there is no setting 'gpus_pre_node'\n    gpus_pre_node = 8\n"
+        "  fix: did you mean 'gpus_per_node' or 'cpus_per_node' or 'workers_per_node'?\n"
+    ) == capsys.readouterr().err
+
+
+def test_no_slurm_is_said_in_one_block(workdir: Path, no_slurm: None, capsys: Capture) -> None:
+    """With the way to try it without."""
+    assert 2 == main(["submit", *GOOD, *WORKER])
+    shown = capsys.readouterr().err
+    assert "error: 'sbatch' is not on PATH" in shown
+    assert "--local" in shown
+
+
+def test_slurms_refusal_is_shown_in_its_own_words(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
+    """And the next try works."""
+    slurm_dir.behave("refuse")
+    assert 2 == main(["submit", *GOOD, "--skip-sbatch-test", "--run-dir", "r", *WORKER])
+    assert "sbatch: error: Batch job submission failed: Invalid account" in capsys.readouterr().err
+    assert 0 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+
+
+def test_a_run_directory_in_use_names_both_ways_on(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """Another directory, or the same run again."""
+    assert 0 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    assert 2 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    shown = capsys.readouterr().err
+    assert "already holds the run train-" in shown
+    assert f"hpc-elastic submit --resume {workdir}/r" in shown
+
+
+def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
+    """With the next number; logs of the first start stay."""
+    main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    (workdir / "r" / "slurm-1000.out").write_text("words")
+    slurm_dir.set_state("1000", "TIMEOUT")
+    assert 0 == main(["submit", "--resume", "r"])
+    assert "train is queued as job 1001" in capsys.readouterr().out
+    assert ["1000", "1001"] == [each.job_id for each in read_submissions(RunPaths("r"))]
+    assert "words" == (workdir / "r" / "slurm-1000.out").read_text()
+
+
+def test_warnings_do_not_stop_a_submission(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
+    """One core for all workers is allowed, if hardly meant."""
+    assert 0 == main(["submit", "--allow-local-run-dir", *WORKER])
+    assert "warning: no CPUs are asked for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_slurm", [True, False])
+def test_a_dry_run_shows_script_and_command_and_changes_nothing(
+    workdir: Path, capsys: Capture, request: pytest.FixtureRequest, has_slurm: bool
+) -> None:
+    """With Slurm it is asked too, without it that is said."""
+    request.getfixturevalue("slurm_dir" if has_slurm else "no_slurm")
+    assert 0 == main(["submit", "--dry-run", *GOOD, *WORKER])
+    shown = capsys.readouterr()
+    assert shown.out.startswith("#!/bin/bash\n")
+    assert shown.out.splitlines()[-1].startswith("sbatch --parsable --comment=hpc_elastic:")
+    assert has_slurm != ("no sbatch here" in shown.err)
+    assert ["train.py"] == os.listdir(workdir)
+
+
+def test_render_prints_the_script_without_slurm(workdir: Path, no_slurm: None, capsys: Capture) -> None:
+    """On a laptop too; a worker file that is elsewhere does not matter."""
+    assert 0 == main(["render", *GOOD, "--", "python3", "elsewhere.py"])
+    shown = capsys.readouterr()
+    assert shown.out.startswith("#!/bin/bash\n#SBATCH --job-name=elsewhere\n")
+    assert "" == shown.err
+    assert ["train.py"] == os.listdir(workdir)
+
+
+def test_a_local_run_is_resumed_here(
+    workdir: Path, no_slurm: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run without Slurm goes on without Slurm, with as many agents as before."""
+    (workdir / "train.py").write_text(
+        "import os, sys; sys.exit(3 if os.environ['HPC_ELASTIC_ROUND'] == '1' else 0)"
+    )
+    start = [
+        "submit",
+        "--local",
+        "2",
+        "--max-restarts",
+        "0",
+        "--run-dir",
+        "r",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
+    assert 3 == main(start)
+    assert 0 == main(["submit", "--resume", "r"])
+    assert [0, 1] == [each.number for each in read_submissions(RunPaths("r"))]
+    assert "local1, local2" in capfd.readouterr().out

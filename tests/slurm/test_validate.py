@@ -1,0 +1,106 @@
+"""Checks on this machine before anything is queued."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm import validate
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.request import plan
+from hpc_elastic.slurm.templates import read_template
+
+
+def check(**fields: Any) -> list[str]:
+    """Check a spec in the current directory; return the warnings."""
+    spec = JobSpec(
+        **{
+            "command": "python3 train.py",
+            "cpus_per_node": 1,
+            "time": 5,
+            "allow_local_run_dir": True,
+            **fields,
+        }
+    )
+    return validate.check(plan(spec, read_template(), now_s=0), None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"command": "train.py --lr 1"},
+        {"command": "python3 -u -X dev -W ignore train.py --config missing.yaml"},
+        {"command": "python3 -c pass"},
+        {"command": "python3 -m no.such.file"},
+        {"command": "python3 -um no.such.file"},
+        {"command": "/bin/sh -c missing.sh"},
+        {"module": "no.such.module", "command": "missing.py-like"},
+        {"command": "not-on-path", "setup": ["PATH=$PATH:bin"]},
+        {"command": "anything in/the/image.py", "container": "sh"},
+    ],
+    ids=repr,
+)
+def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> None:
+    """Only what is certain to be missing is refused."""
+    assert [] == check(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "words", "fix"),
+    [
+        (
+            {"command": "python3 trian.py"},
+            "command",
+            "the worker file trian.py does not exist in",
+            "'train.py'",
+        ),
+        ({"command": "python3 -u missing.py"}, "command", "missing.py does not exist", "workdir"),
+        ({"command": "python3 ."}, "command", "is a directory", "check"),
+        ({"command": "trian.py"}, "command", "trian.py does not exist", "'train.py'"),
+        ({"command": "pyhton3 train.py"}, "command", "pyhton3 is not on PATH", "check the name"),
+        ({"command": "./prog"}, "command", "./prog does not exist", "check the path"),
+        ({"command": "./train.sh"}, "command", "./train.sh is not executable", "chmod u+x"),
+        ({"container": "no-such-runtime exec"}, "container", "no-such-runtime is not on PATH", "setup"),
+        ({"python": "/no/python"}, "python", "/no/python does not exist", "name another"),
+        ({"python": "/bin/false"}, "python", "/bin/false cannot import hpc_elastic", "pip install"),
+        ({"workdir": "wrok"}, "workdir", "wrok does not exist", "create it"),
+        ({"workdir": "train.py"}, "workdir", "train.py is not a directory", ""),
+        ({"sbatch": {"licences": "x"}}, "sbatch.licences", "no option --licences", "'licenses'"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_work_is_refused(
+    workdir: Path, fields: dict[str, Any], where: str, words: str, fix: str
+) -> None:
+    """The error names the thing, the place and what to do."""
+    (workdir / "train.sh").write_text("true")
+    with pytest.raises(InputError) as caught:
+        check(**fields)
+    assert where == caught.value.where
+    assert words in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_the_worker_file_is_looked_for_where_the_workers_start(workdir: Path) -> None:
+    """A relative path is relative to workdir."""
+    (workdir / "code").mkdir()
+    (workdir / "code" / "other.py").touch()
+    assert [] == check(command="python3 other.py", workdir="code")
+
+
+def test_an_interpreter_that_setup_provides_is_not_looked_for(workdir: Path) -> None:
+    """It need not exist here; one that exists is asked for this package."""
+    assert [] == check(python="python-of-a-module", modules=["python/3.12"])
+    assert ["/bin/false cannot import hpc_elastic here"] == [
+        warning.splitlines()[0] for warning in check(python="/bin/false", setup=["true"])
+    ]
+
+
+def test_the_interpreter_that_submits_is_the_default(workdir: Path) -> None:
+    """It has this package, or this test would not run."""
+    assert [] == check(python=sys.executable)

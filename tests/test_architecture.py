@@ -1,0 +1,199 @@
+"""What a linter cannot say about the code: sizes, state, clocks, and how light a start is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "hpc_elastic"
+FILE_LINES = 400
+FUNCTION_LINES = 50
+SOURCES = sorted(
+    path
+    for place in ("hpc_elastic", "tests", "scripts", "examples")
+    for path in (REPOSITORY / place).rglob("*.py")
+)
+PACKAGE_SOURCES = [path for path in SOURCES if path.is_relative_to(PACKAGE)]
+BAD_NAMES = {"utils.py", "helpers.py", "common.py", "api.py", "misc.py"}
+
+# Modules that would make a thousand nodes read thousands of files more at the same moment.
+HEAVY = {
+    "asyncio",
+    "concurrent",
+    "email",
+    "filelock",
+    "http",
+    "jinja2",
+    "logging",
+    "multiprocessing",
+    "numpy",
+    "psutil",
+    "pydantic",
+    "rich",
+    "submitit",
+    "torch",
+    "typer",
+    "urllib",
+}
+LIGHT_STARTS = ["hpc_elastic.cli.main", "hpc_elastic.cli.run_command", "hpc_elastic.cli.finish_command"]
+WORKER_LIGHT = HEAVY | {"subprocess", "hpc_elastic.agent", "hpc_elastic.multiprocessing", "hpc_elastic.rendezvous"}
+
+
+def _trees(paths: list[Path]) -> Iterator[tuple[str, ast.Module]]:
+    for path in paths:
+        yield str(path.relative_to(REPOSITORY)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def test_files_are_short() -> None:
+    """No file has more than 400 lines."""
+    sizes = {_name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {} == {name: size for name, size in sizes.items() if size > FILE_LINES}
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    body = function.body
+    documented = ast.get_docstring(function) is not None
+    first = body[1] if documented and len(body) > 1 else body[0]
+    return (function.end_lineno or 0) - first.lineno + 1
+
+
+def test_functions_are_short() -> None:
+    """No function has more than 50 lines, its docstring aside."""
+    long = {
+        f"{name}:{function.name}": _length(function)
+        for name, tree in _trees(SOURCES)
+        for function in _functions(tree)
+        if _length(function) > FUNCTION_LINES
+    }
+    assert {} == long
+
+
+def test_files_are_named_for_what_they_hold() -> None:
+    """Names that say nothing are not used."""
+    assert [] == [_name_of(path) for path in SOURCES if path.name in BAD_NAMES]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_one_file_reads_clocks() -> None:
+    """Only clock.py of the package imports `time` or `datetime`."""
+    readers = {
+        name
+        for name, tree in _trees(PACKAGE_SOURCES)
+        if {"time", "datetime"} & {imported.split(".")[0] for imported in _imports(tree)}
+    }
+    assert {"hpc_elastic/clock.py"} == readers
+
+
+def test_nothing_is_mocked() -> None:
+    """Tests use fakes that pass the tests of the real thing."""
+    users = {name for name, tree in _trees(SOURCES) if "unittest.mock" in _imports(tree)}
+    assert set() == users
+
+
+def test_tests_say_what_they_expect() -> None:
+    """Every test has a docstring whose first line is a sentence."""
+    silent = [
+        f"{name}:{function.name}"
+        for name, tree in _trees([path for path in SOURCES if path.name.startswith("test_")])
+        for function in _functions(tree)
+        if function.name.startswith("test_")
+        and not (ast.get_docstring(function) or "").split("\n\n")[0].rstrip().endswith(".")
+    ]
+    assert [] == silent
+
+
+def _is_mutable(value: ast.expr) -> bool:
+    """Tell whether an expression makes an empty container, which is there to be filled."""
+    if isinstance(value, ast.Dict | ast.List | ast.Set):
+        return not (value.keys if isinstance(value, ast.Dict) else value.elts)
+    makers = {"dict", "list", "set", "deque", "defaultdict", "bytearray"}
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in makers and not value.args
+
+
+# Where module-level state is what users of torch know (a switch for the whole process), or has no consequence.
+STATE_ALLOWED = {
+    "hpc_elastic/worker/__init__.py:_attached",  # a worker process has one agent
+}
+GLOBALS_ALLOWED = {
+    "hpc_elastic/store/files.py:_counter",  # makes names unique within this process
+}
+
+
+def test_modules_hold_no_state() -> None:
+    """Nothing at module level is there to be filled later."""
+    filled = {
+        f"{name}:{target.id}"
+        for name, tree in _trees(PACKAGE_SOURCES)
+        for statement in tree.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+        if isinstance(target, ast.Name) and _is_mutable(statement.value)
+    }
+    assert STATE_ALLOWED == filled
+
+
+def test_functions_change_no_globals() -> None:
+    """`global` stands only where the list above says why."""
+    changed = {
+        f"{name}:{global_name}"
+        for name, tree in _trees(PACKAGE_SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Global)
+        for global_name in node.names
+    }
+    assert GLOBALS_ALLOWED == changed
+
+
+def _loaded_by(module: str) -> set[str]:
+    """Return the names of all modules that importing one loads, in a fresh interpreter."""
+    code = f"import {module}, sys; print(*sys.modules)"
+    argv = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {code}"]
+    return set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
+
+
+def _of(names: set[str], loaded: set[str]) -> set[str]:
+    return {name for name in loaded if any(name == one or name.startswith(one + ".") for one in names)}
+
+
+@pytest.mark.parametrize("module", LIGHT_STARTS)
+def test_an_agent_starts_light(module: str) -> None:
+    """What runs on every node loads nothing heavy before it needs it."""
+    before = _loaded_by("sys")
+    assert set() == _of(HEAVY, _loaded_by(module) - before)
+
+
+def test_worker_code_is_light() -> None:
+    """What training code imports brings none of the agent along."""
+    before = _loaded_by("sys")
+    assert set() == _of(WORKER_LIGHT, _loaded_by("hpc_elastic.worker") - before)
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    """The package itself is empty until something of it is used."""
+    loaded = _loaded_by("hpc_elastic") - _loaded_by("sys")
+    assert {"hpc_elastic"} == {name for name in loaded if name.startswith("hpc_elastic")}
