@@ -28,7 +28,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     paths = RunPaths(arguments.run_dir)
     start = Start.from_environ(
-        paths, os.environ, relaunch=arguments.relaunch, srun_exit_code=arguments.srun_exit_code
+        paths,
+        os.environ,  # noqa: TID251 - the batch script's
+        relaunch=arguments.relaunch,
+        srun_exit_code=arguments.srun_exit_code,
     )
     budgets = Budgets(arguments.max_relaunch, arguments.max_requeues)
     try:
@@ -38,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
         _say_how_to_go_on(paths)
         return ExitCode.FAILED
     if ended.code == ExitCode.RELAUNCH:
-        print(ended.nodes, flush=True)
+        sys.stdout.write(f"{ended.nodes}\n")
+        sys.stdout.flush()
     _tell_the_end(ended.state, paths)
     return ended.code
 
@@ -46,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hpc-elastic finish",
-        description="Called by the job script after srun: reads the run's records and asks Slurm about the job, "
+        description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
     parser.add_argument("--run-dir", required=True, help="run directory")
@@ -66,7 +70,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _say(text: str) -> None:
-    print(f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: {text}", file=sys.stderr, flush=True)
+    _print(f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: {text}")
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _tell_the_end(state: RunState, paths: RunPaths) -> None:
@@ -87,4 +96,4 @@ def _tell_the_end(state: RunState, paths: RunPaths) -> None:
 
 def _say_how_to_go_on(paths: RunPaths) -> None:
     command = f"hpc-elastic submit --resume {shlex.quote(paths.root)}"
-    print(f"  to go on from the last checkpoint: {command}", file=sys.stderr, flush=True)
+    _print(f"  to go on from the last checkpoint: {command}")

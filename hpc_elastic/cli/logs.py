@@ -28,17 +28,17 @@ Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on showing what comes, until the run has ended.")
 ]
 Rank = Annotated[
-    Optional[int],  # noqa: UP007, UP045 - typer reads it at run time on Python 3.10 too
+    Optional[int],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Option("--rank", metavar="R", min=0, help="Only this global rank.", show_default=False),
 ]
 Node = Annotated[
-    Optional[str],  # noqa: UP007, UP045
+    Optional[str],  # noqa: UP045
     typer.Option(
         "--node", metavar="NAME", help="Only this node: its agent and its workers.", show_default=False
     ),
 ]
 Attempt = Annotated[
-    Optional[int],  # noqa: UP007, UP045
+    Optional[int],  # noqa: UP045
     typer.Option(
         "--attempt",
         metavar="ROUND",
@@ -52,9 +52,9 @@ Lines = Annotated[
 ]
 
 
-def logs(  # noqa: PLR0913 - one parameter per option of the command line
+def logs(
     run: RunArgument,
-    follow: Follow = False,
+    follow: Follow = False,  # noqa: FBT002 - typer's way to write a flag
     rank: Rank = None,
     node: Node = None,
     attempt: Attempt = None,

@@ -83,7 +83,7 @@ def _checked(path: str) -> RunPaths:
 
 
 def _owner(path: str) -> str:
-    import pwd
+    import pwd  # noqa: PLC0415 - only for this message
 
     uid = os.stat(path).st_uid
     try:

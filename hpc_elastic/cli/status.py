@@ -23,7 +23,10 @@ _MAX_RESTARTS = 3  # of a job spec
 ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
 
 
-def status(run: RunArgument, timeline: ShowTimeline = False) -> int:
+def status(
+    run: RunArgument,
+    timeline: ShowTimeline = False,  # noqa: FBT002 - typer's way to write a flag
+) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
     found = read_run(find_run(run))
     asked = ask_job(found, Slurm())
@@ -60,7 +63,9 @@ def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     most = run.spec.get("max_restarts", _MAX_RESTARTS)
     requeues = run.spec.get("max_requeues") or MAX_REQUEUES
-    facts.append(("used", f"{state.crashes} of {most} restarts, {state.requeues} of {requeues} requeues"))
+    facts.append(
+        ("used", f"{min(state.crashes, most)} of {most} restarts, {state.requeues} of {requeues} requeues")
+    )
     if run.records:
         last = moments_of(run.records)[-1]
         facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))

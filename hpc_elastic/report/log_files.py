@@ -10,6 +10,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Record, RoundFormed
 from hpc_elastic.rendezvous.roster import natural
 
+_NEWLINE = ord("\n")
 _STREAMS = (("stdout.log", ""), ("stderr.log", " err"))
 
 
@@ -104,7 +105,7 @@ def offset_of_last(path: str, lines: int) -> int:
                 size = min(step, at)
                 at = file.seek(at - size)
                 kept = file.read(size) + kept
-                ends = [i for i, byte in enumerate(kept) if byte == 10 and i < len(kept) - 1]
+                ends = [i for i, byte in enumerate(kept) if byte == _NEWLINE and i < len(kept) - 1]
                 if len(ends) >= lines:
                     return at + (ends[-lines] + 1 if lines else len(kept))
     except OSError:

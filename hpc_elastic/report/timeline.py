@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 
 _MOST_NAMES = 8
+_ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
 CAUSES = {
     Cause.CRASH: "a worker failed",
     Cause.NODE_LOSS: "a node was lost",
@@ -157,13 +158,13 @@ def count_text(number: int, noun: str) -> str:
 def span_text(seconds: float) -> str:
     """Return a span of time as people write it: ``0.3 s``, ``12 s``, ``3 min 5 s``, ``2 h 3 min``."""
     seconds = max(seconds, 0.0)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < 60:
+    if seconds < _ONE_DECIMAL:
+        return f"{seconds:.1f} s"
+    if whole < _MINUTE:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"

@@ -189,7 +189,13 @@ class Finish:
 
     def _local_job(self) -> JobFacts:
         return JobFacts(
-            JobState.RUNNING, "RUNNING", "None", self._start.epoch.restart, True, self._start.nodes, False
+            JobState.RUNNING,
+            "RUNNING",
+            "None",
+            self._start.epoch.restart,
+            may_requeue=True,
+            nodes=self._start.nodes,
+            preempted=False,
         )
 
     def _ask_slurm(self, patience_s: float = PATIENCE_S) -> JobFacts | None:

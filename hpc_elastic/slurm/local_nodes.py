@@ -17,6 +17,7 @@ from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
 from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
@@ -26,10 +27,12 @@ from hpc_elastic.slurm.lifecycle import CANCELLED_CODE
 from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.submit import read_request
 
 LOCAL_JOB = "local-"  # job ids of local runs start so
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
+_KILLED = 128  # exit codes from here on: ended by a signal
 _WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "TMPDIR", "TZ")
 
 
@@ -54,6 +57,21 @@ def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None)
             return runner.run()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def resume_local(root: str, *, nodes: int) -> int:
+    """Take up a run that ended, on this machine, from its last checkpoint.
+
+    Args:
+        root: the run directory.
+        nodes: how many agents to start as nodes.
+
+    Raises:
+        RunDirError: there is no run, or it belongs to somebody else.
+    """
+    stored = read_request(RunPaths(root))
+    done = submissions.read_submissions(stored.paths)
+    return run_local(stored.again(done[-1].number + 1 if done else 0), nodes=nodes)
 
 
 def script_environ(
@@ -121,11 +139,13 @@ class LocalRunner:
             file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_STAND_IN} "$@"\n')
         os.chmod(stand_in, 0o700)
         root = shlex.quote(request.paths.root)
-        print(f"{request.spec.name} runs here as {self._job_id} with {_count(self._nodes, 'node')}")
-        print(f"run directory: {root}")
-        for command in ("status", "logs -f", "stop"):
-            print(f"  hpc-elastic {command} {root}")
-        print(f"logs: {request.paths.logs}; this output: {self.batch_log}", flush=True)
+        lines = [
+            f"{request.spec.name} runs here as {self._job_id} with {_count(self._nodes, 'node')}",
+            f"run directory: {root}",
+            *(f"  hpc-elastic {command} {root}" for command in ("status", "logs -f", "stop")),
+            f"logs: {request.paths.logs}; this output: {self.batch_log}",
+        ]
+        _print("\n".join(lines))
 
     def run(self) -> int:
         """Start the script until the run has ended or was asked to leave."""
@@ -135,7 +155,7 @@ class LocalRunner:
             code = self._start(restart, tail)
             state = self._journal.refresh()
             if state.ending is not None and state.epoch.submission >= self._request.submission:
-                return code if code < 128 else state.ending.exit_code
+                return code if code < _KILLED else state.ending.exit_code
             if code != ExitCode.REQUEUE or self._told_to_end or self._interrupts:
                 self._say(
                     f"to go on from the last checkpoint: hpc-elastic submit --resume {self._quoted_root}"
@@ -153,7 +173,11 @@ class LocalRunner:
     def _start(self, restart: int, tail: Tail) -> int:
         """Run the script once and return its exit code."""
         environ = script_environ(
-            self._request, os.environ, nodes=self._nodes, job_id=self._job_id, restart=restart
+            self._request,
+            os.environ,  # noqa: TID251 - a job inherits the environment of its submission
+            nodes=self._nodes,
+            job_id=self._job_id,
+            restart=restart,
         )
         environ["PATH"] = f"{self._bin}:{environ.get('PATH', os.defpath)}"
         environ[READY_FILE] = self._ready
@@ -209,10 +233,15 @@ class LocalRunner:
         return state.ending.exit_code if state.ending is not None else code
 
     def _say(self, text: str) -> None:
-        print(f"hpc_elastic: {text}", flush=True)
+        _print(f"hpc_elastic: {text}")
 
 
 _STAND_IN = "hpc_elastic.slurm.local_srun"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _count(number: int, noun: str) -> str:

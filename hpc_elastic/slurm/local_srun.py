@@ -18,7 +18,7 @@ from hpc_elastic.multiprocessing.process import Process, ProcessSpec, WorkerStar
 
 READY_FILE = "HPC_ELASTIC_LOCAL_READY"  # where this program writes its process id once it takes signals
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_TAKE_A_VALUE = frozenset("-N -n -c -p -A -t -J -o -e -w -x -G".split())
+_TAKE_A_VALUE = frozenset(("-N", "-n", "-c", "-p", "-A", "-t", "-J", "-o", "-e", "-w", "-x", "-G"))
 _START_WAIT_S = 5.0
 
 
@@ -122,9 +122,9 @@ def main(words: Sequence[str]) -> int:
         step = parse(words)
         agents = _start(step)
     except InputError as error:
-        print(f"srun (local): {error}", file=sys.stderr, flush=True)
+        _say(str(error))
         return 127 if isinstance(error, WorkerStartError) else 1
-    ready = os.environ.get(READY_FILE)
+    ready = os.environ.get(READY_FILE)  # noqa: TID251 - set by `local_nodes`
     if ready:
         with open(f"{ready}.new", "w") as file:
             file.write(str(os.getpid()))
@@ -136,6 +136,11 @@ def main(words: Sequence[str]) -> int:
             os.unlink(ready)
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"srun (local): {text}\n")
+    sys.stderr.flush()
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -145,13 +150,14 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start(step: Step) -> dict[str, Process]:
+    environ = dict(os.environ)  # noqa: TID251 - the script's, as srun passes it on
+    environ.pop(READY_FILE, None)
     present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
     agents = {}
     for index in range(step.nodes):
-        gpus = share_of_gpus(os.environ, index, step.nodes, present)
-        environ = task_environ(os.environ, index, step.nodes, gpus)
-        environ.pop(READY_FILE, None)
-        agents[node_name(index)] = spawn(ProcessSpec(step.command, environ))
+        gpus = share_of_gpus(environ, index, step.nodes, present)
+        task = task_environ(environ, index, step.nodes, gpus)
+        agents[node_name(index)] = spawn(ProcessSpec(step.command, task))
     for agent in agents.values():
         agent.confirm_started(_START_WAIT_S)
     return agents
@@ -170,7 +176,7 @@ def _wait(agents: dict[str, Process], signals: set[signal.Signals]) -> int:
             if code < 0:
                 others = "; the others go on" if running else ""
                 name = signal.Signals(-code).name
-                print(f"srun (local): {name} ended the agent of {node}{others}", file=sys.stderr, flush=True)
+                _say(f"{name} ended the agent of {node}{others}")
             highest = max(highest, code if code >= 0 else 128 - code)
         if not running:
             break

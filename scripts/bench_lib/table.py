@@ -70,6 +70,7 @@ def render(results: Results, judged: str) -> str:
             continue
         verdict = "" if row.target is None else "MISSED" if row.metric in misses else "ok"
         target = "" if row.target is None else f"<= {row.target:g}"
+        cells = [cell or "no result" for cell in cells]
         lines.append([row.text, *cells, target, verdict if results[judged].get(row.metric) else ""])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(

@@ -10,7 +10,6 @@ from hpc_elastic.multiprocessing.guard import Book, Guard, find_left, sweep
 from hpc_elastic.multiprocessing.procfs import MARKER_ENV, is_marked, parse_stat
 from tests.multiprocessing.waiting import wait_gone, wait_readable
 
-
 MARK = f"mark-{os.getpid()}"  # test runs beside this one have other marks
 
 
@@ -73,14 +72,18 @@ def test_sudden_end_fires_even_if_a_child_holds_the_pipe(pipe: tuple[int, int]) 
     reading, writing = pipe
     agent = os.fork()
     if agent == 0:
-        guard = Guard.start()
-        victim = os.posix_spawn("/bin/sleep", ["sleep", "1000"], {MARKER_ENV: f"outer,{MARK}"}, setsid=True)
-        guard.announce([], MARK)
-        holder = os.fork()
-        if holder == 0:
-            signal.pause()
-        os.write(writing, f"{victim} {holder} {guard.pid}".encode())
-        os._exit(0)
+        try:  # a forked child must never return into pytest
+            guard = Guard.start()
+            victim = os.posix_spawn(
+                "/bin/sleep", ["sleep", "1000"], {MARKER_ENV: f"outer,{MARK}"}, setsid=True
+            )
+            guard.announce([], MARK)
+            holder = os.fork()
+            if holder == 0:
+                signal.pause()
+            os.write(writing, f"{victim} {holder} {guard.pid}".encode())
+        finally:
+            os._exit(0)
     os.waitpid(agent, 0)
     wait_readable(reading)
     victim, holder, guard_pid = (int(word) for word in os.read(reading, 100).split())

@@ -98,11 +98,14 @@ def test_child_of_a_dead_parent_notices(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     middle = os.fork()
     if middle == 0:
-        parent = os.getpid()
-        if os.fork() == 0:
-            wait_readable(os.pidfd_open(parent))
-            os.write(writing, b"alive" if die_with_parent(parent) else b"orphan")
-        os._exit(0)
+        try:  # a forked child must never return into pytest
+            parent = os.getpid()
+            pidfd = os.pidfd_open(parent)
+            if os.fork() == 0:
+                wait_readable(pidfd)
+                os.write(writing, b"alive" if die_with_parent(parent) else b"orphan")
+        finally:
+            os._exit(0)
     os.waitpid(middle, 0)
     wait_readable(reading)
     assert os.read(reading, 10) == b"orphan"

@@ -1,0 +1,177 @@
+"""``submit --local``: real agents as nodes, through the rendered script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed
+from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.testing.waiting import wait_until
+
+WORKER = """
+import os, sys, time
+from hpc_elastic import worker
+saved = worker.latest_checkpoint()
+step = saved.step if saved else 0
+print("starts at", step, flush=True)
+while step < int(sys.argv[1]):
+    time.sleep(0.02)
+    step += 1
+    worker.tick(step)
+    if worker.should_stop():
+        worker.checkpoint_saved(step)
+        sys.exit(0)
+print("finished", flush=True)
+"""
+LONG = 100_000
+
+
+class LocalRun:
+    """A foreground run of its own process, in an empty directory."""
+
+    def __init__(self, home: Path, steps: int, *flags: str) -> None:
+        self.paths = RunPaths(home / "run")
+        script = home / "train.py"
+        script.write_text(WORKER)
+        argv = [
+            sys.executable,
+            "-m",
+            "hpc_elastic",
+            "submit",
+            "--allow-local-run-dir",
+            f"--run-dir={self.paths.root}",
+        ]
+        argv += [*flags, "--", sys.executable, str(script), str(steps)]
+        self.output = home / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                argv, cwd=home, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until the workers of a round run."""
+        logs = Path(self.paths.attempt_logs(number))
+        wait_until(
+            lambda: any("starts at" in log.read_text() for log in logs.glob("*/stdout.log")),
+            f"round {number}",
+            timeout_s=30,
+        )
+
+    def agent(self, node: str) -> int:
+        """Return the process id of the agent of a node."""
+        names = os.listdir(self.paths.members)
+        return int(
+            next(name for name in names if name.startswith(f"{node}.")).split("+")[0].rpartition(".")[2]
+        )
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and what was printed."""
+        return self.process.wait(60), self.output.read_text()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[LocalRun]]:
+    """Return a list of runs that are ended with the test."""
+    runs: list[LocalRun] = []
+    yield runs
+    for run in runs:
+        if run.process.poll() is None:
+            os.killpg(run.process.pid, signal.SIGKILL)
+            run.process.wait()
+
+
+def start(started: list[LocalRun], home: Path, steps: int, *flags: str) -> LocalRun:
+    """Start a run that ends with the test."""
+    started.append(LocalRun(home, steps, *flags))
+    return started[-1]
+
+
+def test_a_run_on_two_nodes_is_done(tmp_path: Path, started: list[LocalRun]) -> None:
+    """It prints what submit prints and where the logs are, and ends with the workers' code."""
+    run = start(started, tmp_path, 3, "--local=2", "--workers-per-node=2")
+    code, output = run.finish()
+    assert 0 == code, output
+    formed = next(record.entry for record in read_records(run.paths) if isinstance(record.entry, RoundFormed))
+    assert [("local1", 2), ("local2", 2)] == [(member.node, member.slots) for member in formed.members]
+    assert f"hpc-elastic logs -f {run.paths.root}" in output
+    assert run.paths.logs in output
+
+
+def test_the_loss_of_a_node_is_survived(tmp_path: Path, started: list[LocalRun]) -> None:
+    """The others go on; srun's code does not decide."""
+    run = start(started, tmp_path, 200, "--local=2", "--nodes=1:2", "--heartbeat-interval=0.2", "--lease=1")
+    run.wait_for_round(1)
+    os.kill(run.agent("local2"), signal.SIGKILL)
+    code, output = run.finish()
+    assert 0 == code, output
+    assert 1 == read_state(run.paths).counts.get(Cause.NODE_LOSS)
+
+
+def test_a_preempted_run_is_requeued_and_goes_on(tmp_path: Path, started: list[LocalRun]) -> None:
+    """Exit code 75 of the script starts it again with a restart count."""
+    run = start(started, tmp_path, 100, "--local=2")
+    run.wait_for_round(1)
+    os.kill(run.agent("local1"), signal.SIGTERM)
+    code, output = run.finish()
+    kinds = [type(record.entry) for record in read_records(run.paths)]
+    assert 0 == code, output
+    assert [1, 1] == [kinds.count(Drained), kinds.count(Requeued)]
+    assert 1 == read_state(run.paths).epoch.restart
+
+
+def test_ctrl_c_saves_and_stops(tmp_path: Path, started: list[LocalRun]) -> None:
+    """The run is stopped, not requeued."""
+    run = start(started, tmp_path, LONG, "--local=2")
+    run.wait_for_round(1)
+    os.kill(run.process.pid, signal.SIGINT)
+    code, output = run.finish()
+    state = read_state(run.paths)
+    assert 0 == code, output
+    assert state.ending is not None
+    assert Decision.STOPPED == state.ending.decision
+    assert state.drained is not None
+    assert state.drained.step is not None
+
+
+def test_a_second_ctrl_c_ends_everything(tmp_path: Path, started: list[LocalRun]) -> None:
+    """Nothing is left running and the run is recorded as cancelled."""
+    run = start(started, tmp_path, LONG, "--local=2")
+    run.wait_for_round(1)
+    agents = [run.agent("local1"), run.agent("local2")]
+    os.kill(run.process.pid, signal.SIGINT)
+    wait_until(lambda: "Ctrl-C again" in run.output.read_text(), "the hint")
+    os.kill(run.process.pid, signal.SIGINT)
+    code, output = run.finish()
+    ending = read_state(run.paths).ending
+    assert ending is not None
+    assert (code, ending.decision) in [(130, Decision.CANCELLED), (0, Decision.STOPPED)], output
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in agents), "agents are gone")
+
+
+def test_a_terminated_run_drains_and_can_be_resumed(tmp_path: Path, started: list[LocalRun]) -> None:
+    """Whoever ends the runner does not want another start of it."""
+    run = start(started, tmp_path, LONG, "--local=1")
+    run.wait_for_round(1)
+    os.kill(run.process.pid, signal.SIGTERM)
+    code, output = run.finish()
+    assert 75 == code, output
+    assert f"submit --resume {run.paths.root}" in output
+    assert 0 == read_state(run.paths).epoch.restart
+
+
+def test_nothing_outlives_a_runner_that_is_killed(tmp_path: Path, started: list[LocalRun]) -> None:
+    """Agents follow the script, the script follows the runner."""
+    run = start(started, tmp_path, LONG, "--local=2")
+    run.wait_for_round(1)
+    agents = [run.agent("local1"), run.agent("local2")]
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in agents), "agents are gone")
