@@ -33,3 +33,6 @@ class Env:
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"
     ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
+LOCAL_JOB = "local-"  # job ids of runs on one machine without Slurm start so

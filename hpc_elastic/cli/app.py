@@ -60,13 +60,8 @@ def run(words: Sequence[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("\ninterrupted", err=True)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
-        return _complain(
-            f"{error.filename or 'a file'}: {error.strerror or error}", "look at the file system"
-        )
+        return _os_error(error)
     return code if isinstance(code, int) else ExitCode.OK
 
 

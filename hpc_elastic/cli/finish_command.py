@@ -86,11 +86,7 @@ def _tell_the_end(state: RunState, paths: RunPaths) -> None:
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
-        print(
-            failure_summary(paths.name, [FailureRecord.from_json(ending.failure)]),
-            file=sys.stderr,
-            flush=True,
-        )
+        _print(failure_summary(paths.name, [FailureRecord.from_json(ending.failure)]))
     _say_how_to_go_on(paths)
 
 

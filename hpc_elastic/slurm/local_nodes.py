@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import ExitCode, LOCAL_JOB
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
 from hpc_elastic.multiprocessing.tail import Tail
 from hpc_elastic.paths import RunPaths
@@ -29,7 +29,6 @@ from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.slurm.submit import read_request
 
-LOCAL_JOB = "local-"  # job ids of local runs start so
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
 _KILLED = 128  # exit codes from here on: ended by a signal

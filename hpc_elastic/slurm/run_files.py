@@ -7,6 +7,7 @@ import os
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Record
 from hpc_elastic.rendezvous.run_log import read_records
@@ -14,7 +15,6 @@ from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
-from hpc_elastic.slurm.local_nodes import LOCAL_JOB
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.submissions import Submission, read_submissions
 from hpc_elastic.store import files

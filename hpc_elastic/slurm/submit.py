@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
+from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import parse, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.local_nodes import LOCAL_JOB
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission

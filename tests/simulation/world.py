@@ -15,6 +15,7 @@ from hpc_elastic.errors import StoreError
 from hpc_elastic.store.memory import MemoryStore
 
 OPERATION_S = 0.005  # the longest an ordinary operation on the store takes [s]
+STALE_S = 0.3  # the oldest listing that a network file system was seen to return [s]
 
 
 class Killed(BaseException):
@@ -158,7 +159,8 @@ class Mount:
         self._store = node.world.shared
         self._stale = stale
         self._lost_reply = lost_reply
-        self._listed: dict[str, list[str]] = {}
+        self._listed: dict[str, tuple[float, list[str]]] = {}
+        self._written: dict[str, int] = {}
 
     def _operate(self) -> None:
         world = self._world
@@ -173,16 +175,19 @@ class Mount:
         """Create a record; see `Store.append`."""
         self._operate()
         won = self._store.append(log, number, value)
+        if won:
+            self._written[log] = number
         self._may_fail()
         return won
 
     def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
-        """Return what follows, or only the first part of it."""
+        """Return what follows, or only the first part of it; what this node wrote is always there."""
         self._operate()
         self._may_fail()
         found = self._store.read_after(log, number)
-        if found and self._world.random.random() < self._stale:
-            return found[: self._world.random.randrange(len(found))]
+        own = max(0, self._written.get(log, 0) - number)
+        if len(found) > own and self._world.random.random() < self._stale:
+            return found[: self._world.random.randrange(own, len(found))]
         return found
 
     def put(self, directory: str, name: str, value: bytes) -> None:
@@ -198,21 +203,26 @@ class Mount:
         return self._store.get(directory, name)
 
     def list(self, directory: str) -> list[str]:
-        """Return the names, or those of the last look."""
+        """Return the names, or those of the last look if that was just now."""
         self._operate()
         self._may_fail()
-        if self._world.random.random() >= self._stale or directory not in self._listed:
-            self._listed[directory] = self._store.list(directory)
-        return self._listed[directory]
+        world = self._world
+        looked_at, names = self._listed.get(directory, (float("-inf"), []))
+        if world.now - looked_at > STALE_S or world.random.random() >= self._stale:
+            looked_at, names = world.now, self._store.list(directory)
+            self._listed[directory] = (looked_at, names)
+        return names
 
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
         """Tell a fact by a name."""
         self._operate()
         self._store.mark(directory, name, instead_of=instead_of)
+        self._listed.pop(directory, None)
         self._may_fail()
 
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""
         self._operate()
         self._store.unmark(directory, name)
+        self._listed.pop(directory, None)
         self._may_fail()

@@ -67,10 +67,15 @@ class FakeJob:
         """Let the next calls of a sub-command (``show``, ``requeue``) or command fail."""
         self._write({**self._read(), "failures": times})
 
+    def remove(self) -> None:
+        """Take Slurm's commands away."""
+        for program in self.bin.iterdir():
+            program.unlink()
+
     @property
     def environ(self) -> dict[str, str]:
-        """An environment in which these commands are found."""
-        return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
+        """An environment in which these commands are found, and no others."""
+        return {**os.environ, "PATH": str(self.bin)}
 
     @property
     def calls(self) -> list[str]:

@@ -67,10 +67,14 @@ class LocalRun:
 
     def agent(self, node: str) -> int:
         """Return the process id of the agent of a node."""
-        names = os.listdir(self.paths.members)
-        return int(
-            next(name for name in names if name.startswith(f"{node}.")).split("+")[0].rpartition(".")[2]
-        )
+        found: list[str] = []
+
+        def is_listed() -> bool:  # a listing taken during a rename may show neither name
+            found[:] = [name for name in os.listdir(self.paths.members) if name.startswith(f"{node}.")]
+            return bool(found)
+
+        wait_until(is_listed, f"the agent of {node} is listed")
+        return int(found[0].split("+")[0].rpartition(".")[2])
 
     def finish(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and what was printed."""
@@ -107,7 +111,7 @@ def test_a_run_on_two_nodes_is_done(tmp_path: Path, started: list[LocalRun]) -> 
 
 def test_the_loss_of_a_node_is_survived(tmp_path: Path, started: list[LocalRun]) -> None:
     """The others go on; srun's code does not decide."""
-    run = start(started, tmp_path, 200, "--local=2", "--nodes=1:2", "--heartbeat-interval=0.2", "--lease=1")
+    run = start(started, tmp_path, 120, "--local=2", "--nodes=1:2", "--heartbeat-interval=0.2", "--lease=2")
     run.wait_for_round(1)
     os.kill(run.agent("local2"), signal.SIGKILL)
     code, output = run.finish()

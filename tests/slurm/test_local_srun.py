@@ -91,7 +91,8 @@ def test_the_exit_code_is_the_highest(tmp_path: Path) -> None:
     """As srun's."""
     code = "import os, sys; sys.exit({'0': 75, '1': 3}[os.environ['SLURM_NODEID']])"
     process = srun(tmp_path / "ready", 2, code)
-    assert 75 == process.wait(30)
+    process.communicate(timeout=30)
+    assert 75 == process.returncode
 
 
 def test_an_agent_that_is_killed_leaves_the_others_alone(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Where a run stands, from its records and Slurm's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.report.run_status import Phase, RunView, status_of
+from hpc_elastic.slurm.lifecycle import GONE, JobFacts, job_facts
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
+ROUND = RoundFormed(3, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
+FIRST_ROUND = ROUND._replace(number=1)
+DRAIN = DrainRequested(Cause.TIME_LIMIT, "n1", Then.LEAVE, "SIGUSR2")
+
+
+def job(state: str, reason: str = "None", restarts: int = 0) -> JobFacts:
+    """Return a job as scontrol tells it."""
+    return job_facts({"JobState": state, "Reason": reason, "Restarts": str(restarts), "NumNodes": "2"})
+
+
+def state_of(*entries: Entry) -> RunState:
+    """Return the state after these entries."""
+    return fold(RunState(), [Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1)])
+
+
+@pytest.mark.parametrize(
+    ("entries", "facts", "phase", "words"),
+    [
+        ((), job("PENDING", "Priority"), Phase.QUEUED, "Slurm's reason: Priority"),
+        ((), job("RUNNING"), Phase.STARTING, "have not spoken"),
+        ((), None, Phase.UNKNOWN, "no agent"),
+        ((STARTED,), job("RUNNING"), Phase.STARTING, "n1, n2 meet"),
+        ((STARTED, FIRST_ROUND), job("RUNNING"), Phase.RUNNING, "round 1 on n1, n2 (4 workers)"),
+        ((STARTED, FIRST_ROUND), None, Phase.RUNNING, "round 1 on n1, n2 (4 workers)"),
+        (
+            (STARTED, FIRST_ROUND, RoundEnded(1, Cause.CRASH, ("n1",), {})),
+            None,
+            Phase.RESTARTING,
+            "worker failed",
+        ),
+        (
+            (STARTED, FIRST_ROUND, DRAIN, StopAgreed(1, 9)),
+            None,
+            Phase.DRAINING,
+            "time limit; all ranks stop at step 9",
+        ),
+        (
+            (STARTED, FIRST_ROUND, DRAIN, Drained(EPOCH, Cause.TIME_LIMIT, 9, "")),
+            None,
+            Phase.REQUEUED,
+            "at step 9",
+        ),
+        ((STARTED, FIRST_ROUND), job("PENDING", "BeginTime", 1), Phase.REQUEUED, "BeginTime"),
+        ((STARTED, FIRST_ROUND), job("RUNNING", restarts=1), Phase.STARTING, "have not spoken"),
+        ((STARTED, FIRST_ROUND), job("FAILED"), Phase.GONE, "is FAILED, but the run has not ended"),
+        ((STARTED, FIRST_ROUND), GONE, Phase.GONE, "not there any more"),
+        ((STARTED, RunEnded(Decision.DONE, 0, "", None)), job("PENDING"), Phase.DONE, "done"),
+        ((STARTED, RunEnded(Decision.FAILED, 1, "why", None)), None, Phase.FAILED, "why"),
+        ((STARTED, RunEnded(Decision.STOPPED, 0, "", None)), None, Phase.STOPPED, "stopped"),
+        ((STARTED, RunEnded(Decision.CANCELLED, 130, "", None)), GONE, Phase.CANCELLED, "cancelled"),
+    ],
+)
+def test_the_status_of_a_run(
+    entries: tuple[Entry, ...], facts: JobFacts | None, phase: Phase, words: str
+) -> None:
+    """Records tell what happens inside a start of the job, Slurm tells whether there is one."""
+    found = status_of(RunView(state_of(*entries), 0, "7", facts))
+    assert phase is found.phase
+    assert words in found.text
+
+
+def test_a_run_that_was_submitted_again_is_not_what_its_last_ending_says() -> None:
+    """The ending belongs to the submission before."""
+    state = state_of(STARTED, RunEnded(Decision.FAILED, 1, "why", None))
+    assert Phase.QUEUED is status_of(RunView(state, 1, "8", job("PENDING"))).phase
+    assert Phase.UNKNOWN is status_of(RunView(state, 1, "8", None)).phase

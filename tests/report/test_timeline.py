@@ -1,0 +1,113 @@
+"""The records of a run as lines for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Checkpoint,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    Record,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.report.timeline import names_text, span_text, timeline
+
+FIRST, SECOND = Epoch(0, 0, 0), Epoch(0, 1, 0)
+CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\nmore"}
+BOTH = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
+
+
+def texts(*entries: tuple[float, Entry]) -> list[str]:
+    """Return the lines for entries at these times."""
+    records = [Record(number, at, "n1", entry) for number, (at, entry) in enumerate(entries, 1)]
+    return [moment.text for moment in timeline(records)]
+
+
+def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
+    """Every record says in one line what happened, with its span where it ends something."""
+    expected = [
+        "job 7 started on n1, n2",
+        "round 1: 4 workers on n1, n2, formed in 2.0 s",
+        "round 1 ended after 10 s: rank 3 on n2: signal 9: MemoryError: full",
+        "round 2: 4 workers on n1, n2, from step 40, formed in 0.5 s",
+        "round 2 ended after 1 min 5 s: lost n2",
+        "round 3: 2 workers on n1, formed in 0.0 s",
+        "drain asked for on n1: preemption (SIGTERM)",
+        "all ranks stop at step 50",
+        "drained (preemption) in 3.0 s; checkpoint of step 50",
+        "requeued (preemption)",
+        "job 7 started on n1, n2 (restart 1)",
+        "done: all workers succeeded",
+    ]
+    assert expected == texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (2, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (12, RoundEnded(1, Cause.CRASH, ("n2",), CRASH)),
+        (12.5, RoundFormed(2, FIRST, BOTH, "n1", 1, Checkpoint(40, None))),
+        (77.5, RoundEnded(2, Cause.NODE_LOSS, ("n2",), None)),
+        (77.5, RoundFormed(3, FIRST, BOTH[:1], "n1", 1, None)),
+        (80, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")),
+        (81, StopAgreed(3, 50)),
+        (83, Drained(FIRST, Cause.PREEMPTION, 50, "")),
+        (84, Requeued(FIRST, Cause.PREEMPTION)),
+        (200, EpochStarted(SECOND, "7", ("n1", "n2"))),
+        (300, RunEnded(Decision.DONE, 0, "all workers succeeded", None)),
+    )
+
+
+def test_a_failed_run_tells_its_root_cause() -> None:
+    """The last line says why and where."""
+    ending = RunEnded(Decision.FAILED, 137, "all 3 restarts are used", CRASH)
+    assert (
+        "failed: all 3 restarts are used; rank 3 on n2: signal 9: MemoryError: full" == texts((0, ending))[-1]
+    )
+
+
+def test_a_pause_and_a_relaunch_are_told_apart_from_a_drain_and_a_start() -> None:
+    """Nodes that join and a dead srun do not end the job."""
+    lines = texts(
+        (0, EpochStarted(FIRST, "7", ())),
+        (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (2, DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "n3 wants to join")),
+        (3, EpochStarted(FIRST._replace(relaunch=1), "7", ("n1",))),
+    )
+    assert ["pause asked for: n3 wants to join", "agents started again on n1 (relaunch 1)"] == lines[-2:]
+
+
+def test_records_that_changed_nothing_are_left_out() -> None:
+    """A late write of a fenced agent is no event."""
+    late = EpochStarted(FIRST, "7", ())
+    assert 1 == len(texts((0, EpochStarted(SECOND, "7", ())), (1, late)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (-3, "0.0 s"),
+        (0.04, "0.0 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 0 s"),
+        (7500, "2 h 5 min"),
+        (200000, "2 d 7 h"),
+    ],
+)
+def test_spans(seconds: float, expected: str) -> None:
+    """A span has one or two units."""
+    assert expected == span_text(seconds)
+
+
+def test_many_names_are_cut_short() -> None:
+    """A thousand nodes fit on a line."""
+    assert "n0, n1, n2, n3, n4, n5, n6 and 993 more" == names_text(tuple(f"n{i}" for i in range(1000)))
