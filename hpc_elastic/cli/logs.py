@@ -18,6 +18,7 @@ from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, Wanted
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 
 _LOOK_S = 0.2
@@ -147,7 +148,7 @@ def _pump_all(tail: Tail) -> None:
 def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
     """Show what comes, over rounds and requeues, until the run has ended or its job is gone."""
     said, ask_at = Phase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
-    job, log = ask_job(run, Slurm()).job, open_log(run.paths, "login")
+    job, log = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN)
     while True:
         if log.refresh().last != run.state.last:
             run = read_run(run.paths)

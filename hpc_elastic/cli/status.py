@@ -14,6 +14,7 @@ from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
@@ -79,18 +80,26 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
         )
     if not asked.fields:
         return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
-    more = [
-        f"{name} {asked.fields[key]}" for key, name in _JOB_FIELDS if asked.fields.get(key, "") not in _EMPTY
-    ]
-    return f"{run.job_id}: {asked.fields.get('JobState', '?')}" + "".join(f", {text}" for text in more)
+    labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
+    more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
+    return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
 
 
-_JOB_FIELDS = (
-    ("StartTime", "starts"),
-    ("EndTime", "ends by"),
-    ("NodeList", "nodes"),
+_QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
+_RUNNING_LABELS = (
+    ("StartTime", "since"),
+    ("EndTime", "until"),
+    ("NodeList", "on"),
     ("Partition", "partition"),
 )
+_ENDED_LABELS = (("EndTime", "ended"),)
+_JOB_LABELS = {
+    JobState.PENDING: _QUEUED_LABELS,
+    JobState.REQUEUED: _QUEUED_LABELS,
+    JobState.RUNNING: _RUNNING_LABELS,
+    JobState.SUSPENDED: _RUNNING_LABELS,
+    JobState.COMPLETING: _RUNNING_LABELS,
+}
 _EMPTY = ("", "None", "(null)", "Unknown", "N/A")
 
 

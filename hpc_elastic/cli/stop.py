@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 
 import typer
@@ -17,7 +16,7 @@ def stop(run: RunArgument) -> int:
     """Have the workers save and stop at the same step; the job ends and is not requeued."""
     paths = find_run(run)
     EndRun(paths, Slurm(), SystemClock(), typer.echo).stop()
-    typer.echo(f"to see how it goes: hpc-elastic status {shlex.quote(os.path.relpath(paths.root))}")
+    typer.echo(f"to see how it goes: hpc-elastic status {shlex.quote(paths.root)}")
     return 0
 
 

@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
+from hpc_elastic.slurm.lifecycle import LOGIN
 
 _MOST_NAMES = 8
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
@@ -54,13 +55,18 @@ def timeline(records: Iterable[Record]) -> list[Moment]:
     since = 0.0  # when what the next record ends began
     for record in records:
         after = apply(state, record.entry)
-        if after != state:
+        if after != state and not _is_formal(record):
             text = _TEXTS[type(record.entry)](record.entry, state, record.at - since)
             moments.append(Moment(record.at, max(after.epoch.submission, 0), text))
             if isinstance(record.entry, EpochStarted | RoundFormed | RoundEnded | DrainRequested):
                 since = record.at
         state = after
     return moments
+
+
+def _is_formal(record: Record) -> bool:
+    """Tell whether nothing happened: a start is written with the ending of a job that never ran."""
+    return isinstance(record.entry, EpochStarted) and record.by == LOGIN
 
 
 def _started(entry: EpochStarted, before: RunState, _span_s: float) -> str:

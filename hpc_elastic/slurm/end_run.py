@@ -22,7 +22,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, USERS_WISH, JobFacts, drain_cause
+from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, LOGIN, USERS_WISH, JobFacts, drain_cause
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 
@@ -88,7 +88,7 @@ class EndRun:
         self._clock = clock
         self._say = say
         self._run: RunFiles = read_run(paths)
-        self._log = open_log(paths, "login")
+        self._log = open_log(paths, LOGIN)
         self._log.refresh()
 
     def stop(self) -> None:
@@ -134,7 +134,7 @@ class EndRun:
                 self._cancel_job(only_waiting=self._log.state.drained is None)
 
     def _ask_workers(self) -> None:
-        asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+        asked = DrainRequested(Cause.STOP, LOGIN, Then.LEAVE, "hpc-elastic stop")
         state = self._write(asked)
         if state.ending is not None:
             raise self._has_ended()

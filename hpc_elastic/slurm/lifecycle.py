@@ -40,6 +40,7 @@ from hpc_elastic.slurm.parse import JobState, job_state
 MAX_RELAUNCH = 3
 MAX_REQUEUES = 500
 MAX_STARTS_IN_VAIN = 5
+LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "their flags are wrong",

@@ -20,7 +20,8 @@ from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 USER = "alice"
-PLAIN = REPOSITORY / "examples" / "plain" / "train.py"
+EXAMPLES = REPOSITORY / "examples"
+PLAIN = EXAMPLES / "plain" / "train.py"
 STEPS = 200
 SAVE_EVERY = 20
 
@@ -115,10 +116,15 @@ def submit(cluster: Cluster, flags: Sequence[str], worker: Sequence[str]) -> Run
 
 
 def plain(cluster: Cluster, *options: str, steps: int = STEPS) -> list[str]:
-    """Return the command of the training without a framework, from where every user can read it."""
-    script = cluster.shared / "plain.py"
+    """Return the command of the training without a framework."""
+    return example(cluster, "plain", *options, steps=steps)
+
+
+def example(cluster: Cluster, name: str, *options: str, steps: int = STEPS) -> list[str]:
+    """Return the command of an example, copied to where every user can read it."""
+    script = cluster.shared / f"{name}.py"
     if not script.exists():
-        shutil.copyfile(PLAIN, script)
+        shutil.copyfile(EXAMPLES / name / "train.py", script)
         script.chmod(0o644)
     sizes = ("--steps", str(steps), "--save-every", str(SAVE_EVERY))
     return [sys.executable, str(script), *sizes, "--out", "{run}/result.json", *options]

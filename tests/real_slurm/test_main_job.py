@@ -9,7 +9,15 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import Run, _installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    Run,
+    _installed_for_users,
+    example,
+    nodes_of,
+    plain,
+    submit,
+    uninterrupted,
+)
 
 pytestmark = pytest.mark.usefixtures(_installed_for_users.__name__)
 
@@ -182,6 +190,26 @@ def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> Non
     run.wait_checkpoint(20)
     batch_host = run.job()["BatchHost"]
     cluster.execute(batch_host, "pkill", "-KILL", "-x", "srun")
+    cluster.wait_for(lambda: "exit code 137" in run.log(), 30, "the script to see srun's end")
     run.wait_ending(90)
     assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.mark.torch
+def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster) -> None:
+    """Real DDP training, crashed once and preempted once, ends with the uninterrupted run's weights."""
+    two = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
+    whole = submit(cluster, two, example(cluster, "digits_ddp"))
+    whole.wait_ending(120)
+    crash = ("--crash-at", "70", "--crash-rank", "2")
+    hit = submit(cluster, two, example(cluster, "digits_ddp", *SLOW, *crash))
+    hit.wait_checkpoint(100, 120)
+    high = cluster.submit_high(4)
+    hit.wait(lambda state: state.requeues == 1, "the requeue")
+    cluster.wait_state(high, "RUNNING")
+    cluster.as_root("scancel", high)
+    hit.wait_ending(180)
+    assert [Cause.CRASH] == [entry.cause for entry in hit.entries(RoundEnded)]
+    assert [Cause.PREEMPTION] == drains(hit)
+    assert whole.result() == hit.result()

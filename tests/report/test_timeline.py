@@ -23,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.report.timeline import names_text, span_text, timeline
+from hpc_elastic.slurm.lifecycle import LOGIN
 
 FIRST, SECOND = Epoch(0, 0, 0), Epoch(0, 1, 0)
 CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\nmore"}
@@ -90,6 +91,13 @@ def test_records_that_changed_nothing_are_left_out() -> None:
     """A late write of a fenced agent is no event."""
     late = EpochStarted(FIRST, "7", ())
     assert 1 == len(texts((0, EpochStarted(SECOND, "7", ())), (1, late)))
+
+
+def test_a_start_that_was_written_to_end_a_waiting_job_is_left_out() -> None:
+    """The job never ran."""
+    start = Record(1, 0.0, LOGIN, EpochStarted(FIRST, "7", ()))
+    ending = Record(2, 0.0, LOGIN, RunEnded(Decision.STOPPED, 0, "", None))
+    assert ["stopped"] == [moment.text for moment in timeline([start, ending])]
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ class SimulatedAgent:
             try:
                 return step()
             except StoreError:
-                self._wait(0.5)
+                self.node.wait(0.5)
 
     def _rest(self, status: Group) -> None:
         due = self.rendezvous.membership.next_beat_at() - self.node.monotonic()

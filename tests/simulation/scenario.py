@@ -195,5 +195,6 @@ class Scenario:
         survivors = [agent for agent in last if not agent.node.is_killed]
         for agent in survivors:
             # a node that stood beside the last round may have been sent away before the run was done
-            allowed = {"done"} if agent.formed is not None else {"done", "drained"}
+            was_in = agent.formed == self.rounds.get(self.state.rounds)
+            allowed = {"done"} if was_in else {"done", "drained"}
             assert agent.outcome in allowed, f"{agent.node.name}: {agent.outcome}"

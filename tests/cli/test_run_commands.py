@@ -1,0 +1,241 @@
+"""``status``, ``timeline``, ``logs``, ``stop`` and ``cancel`` as they are typed, on real run directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import submissions
+from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.worker.checkpoints import MarkName, write_mark
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
+OOPS = "[2:rank 3 err] oops"
+MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
+
+
+def round_of(number: int) -> RoundFormed:
+    """Return a round of two nodes with two workers each."""
+    return RoundFormed(number, EPOCH, MEMBERS, "n1", 1, None)
+
+
+def write(paths: RunPaths, *entries: Entry) -> None:
+    """Write records as the agents do."""
+    log = open_log(paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+
+
+def log(paths: RunPaths, attempt: int, rank: int, text: str, name: str = "stdout.log") -> None:
+    """Write a worker's log."""
+    directory = Path(paths.attempt_logs(attempt), str(rank))
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """Return a submitted run below ./hpc_elastic_runs; there is no Slurm here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "no-slurm"))
+    paths = RunPaths("hpc_elastic_runs/toy-1")
+    for directory in paths.directories():
+        os.makedirs(directory)
+    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "max_restarts": 5}}))
+    submissions.record(paths, Submission(0, "token", "4711", "2026-11-21 10:00:00"))
+    return paths
+
+
+@pytest.mark.parametrize("run", ["hpc_elastic_runs/toy-1", "toy-1", "4711"])
+def test_a_run_is_found_by_directory_run_id_and_job_id(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], run: str
+) -> None:
+    """All three are printed by submit."""
+    assert 0 == app.run(["status", run])
+    assert paths.root in capfd.readouterr().out
+
+
+def test_status_tells_state_budgets_checkpoint_and_the_next_command(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without Slurm it says so and tells what the records know."""
+    write(paths, STARTED, round_of(1), RoundEnded(1, Cause.CRASH, ("n1",), {"rank": 1}), round_of(2))
+    write_mark(paths, MarkName(80, 2, 0, 1), "/ckpt/80", 4)
+    assert 0 == app.run(["status", "toy-1"])
+    out = capfd.readouterr().out
+    assert "toy: running round 2 on n1, n2 (4 workers)" in out
+    assert "1 of 5 restarts" in out
+    assert "step 80, saved" in out
+    assert "/ckpt/80" in out
+    assert "not on PATH" in out
+    assert f"next: hpc-elastic logs -f {paths.root}" in out
+    assert "\x1b" not in out
+
+
+def test_the_status_of_a_failed_run_names_the_root_cause(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And how to take it up again."""
+    failure = {"rank": 3, "node": "n2", "exitcode": 1, "message": "ValueError: bad"}
+    write(paths, STARTED, round_of(1), RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
+    app.run(["status", "toy-1"])
+    out = capfd.readouterr().out
+    assert "failed: no restarts are left; rank 3 on n2: exit code 1: ValueError: bad" in out
+    assert "submit --resume" in out
+
+
+def test_the_timeline_begins_with_the_submission(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A second submission stands before the starts that belong to it."""
+    write(paths, STARTED, RunEnded(Decision.STOPPED, 0, "", None))
+    submissions.record(paths, Submission(1, "token", "4712", "2026-11-21 12:00:00"))
+    write(paths, EpochStarted(Epoch(1, 0, 0), "4712", ()))
+    assert 0 == app.run(["timeline", "toy-1"])
+    texts = [line[21:] for line in capfd.readouterr().out.splitlines()]
+    assert [
+        "submitted as job 4711",
+        "job 4711 started on n1, n2",
+        "stopped",
+        "submitted as job 4712",
+        "job 4712 started",
+    ] == texts
+
+
+@pytest.fixture
+def logged(paths: RunPaths) -> RunPaths:
+    """Return a run with two rounds of logs."""
+    write(paths, STARTED, round_of(1), RoundEnded(1, Cause.CRASH, (), {}), round_of(2))
+    Path(paths.agent_log("n1")).write_text("[10:00:00 n1] round 2\n")
+    Path(paths.agent_log("n2")).write_text("[10:00:00 n2] round 2\n")
+    for rank in range(4):
+        log(paths, 1, rank, f"old {rank}\n")
+        log(paths, 2, rank, f"first {rank}\nnew {rank}\n")
+    log(paths, 2, 3, "oops", "stderr.log")
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            ["-n", "1"],
+            [
+                "[10:00:00 n1] round 2",
+                "[10:00:00 n2] round 2",
+                *(f"[2:rank {rank}] new {rank}" for rank in range(4)),
+                OOPS,
+            ],
+        ),
+        (["--rank", "3"], ["[2:rank 3] first 3", "[2:rank 3] new 3", OOPS]),
+        (
+            ["--node", "n2", "-n", "1"],
+            ["[10:00:00 n2] round 2", "[2:rank 2] new 2", "[2:rank 3] new 3", OOPS],
+        ),
+        (["--attempt", "1", "--rank", "0"], ["[1:rank 0] old 0"]),
+    ],
+    ids=["all", "rank", "node", "attempt"],
+)
+def test_logs_are_chosen_and_prefixed(
+    logged: RunPaths, capfd: pytest.CaptureFixture[str], flags: list[str], expected: list[str]
+) -> None:
+    """The newest round and the agents, unless something else is asked for."""
+    assert 0 == app.run(["logs", "toy-1", *flags])
+    assert expected == capfd.readouterr().out.splitlines()
+
+
+def test_logs_before_the_first_agent_show_the_batch_script(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A setup line that fails is seen nowhere else."""
+    Path(paths.root, "slurm-4711.out").write_text("module: not found\n")
+    assert 0 == app.run(["logs", "toy-1"])
+    assert "[batch] module: not found\n" == capfd.readouterr().out
+
+
+def test_following_shows_new_lines_and_rounds_until_the_run_has_ended(
+    logged: RunPaths, tmp_path: Path
+) -> None:
+    """It goes on over a new round and ends with the run."""
+    output = tmp_path / "followed"
+    argv = [sys.executable, "-m", "hpc_elastic", "logs", "-f", "toy-1", "--rank", "0"]
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            argv, stdout=file, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+    wait_until(lambda: "new 0" in output.read_text(), "what is there", timeout_s=30)
+    log(logged, 2, 0, "later 0\n")
+    wait_until(lambda: "later 0" in output.read_text(), "a new line")
+    write(logged, RoundEnded(2, Cause.CRASH, (), {}), round_of(3))
+    log(logged, 3, 0, "third 0\n")
+    wait_until(lambda: "[3:rank 0] third 0" in output.read_text(), "a new round")
+    write(logged, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
+    assert 0 == process.wait(30)
+    assert "--- done: all workers succeeded" == output.read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["status", "timeline", "logs", "stop", "cancel"])
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("nix", "neither a directory nor a run id or job id"),
+        ("no/such/dir", "there is no directory no/such/dir"),
+        (".", "is not a run directory"),
+    ],
+    ids=["unknown", "absent", "foreign"],
+)
+def test_a_run_that_is_none_is_refused_with_a_fix(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], command: str, run: str, words: str
+) -> None:
+    """One block: what is wrong and what to do."""
+    assert 2 == app.run([command, run])
+    captured = capfd.readouterr()
+    assert "" == captured.out
+    assert words in captured.err
+    assert "fix: " in captured.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_the_run_of_somebody_else_is_refused(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its owner is named."""
+    os.chown(paths.root, 65534, 65534)
+    assert 2 == app.run(["stop", "toy-1"])
+    assert "belongs to user" in capfd.readouterr().err
+
+
+def test_logs_that_match_nothing_name_the_rounds_there_are(
+    logged: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what to choose from."""
+    assert 2 == app.run(["logs", "toy-1", "--rank", "9"])
+    assert "rounds with logs: 1, 2" in capfd.readouterr().err
+
+
+def test_stop_works_without_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The journal carries the request; a local run has no Slurm."""
+    write(paths, STARTED, round_of(1))
+    assert 0 == app.run(["stop", "4711"])
+    assert "asked to save and stop" in capfd.readouterr().out
+    assert 0 == app.run(["status", "4711"])
+    assert "draining: stopped by the user" in capfd.readouterr().out
