@@ -103,7 +103,9 @@ def train(options: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     start = load(model, optimizer, device)
-    ddp = DistributedDataParallel(model)
+    # DDP usually rearranges its buckets after the first step. After a resume gradients would be
+    # summed in another order, which changes the last bits; this option keeps the buckets.
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
     print(f"rank {dist.get_rank()}: starting at step {start}", flush=True)
     for step in range(start, options.steps):
         if step == options.crash_at and options.crash_rank == dist.get_rank():

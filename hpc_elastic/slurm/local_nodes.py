@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
-from hpc_elastic.ids import ExitCode, LOCAL_JOB
+from hpc_elastic.ids import LOCAL_JOB, ExitCode
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
 from hpc_elastic.multiprocessing.tail import Tail
 from hpc_elastic.paths import RunPaths

@@ -15,7 +15,7 @@ from tests.examples.ranks import REPOSITORY, Ranks
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]
 
 SCRIPT = "examples/digits_ddp/train.py"
 LIMIT_S = 60.0

@@ -73,6 +73,7 @@ def test_preemption(tmp_path: Path, expected: bytes) -> None:
     assert expected == (directory / "result.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_agent(tmp_path: Path, expected: bytes) -> None:
     """SIGKILL of the agent ends its workers; the next start goes on from the last save."""
     directory = tmp_path / "kill"

@@ -185,11 +185,11 @@ def test_stop_saves_and_ends_the_run(cluster: Cluster) -> None:
 
 
 def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> None:
-    """SIGKILL of srun takes the step away; the script starts it again in the same start of the job."""
+    """SIGKILL of srun ends the step; the script starts it again in the same start of the job."""
     run = submit(cluster, THREE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     batch_host = run.job()["BatchHost"]
-    cluster.execute(batch_host, "pkill", "-KILL", "-x", "srun")
+    cluster.execute(batch_host, "pkill", "-KILL", "--oldest", "-x", "srun")
     cluster.wait_for(lambda: "exit code 137" in run.log(), 30, "the script to see srun's end")
     run.wait_ending(90)
     assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch

@@ -13,6 +13,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
+from hpc_elastic.rendezvous import rules
 from hpc_elastic.rendezvous.interface import RendezvousInfo
 from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, Member, RoundFormed, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
@@ -59,6 +60,7 @@ class SimulatedAgent:
         self.group: Group | None = None
         self.outcome = ""
         self.crash_next = False
+        self.has_succeeded = False  # in the newest round it was in
         self._changes_at: tuple[float, Group] | None = None
         self._barrier_since: float | None = None
         member = Member(f"{node.name}.{number}", node.name, 1)
@@ -91,7 +93,7 @@ class SimulatedAgent:
             return self._leave_unstarted() if self.rendezvous.state.leaving else ""
         except RendezvousTimeoutError:
             self._insist(lambda: self.rendezvous.report_drained(Cause.JOIN_TIMEOUT))
-            return "timeout"
+            return "done" if self.rendezvous.state.ending else "timeout"
         except RendezvousClosedError:
             return self._leave_unstarted()
         except RendezvousGracefulExitError:
@@ -116,6 +118,7 @@ class SimulatedAgent:
         assert info.round.members[info.rank].node_id == self.rendezvous.membership.node_id
         assert info.world_size == len(info.round.members)
         self.group = Group.RUNNING
+        self.has_succeeded = False
         self._changes_at = (self.node.monotonic() + self.start.work_s, Group.SUCCEEDED)
         self._barrier_since = None
         self.node.world.tell(f"{self._name} is rank {info.rank} of {info.world_size} in {info.round.number}")
@@ -145,6 +148,7 @@ class SimulatedAgent:
         if self._changes_at is not None and now >= self._changes_at[0]:
             self.group = self._changes_at[1]
             self._changes_at = None
+            self.has_succeeded = self.group is Group.SUCCEEDED
         if self.crash_next and self.group is Group.RUNNING:
             self.crash_next = False
             self.group, self._changes_at = Group.FAILED, None
@@ -175,9 +179,12 @@ class SimulatedAgent:
             max_restarts=MAX_RESTARTS,
             lost=rendezvous.lost,
             everyone_stopped=status.is_gone and stopped,
-            everyone_succeeded=status is Group.SUCCEEDED and rendezvous.everyone_in(Phase.SUCCEEDED),
+            everyone_succeeded=status is Group.SUCCEEDED and self._all_have_succeeded(self.formed),
             waited_for_others=since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S,
         )
+
+    def _all_have_succeeded(self, formed: RoundFormed) -> bool:
+        return rules.all_in(formed, self.rendezvous.membership.roster, frozenset({Phase.SUCCEEDED}))
 
     def _act(self, action: Action) -> bool:
         assert self.formed is not None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpc_elastic.agent.decision import Group
 from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import Decision, Epoch, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.journal import Decision, Epoch, RoundEnded, RoundFormed, RunEnded
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import LOG
 from hpc_elastic.rendezvous.state import RunState, apply
@@ -183,8 +183,19 @@ class Scenario:
             ids = [member.node_id for member in entry.members]
             assert len(set(ids)) == len(ids)
             assert self.chances.min_nodes <= len(ids) <= self.chances.max_nodes
+        if isinstance(entry, RoundEnded):
+            members = {member.node for member in self.rounds[entry.number].members}
+            assert set(entry.nodes) <= members, f"{entry.nodes} were not in round {entry.number}"
         if isinstance(entry, RunEnded):
             assert self.state.ending is None
+            self._check_success()
+
+    def _check_success(self) -> None:
+        """Check that the workers of the newest round have all ended well, on every node of it."""
+        formed = self.rounds[self.state.rounds]
+        agents = {agent.rendezvous.membership.node_id: agent for agent in self.agents}
+        unfinished = [member.node_id for member in formed.members if not agents[member.node_id].has_succeeded]
+        assert not unfinished, f"the run is done, but {unfinished} did not finish"
 
     def _check_end(self) -> None:
         """Check that the run was done, and that all who are left know it."""
