@@ -7,9 +7,11 @@ import signal
 import sys
 from typing import NamedTuple
 
-from hpc_elastic.agent.local import AgentParts, AgentTimes, LocalElasticAgent, Outcome, SignalMeanings
+from hpc_elastic.agent.local import LocalElasticAgent
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.agent.outcome import Outcome
+from hpc_elastic.agent.parts import AgentParts, AgentTimes, SignalMeanings
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.agent.worker_env import RunEnv
@@ -24,7 +26,8 @@ from hpc_elastic.rendezvous.journal import Checkpoint, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import RunFacts, SharedFsRendezvous, Surroundings
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
+from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.environment import SlurmEnv
@@ -84,7 +87,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
         outcome = agent.run_to_end()
         code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
-        if rendezvous.batch_host_is_lost and rendezvous.is_first_alive():
+        if rendezvous.run.batch_host_is_lost and rendezvous.run.is_first_alive():
             _finish_for_the_batch_host(options, log)
         return code
     finally:
@@ -144,19 +147,14 @@ def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
     member = Member(f"{options.node}.{os.getpid()}", options.node, options.slots, options.role)
     facts = NodeFacts(member, host=os.uname().nodename, addr=options.addr)
     expected = slurm.node_names if slurm else ()
-    return SharedFsRendezvous(
+    run = SharedRun(
         journal,
         Membership(store, clock, facts, epoch, options.rendezvous),
         RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
         options.rendezvous,
-        Surroundings(
-            clock=clock,
-            wait=loop.wait,
-            offer_port=free_port,
-            latest_checkpoint=lambda: _latest_checkpoint(paths),
-            interrupted=lambda: bool(loop.signals),
-        ),
+        Around(clock, lambda: _latest_checkpoint(paths)),
     )
+    return SharedFsRendezvous(run, Waiting(loop.wait, free_port, lambda: bool(loop.signals)))
 
 
 def current_epoch(
@@ -284,7 +282,7 @@ def _finish_for_the_batch_host(options: LaunchOptions, log: AgentLog) -> None:
     log.say("the batch host is lost: this node requeues the job as soon as Slurm has noticed")
     wait_until_removed(Slurm(), start.job_ref, _batch_host(), SystemClock(), handled=handled)
     if not handled():
-        Finish(start, Budgets(), Slurm(), SystemClock(), log.say).run()
+        Finish(start, Budgets(max_relaunch=0), Slurm(), SystemClock(), log.say).run()
 
 
 def _remove_scratch(scratch: str) -> None:

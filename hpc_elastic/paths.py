@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
 
 
 class RunPaths:
@@ -31,7 +30,7 @@ class RunPaths:
     @property
     def name(self) -> str:
         """The last part of the run directory."""
-        return PurePath(self.root).name
+        return os.path.basename(self.root)
 
     @property
     def identity(self) -> str:

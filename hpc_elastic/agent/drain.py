@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hpc_elastic.agent.local_group import NO_STEP, LocalGroup
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed
 from hpc_elastic.rendezvous.rules import is_proposer, stop_step
-from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+from hpc_elastic.rendezvous.shared_run import SharedRun
 
 
 class DrainTimes(NamedTuple):
@@ -25,13 +25,13 @@ class LocalDrain:
     """The drain of one round on this node.
 
     Args:
-        rendezvous: to agree with the other nodes.
+        run: to agree with the other nodes.
         group: this node's workers.
         times: how long the workers may take.
     """
 
-    def __init__(self, rendezvous: SharedFsRendezvous, group: LocalGroup, times: DrainTimes) -> None:
-        self._rendezvous = rendezvous
+    def __init__(self, run: SharedRun, group: LocalGroup, times: DrainTimes) -> None:
+        self._run = run
         self._group = group
         self._times = times
         self._told = False
@@ -51,7 +51,7 @@ class LocalDrain:
 
     def step(self, now: float) -> None:
         """Take the next step of the protocol; never blocks."""
-        state = self._rendezvous.state
+        state = self._run.state
         formed, drain = state.running, state.drain
         if formed is None or drain is None:
             return
@@ -61,7 +61,7 @@ class LocalDrain:
         self._group.request_drain(now)
         if state.stop_step is None:
             self._agree(formed, now)
-            state = self._rendezvous.state
+            state = self._run.state
         if state.stop_step is not None:
             self._group.set_stop_step(state.stop_step)
         self.stop_now = state.stop_step == NO_STEP or self._is_over(now)
@@ -74,14 +74,14 @@ class LocalDrain:
 
     def _agree(self, formed: RoundFormed, now: float) -> None:
         bound = self._group.stop_bound(now)
-        member = self._rendezvous.membership
+        member = self._run.membership
         if bound is None:
             return
         if not self._told:
             member.tell_step(formed.number, bound)
             self._told = True
         if is_proposer(formed, member.node_id):
-            alive = self._rendezvous.live_members(formed)
+            alive = self._run.live_members(formed)
             step = stop_step(alive, member.told_steps(formed.number))
             if step is not None:
-                self._rendezvous.agree_stop(formed.number, step)
+                self._run.agree_stop(formed.number, step)

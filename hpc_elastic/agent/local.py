@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, NamedTuple
 
 from hpc_elastic.agent.decision import Action, Facts, Group, decide
-from hpc_elastic.agent.drain import DrainTimes, LocalDrain
-from hpc_elastic.agent.local_group import Command, LocalGroup
-from hpc_elastic.agent.loop import EventLoop
-from hpc_elastic.agent.report import AgentLog
+from hpc_elastic.agent.drain import LocalDrain
+from hpc_elastic.agent.local_group import LocalGroup
+from hpc_elastic.agent.outcome import FENCED, Outcome, outcome_of
+from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.agent.worker_env import RunEnv
-from hpc_elastic.clock import Clock
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
@@ -21,65 +18,15 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.errors import ProcessFailure
-from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
-from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError, SharedFsRendezvous
+from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.store.shared_dir import segment_name
 
 KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
-
-
-class AgentTimes(NamedTuple):
-    """How long things may take [s]."""
-
-    drain: DrainTimes = DrainTimes()
-    shutdown: float = 30.0  # workers told to end, before SIGKILL
-    exit_barrier: float = 300.0
-
-
-class SignalMeanings(NamedTuple):
-    """What a signal to the agent asks for."""
-
-    drain: tuple[int, ...] = (signal.SIGTERM, signal.SIGHUP)  # the nodes are wanted back now
-    warning: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near
-    interrupt: tuple[int, ...] = (signal.SIGINT,)
-
-    def cause(self, number: int) -> Cause:
-        """Return what a signal means."""
-        if number in self.warning:
-            return Cause.TIME_LIMIT
-        return Cause.INTERRUPT if number in self.interrupt else Cause.PREEMPTION
-
-
-class AgentParts(NamedTuple):
-    """What an agent is put together from."""
-
-    clock: Clock
-    loop: EventLoop
-    log: AgentLog
-    rendezvous: SharedFsRendezvous
-    command: Command
-    run: RunEnv
-    start: StartSettings
-    paths: RunPaths
-    scratch: str  # private node-local directory
-    times: AgentTimes
-    signals: SignalMeanings
-    on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
-
-
-class Outcome(NamedTuple):
-    """How this agent's part of the run ended."""
-
-    exit_code: int
-    reason: str
-    failure: dict[str, Any] | None = None
-    result: RunResult = RunResult(WorkerState.STOPPED)
 
 
 class LocalElasticAgent(ElasticAgent):
@@ -94,6 +41,7 @@ class LocalElasticAgent(ElasticAgent):
         self._spec = spec
         self._parts = parts
         self._rendezvous = parts.rendezvous
+        self._run = parts.rendezvous.run
         self._worker_group = WorkerGroup(spec)
         self._group: LocalGroup | None = None
         self._drain: LocalDrain | None = None
@@ -138,8 +86,8 @@ class LocalElasticAgent(ElasticAgent):
             return self._too_few(str(error))
         except RendezvousClosedError:
             return self._leave_unstarted()
-        except RendezvousGracefulExitError as error:
-            return Outcome(ExitCode.FENCED, str(error))
+        except RendezvousGracefulExitError:
+            return FENCED
         if info.round is None:
             raise RuntimeError("the rendezvous keeps no record of its rounds")
         return self._start(info.round)
@@ -149,7 +97,7 @@ class LocalElasticAgent(ElasticAgent):
         state = self._state
         drain = state.drain
         if state.ending is None and drain is not None and state.running is None:
-            self._rendezvous.report_drained(drain.cause, drain.detail)
+            self._run.report_drained(drain.cause, drain.detail)
         return self._final_outcome()
 
     def _too_few(self, reason: str) -> Outcome:
@@ -157,18 +105,18 @@ class LocalElasticAgent(ElasticAgent):
         if self._parts.on_timeout is Then.LEAVE:
             lost = bool(self._state.lost)
             cause = Cause.NODE_LOSS if lost else Cause.JOIN_TIMEOUT
-            self._rendezvous.report_drained(cause, reason)
+            self._run.report_drained(cause, reason)
         else:
-            self._rendezvous.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
+            self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
         return self._final_outcome()
 
     def _start(self, formed: RoundFormed) -> Outcome | None:
         parts = self._parts
         group = LocalGroup(
-            formed, self._rendezvous.membership.node_id, parts.scratch, parts.run, parts.start
+            formed, self._run.membership.node_id, parts.scratch, parts.run, parts.start
         )
         self._group = group
-        self._drain = LocalDrain(self._rendezvous, group, parts.times.drain)
+        self._drain = LocalDrain(self._run, group, parts.times.drain)
         self._barrier_since = None
         self._parts.log.round_formed(formed, group.place)
         try:
@@ -176,9 +124,9 @@ class LocalElasticAgent(ElasticAgent):
         except (InputError, OSError) as error:
             self._group = None
             reason = f"the workers cannot be started on {parts.run.node}: {error}"
-            self._rendezvous.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
+            self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
             return self._final_outcome()
-        self._note_group(WorkerState.HEALTHY)
+        group.describe(self._worker_group, WorkerState.HEALTHY)
         for path in group.context.log_files():
             parts.loop.watch.add_file(path)
         return None
@@ -218,7 +166,7 @@ class LocalElasticAgent(ElasticAgent):
 
     @property
     def _state(self) -> RunState:
-        return self._rendezvous.state
+        return self._run.state
 
     def _now(self) -> float:
         return self._parts.clock.monotonic()
@@ -226,30 +174,30 @@ class LocalElasticAgent(ElasticAgent):
     def _look(self, status: Group) -> None:
         waits = status.is_gone or self._state.drain is not None
         self._watch_directories(peers=waits)
-        self._rendezvous.tick(look=waits)
+        self._run.tick(look=waits)
         if waits and self._barrier_since is None and status.is_gone:
             self._barrier_since = self._now()
 
     def _facts(self, status: Group) -> Facts:
-        rendezvous = self._rendezvous
+        run = self._run
         since = self._barrier_since
         return Facts(
-            state=rendezvous.state,
-            epoch=rendezvous.membership.epoch,
+            state=run.state,
+            epoch=run.membership.epoch,
             round=self._running_group.formed.number,
             group=status,
             max_restarts=self._spec.max_restarts,
-            lost=rendezvous.lost,
+            lost=run.lost,
             everyone_stopped=status.is_gone
-            and rendezvous.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
-            everyone_succeeded=status is Group.SUCCEEDED and rendezvous.everyone_in(Phase.SUCCEEDED),
+            and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
+            everyone_succeeded=status is Group.SUCCEEDED and run.everyone_in(Phase.SUCCEEDED),
             waited_for_others=since is not None
             and self._now() - since >= self._parts.times.exit_barrier,
         )
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
-        rendezvous, number = self._rendezvous, group.formed.number
+        run, number = self._run, group.formed.number
         match action:
             case Action.WAIT:
                 return False
@@ -258,18 +206,18 @@ class LocalElasticAgent(ElasticAgent):
             case Action.REPORT_CRASH:
                 self._report_crash(group)
             case Action.REPORT_LOSS:
-                self._parts.log.say(f"lost {', '.join(rendezvous.lost)}")
-                rendezvous.report_lost(number, rendezvous.lost)
+                self._parts.log.say(f"lost {', '.join(run.lost)}")
+                run.report_lost(number, run.lost)
             case Action.GIVE_UP:
                 self._give_up()
             case Action.REPORT_DONE:
-                rendezvous.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
+                run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
             case Action.REPORT_DRAINED:
                 drain = self._state.drain
                 if drain is not None:
-                    rendezvous.report_drained(drain.cause, drain.detail)
+                    run.report_drained(drain.cause, drain.detail)
             case Action.REPORT_PAUSED:
-                rendezvous.report_paused(number)
+                run.report_paused(number)
             case _:
                 return self._drain_step(group)
         return True
@@ -293,7 +241,7 @@ class LocalElasticAgent(ElasticAgent):
         failure = group.first_failure()
         if failure is not None:
             self._parts.log.failed(failure)
-            self._rendezvous.report_crash(group.formed.number, failure.to_json())
+            self._run.report_crash(group.formed.number, failure.to_json())
 
     def _give_up(self) -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415
@@ -302,7 +250,7 @@ class LocalElasticAgent(ElasticAgent):
         data = (ended.failure if ended else None) or {}
         failure = FailureRecord.from_json(data)
         restarts = self._spec.max_restarts
-        self._rendezvous.end_run(
+        self._run.end_run(
             Decision.FAILED,
             exit_code=failure.exit_status,
             reason=f"a worker failed and all {restarts} restarts are used",
@@ -311,14 +259,14 @@ class LocalElasticAgent(ElasticAgent):
 
     def _show_phase(self, status: Group) -> None:
         if status is Group.SUCCEEDED:
-            self._rendezvous.set_phase(Phase.SUCCEEDED)
+            self._run.set_phase(Phase.SUCCEEDED)
         elif status is Group.STOPPED:
-            self._rendezvous.set_phase(Phase.STOPPED)
+            self._run.set_phase(Phase.STOPPED)
 
     def _sleep(self, status: Group) -> None:
         group = self._running_group
         more = group.context.pump_logs() if not status.is_gone else False
-        wake_at = self._rendezvous.membership.next_beat_at()
+        wake_at = self._run.membership.next_beat_at()
         for deadline in (group.context.next_deadline(), self._drain.deadline if self._drain else None):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)
@@ -344,14 +292,14 @@ class LocalElasticAgent(ElasticAgent):
             elif again and cause is Cause.PREEMPTION and self._drain is not None:
                 self._drain.hurry(self._now())
             else:
-                self._rendezvous.request_drain(cause, Then.LEAVE, signal.Signals(number).name)
+                self._run.request_drain(cause, Then.LEAVE, signal.Signals(number).name)
 
     # leaving
 
     def _end_group(self, status: Group) -> None:
         group = self._running_group
         state = WorkerState.SUCCEEDED if status is Group.SUCCEEDED else WorkerState.STOPPED
-        self._note_group(WorkerState.FAILED if group.failures() else state)
+        group.describe(self._worker_group, WorkerState.FAILED if group.failures() else state)
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)
         group.context.close(timeout=0)
@@ -361,13 +309,13 @@ class LocalElasticAgent(ElasticAgent):
     def _leave(self, action: Action) -> Outcome:
         """Wait in the exit barrier for the other nodes' workers to be gone, then leave."""
         if action is Action.STAND_DOWN:
-            return Outcome(ExitCode.FENCED, "a newer start of this run exists")
+            return FENCED
         limit = self._now() + self._parts.times.exit_barrier
         phases = (Phase.STOPPED, Phase.SUCCEEDED)
-        while not self._rendezvous.everyone_in(*phases) and self._now() < limit:
+        while not self._run.everyone_in(*phases) and self._now() < limit:
             self._parts.loop.wait(self._barrier_patience())
-            self._rendezvous.tick(look=True)
-            if self._state.epoch > self._rendezvous.membership.epoch:
+            self._run.tick(look=True)
+            if self._state.epoch > self._run.membership.epoch:
                 break
         return self._final_outcome()
 
@@ -376,41 +324,4 @@ class LocalElasticAgent(ElasticAgent):
         return FAST_LOOK_S + 0.002 * (len(formed.members) if formed else 0)
 
     def _final_outcome(self) -> Outcome:
-        state = self._state
-        ending, drained = state.ending, state.drained
-        if ending is None:
-            cause = drained or state.drain
-            if cause is None:
-                return Outcome(ExitCode.OK, "all workers of this node succeeded", None, self._result())
-            text = f"stopped for {cause.cause.value.replace('_', ' ')}"
-            return Outcome(ExitCode.REQUEUE, text, None, self._result())
-        return Outcome(ending.exit_code, ending.reason, ending.failure, self._result())
-
-    def _result(self) -> RunResult:
-        ending = self._state.ending
-        if ending is not None and ending.decision is Decision.DONE:
-            ranks = (worker.global_rank for worker in self._worker_group.workers)
-            return RunResult(WorkerState.SUCCEEDED, dict.fromkeys(ranks))
-        if ending is not None and ending.decision is Decision.FAILED:
-            return RunResult(WorkerState.FAILED, {}, self._last_failures)
-        return RunResult(WorkerState.STOPPED)
-
-    def _note_group(self, state: WorkerState) -> None:
-        """Keep torch's view of the worker group up to date."""
-        group, view = self._running_group, self._worker_group
-        place = group.place
-        pids = group.context.pids()
-        view.state = state
-        view.group_rank = place.group_rank
-        view.group_world_size = len(group.formed.members)
-        view.master_addr, view.master_port = group.formed.master_addr, group.formed.master_port
-        view.workers = [
-            worker._replace(
-                id=pids.get(worker.local_rank),
-                global_rank=place.base_rank + worker.local_rank,
-                role_rank=place.role_base + worker.local_rank,
-                world_size=place.world_size,
-                role_world_size=place.role_world_size,
-            )
-            for worker in view.workers
-        ]
+        return outcome_of(self._state, self._worker_group, self._last_failures)

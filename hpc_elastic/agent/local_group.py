@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.spec import WorkerGroup, WorkerState
 from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, worker_env
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
-from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.multiprocessing.logs import LogsSpecs, log_line_prefix
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
@@ -86,8 +87,6 @@ class LocalGroup:
         self._context.start()
 
     def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-        from hpc_elastic.multiprocessing.logs import log_line_prefix  # noqa: PLC0415
-
         return {
             local_rank: log_line_prefix(
                 command.prefixes,
@@ -98,6 +97,23 @@ class LocalGroup:
             )
             for local_rank, env in envs.items()
         }
+
+    def describe(self, view: WorkerGroup, state: WorkerState) -> None:
+        """Bring torch's view of the worker group up to date."""
+        place, pids = self.place, self.context.pids()
+        view.state = state
+        view.group_rank, view.group_world_size = place.group_rank, len(self.formed.members)
+        view.master_addr, view.master_port = self.formed.master_addr, self.formed.master_port
+        view.workers = [
+            worker._replace(
+                id=pids.get(worker.local_rank),
+                global_rank=place.base_rank + worker.local_rank,
+                role_rank=place.role_base + worker.local_rank,
+                world_size=place.world_size,
+                role_world_size=place.role_world_size,
+            )
+            for worker in view.workers
+        ]
 
     @property
     def context(self) -> SubprocessContext:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 
 from hpc_elastic.agent.drain import DrainTimes
-from hpc_elastic.agent.local import AgentTimes, SignalMeanings
+from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.launch import LaunchOptions, default_python

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.rendezvous.journal import (
     Cause,
-    DrainRequested,
     Drained,
+    DrainRequested,
     Entry,
     Epoch,
     EpochStarted,

@@ -1,0 +1,56 @@
+"""What an agent is put together from."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from hpc_elastic.agent.drain import DrainTimes
+from hpc_elastic.agent.local_group import Command
+from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.agent.report import AgentLog
+from hpc_elastic.agent.worker_env import RunEnv
+from hpc_elastic.clock import Clock
+from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Then
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+
+
+class AgentTimes(NamedTuple):
+    """How long things may take [s]."""
+
+    drain: DrainTimes = DrainTimes()
+    shutdown: float = 30.0  # workers told to end, before SIGKILL
+    exit_barrier: float = 300.0
+
+
+class SignalMeanings(NamedTuple):
+    """What a signal to the agent asks for."""
+
+    drain: tuple[int, ...] = (signal.SIGTERM, signal.SIGHUP)  # the nodes are wanted back now
+    warning: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near
+    interrupt: tuple[int, ...] = (signal.SIGINT,)
+
+    def cause(self, number: int) -> Cause:
+        """Return what a signal means."""
+        if number in self.warning:
+            return Cause.TIME_LIMIT
+        return Cause.INTERRUPT if number in self.interrupt else Cause.PREEMPTION
+
+
+class AgentParts(NamedTuple):
+    """What an agent is put together from."""
+
+    clock: Clock
+    loop: EventLoop
+    log: AgentLog
+    rendezvous: SharedFsRendezvous
+    command: Command
+    run: RunEnv
+    start: StartSettings
+    paths: RunPaths
+    scratch: str  # private node-local directory
+    times: AgentTimes
+    signals: SignalMeanings
+    on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail

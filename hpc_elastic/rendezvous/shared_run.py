@@ -1,0 +1,245 @@
+"""One agent's hold on the shared state of a run: what it tells the others and what it sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import StoreError
+from hpc_elastic.rendezvous import rules
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Checkpoint,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    EpochStarted,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.rendezvous.membership import Membership
+from hpc_elastic.rendezvous.roster import Phase, is_alive
+from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.rendezvous.state import RunState
+
+
+class RunFacts(NamedTuple):
+    """What is known of this start of the run before any agent has spoken."""
+
+    run_id: str
+    job_id: str = ""
+    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    batch_host: str = ""  # the node that runs the batch script, if there is one
+
+
+class Around(NamedTuple):
+    """What the shared state needs from its surroundings."""
+
+    clock: Clock
+    latest_checkpoint: Callable[[], Checkpoint | None]
+
+
+class SharedRun:
+    """The journal and the members of a run, as one agent reads and writes them.
+
+    Args:
+        log: the run's journal.
+        membership: this agent's mark and its view of the others.
+        facts: what is known of this start of the run.
+        settings: sizes and timeouts.
+        around: clock and checkpoints.
+    """
+
+    def __init__(
+        self, log: RunLog, membership: Membership, facts: RunFacts, settings: RendezvousSettings, around: Around
+    ) -> None:
+        self._log = log
+        self.membership = membership
+        self.facts = facts
+        self.settings = settings
+        self.around = around
+        self._beats = 0
+        self._blind_since: float | None = None
+        self.lost: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> RunState:
+        """The state of the run as last read."""
+        return self._log.state
+
+    def refresh(self) -> RunState:
+        """Read what is new in the journal."""
+        return self._log.refresh()
+
+    @property
+    def node(self) -> str:
+        """This node's name."""
+        return self.membership.facts.member.node
+
+    def now(self) -> float:
+        """Return this node's monotonic time [s]."""
+        return self.around.clock.monotonic()
+
+    # what this agent tells the others
+
+    def announce(self) -> RunState:
+        """Announce this start of the run if nobody has."""
+        epoch = self.membership.epoch
+        first = self._log.refresh().epoch < epoch
+        state = self.commit(EpochStarted(epoch, self.facts.job_id, self.facts.expected))
+        if first and state.epoch == epoch:
+            self.membership.remove_older()
+        self.lost = ()
+        return state
+
+    def publish_round(self, formed: RoundFormed) -> RunState:
+        """Form the next round, unless somebody else has."""
+        return self.commit(formed)
+
+    def take_place(self, formed: RoundFormed) -> int:
+        """Be a member of a round from now on; return the group rank."""
+        self.membership.ensure_phase(Phase.RUNNING, formed.number)
+        self._beats = 0
+        return [member.node_id for member in formed.members].index(self.membership.node_id)
+
+    def report_crash(self, number: int, failure: dict[str, Any]) -> RunState:
+        """End a round because a worker on this node failed."""
+        return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure))
+
+    def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
+        """End a round because members have vanished.
+
+        Without its batch host a Slurm job runs on but nobody ends or requeues it, so then the others
+        leave; the first of them hands the job back (`is_first_alive`).
+        """
+        state = self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
+        if self.batch_host_is_lost:
+            detail = f"batch host {self.facts.batch_host} lost"
+            state = self.request_drain(Cause.NODE_LOSS, Then.LEAVE, detail)
+        return state
+
+    @property
+    def batch_host_is_lost(self) -> bool:
+        """Whether the node with the batch script is gone."""
+        return self.facts.batch_host in self.state.lost
+
+    def is_first_alive(self) -> bool:
+        """Tell whether this node is the first live one of the newest round."""
+        formed = self.state.round
+        return formed is not None and self.live_members(formed)[:1] == [self.membership.node_id]
+
+    def report_paused(self, number: int) -> RunState:
+        """End a round whose workers have all stopped so that the membership can change."""
+        return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None))
+
+    def request_drain(self, cause: Cause, then: Then, detail: str = "") -> RunState:
+        """Ask all nodes to have their workers save and stop at one agreed step."""
+        return self.commit(DrainRequested(cause, self.node, then, detail))
+
+    def agree_stop(self, number: int, step: int) -> RunState:
+        """Set the step after which all ranks stop."""
+        return self.commit(StopAgreed(number, step))
+
+    def report_drained(self, cause: Cause, detail: str = "") -> RunState:
+        """Tell that every worker of this job start has stopped."""
+        checkpoint = self.around.latest_checkpoint()
+        step = checkpoint.step if checkpoint else None
+        return self.commit(Drained(self.membership.epoch, cause, step, detail))
+
+    def end_run(
+        self, decision: Decision, *, exit_code: int, reason: str, failure: dict[str, Any] | None = None
+    ) -> RunState:
+        """End the run for good."""
+        return self.commit(RunEnded(decision, exit_code, reason, failure))
+
+    def set_phase(self, phase: Phase) -> None:
+        """Tell what this agent is doing in the newest round."""
+        self.membership.ensure_phase(phase, self.state.rounds)
+
+    # what this agent sees of the others
+
+    def tick(self, *, look: bool = False) -> RunState:
+        """Beat if due, read what is new, watch the peers if it is this node's turn.
+
+        A file system that does not answer costs time, not the run: errors are kept to
+        `blind_since` and nobody is given up meanwhile.
+
+        Args:
+            look: look at the peers whether it is this node's turn or not.
+        """
+        try:
+            if self.now() >= self.membership.next_beat_at():
+                look = look or self._is_my_turn()
+                if look:
+                    self._watch()
+                self.membership.beat_if_due()
+            elif look:
+                self._watch()
+            state = self._log.refresh()
+            self._blind_since = None
+            return state
+        except StoreError:
+            if self._blind_since is None:
+                self._blind_since = self.now()
+            return self._log.state
+
+    @property
+    def blind_since(self) -> float | None:
+        """Since when the shared directory does not answer, by this node's monotonic clock [s]."""
+        return self._blind_since
+
+    def everyone_in(self, *phases: Phase) -> bool:
+        """Tell whether every member of the newest round is in one of the phases or lost."""
+        formed = self.state.round
+        if formed is None:
+            return True
+        living = self.live_members(formed)
+        members = tuple(member for member in formed.members if member.node_id in living)
+        return rules.all_in(
+            formed._replace(members=members), self.membership.roster, frozenset((*phases, Phase.LEFT))
+        )
+
+    def live_members(self, formed: RoundFormed) -> list[str]:
+        """Return the ids of the members of a round whose lease has not run out."""
+        now = self.now()
+        roster = self.membership.roster
+
+        def is_gone(node_id: str) -> bool:
+            seen = roster.get(node_id)
+            if seen is None or seen.name.phase is Phase.SUCCEEDED or node_id == self.membership.node_id:
+                return False
+            return not is_alive(seen, now, self.settings.lease)
+
+        return [member.node_id for member in formed.members if not is_gone(member.node_id)]
+
+    def _is_my_turn(self) -> bool:
+        running = self.state.running
+        if running is None:
+            return True
+        self._beats += 1
+        ids = [member.node_id for member in running.members]
+        rank = ids.index(self.membership.node_id) if self.membership.node_id in ids else 0
+        return self._beats % rules.watch_every(rank) == 0
+
+    def _watch(self) -> None:
+        roster = self.membership.look()
+        running = self.state.running
+        if running is None:
+            self.lost = ()
+            return
+        others = [m for m in running.members if m.node_id != self.membership.node_id]
+        self.lost = tuple(
+            rules.lost_members(
+                running._replace(members=tuple(others)), roster, self.settings, self.now()
+            )
+        )
+
+    def commit(self, entry: Entry) -> RunState:
+        """Add an entry to the journal if it still fits, and return the state."""
+        return self._log.commit(lambda _state: entry)
