@@ -1,19 +1,19 @@
 """Every error hpc_elastic raises on purpose.
 
-    HpcElasticError
-    ├── InputError                what the user gave is wrong; raised before anything is queued
-    │   └── RunDirError           the run directory cannot be used
-    ├── StoreError                the shared directory did not do what was asked
-    │   └── StoreTimeoutError
-    ├── RendezvousError
-    │   ├── RendezvousClosedError
-    │   ├── RendezvousTimeoutError
-    │   ├── RendezvousConnectionError
-    │   ├── RendezvousStateError
-    │   └── RendezvousGracefulExitError
-    └── SlurmError
-        ├── SlurmNotFoundError    no Slurm command on PATH
-        └── SlurmCommandError     a Slurm command failed; carries Slurm's own words
+HpcElasticError
+├── InputError                what the user gave is wrong; raised before anything is queued
+│   └── RunDirError           the run directory cannot be used
+├── StoreError                the shared directory did not do what was asked
+│   └── StoreTimeoutError
+├── RendezvousError
+│   ├── RendezvousClosedError
+│   ├── RendezvousTimeoutError
+│   ├── RendezvousConnectionError
+│   ├── RendezvousStateError
+│   └── RendezvousGracefulExitError
+└── SlurmError
+    ├── SlurmNotFoundError    no Slurm command on PATH
+    └── SlurmCommandError     a Slurm command failed; carries Slurm's own words
 """
 
 from __future__ import annotations

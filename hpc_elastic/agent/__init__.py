@@ -1,0 +1,1 @@
+"""The agent of one node: rendezvous, workers, restarts, drain, exit barrier."""

@@ -75,7 +75,7 @@ def _after_the_round(facts: Facts) -> Action:
     if budget_spent(facts.state, facts.max_restarts):
         return Action.GIVE_UP
     if facts.state.leaving:
-        return _once(facts.everyone_stopped or facts.waited_for_others, Action.REPORT_DRAINED)
+        return _when_all_stopped(facts, Action.REPORT_DRAINED)
     return Action.REJOIN
 
 
@@ -85,20 +85,20 @@ def _in_the_round(facts: Facts) -> Action:
         return Action.REPORT_CRASH
     if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
         return Action.REPORT_DONE
-    if drain is None or drain.then is Then.REJOIN:
-        if facts.lost:
-            return Action.REPORT_LOSS
+    leaving = drain is not None and drain.then is Then.LEAVE
+    if facts.lost and not leaving:
+        return Action.REPORT_LOSS
     if drain is None:
         timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
-        return _once(timed_out, Action.LEAVE)
+        return Action.LEAVE if timed_out else Action.WAIT
     if not facts.group.is_gone:
         return Action.DRAIN
     report = Action.REPORT_DRAINED if drain.then is Then.LEAVE else Action.REPORT_PAUSED
-    return _once(facts.everyone_stopped or facts.waited_for_others, report)
+    return _when_all_stopped(facts, report)
 
 
-def _once(condition: bool, action: Action) -> Action:
-    return action if condition else Action.WAIT
+def _when_all_stopped(facts: Facts, action: Action) -> Action:
+    return action if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
 
 
 def budget_spent(state: RunState, max_restarts: int) -> bool:

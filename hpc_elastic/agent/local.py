@@ -16,6 +16,7 @@ from hpc_elastic.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
+    StoreError,
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import ProcessFailure
@@ -49,11 +50,11 @@ class LocalElasticAgent(ElasticAgent):
         self._barrier_since: float | None = None
         self._last_failures: dict[int, ProcessFailure] = {}
 
-    def get_worker_group(self, role: str = "default_role") -> WorkerGroup:
+    def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
         """Return the worker group; do not change it."""
         return self._worker_group
 
-    def run(self, role: str = "default_role") -> RunResult:
+    def run(self, role: str = "default_role") -> RunResult:  # noqa: ARG002 - torch's signature
         """Run the workers to their end, over all restarts."""
         return self.run_to_end().result
 
@@ -112,9 +113,7 @@ class LocalElasticAgent(ElasticAgent):
 
     def _start(self, formed: RoundFormed) -> Outcome | None:
         parts = self._parts
-        group = LocalGroup(
-            formed, self._run.membership.node_id, parts.scratch, parts.run, parts.start
-        )
+        group = LocalGroup(formed, self._run.membership.node_id, parts.scratch, parts.run, parts.start)
         self._group = group
         self._drain = LocalDrain(self._run, group, parts.times.drain)
         self._barrier_since = None
@@ -135,18 +134,37 @@ class LocalElasticAgent(ElasticAgent):
 
     def _supervise(self) -> Outcome | None:
         """Look, decide, act, sleep; until the workers are gone and it is clear what is next."""
-        group = self._running_group
         while True:
-            self._take_signals()
-            status = group.status(self._now())
-            self._show_phase(status)
-            self._look(status)
-            action = decide(self._facts(status))
-            if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
-                self._end_group(status)
-                return None if action is Action.REJOIN else self._leave(action)
-            if not self._act(action, group):
-                self._sleep(status)
+            try:
+                action = self._turn(self._running_group)
+            except StoreError as error:
+                self._bear(error)
+                continue
+            if action is Action.REJOIN:
+                return None
+            if action is not None:
+                return self._leave(action)
+
+    def _turn(self, group: LocalGroup) -> Action | None:
+        """Do one turn of the loop; return what ends it: REJOIN, LEAVE or STAND_DOWN."""
+        self._take_signals()
+        status = group.status(self._now())
+        self._show_phase(status)
+        self._look(status)
+        action = decide(self._facts(status))
+        if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
+            self._end_group(status)
+            return action
+        if not self._act(action, group):
+            self._sleep(status)
+        return None
+
+    def _bear(self, error: StoreError) -> None:
+        """Go on while the shared directory refuses: a stalled file system costs time, not the job."""
+        if self._run.blind_since is None:
+            self._parts.log.say(f"the run directory does not answer, the workers go on: {error}")
+        self._run.note_blindness()
+        self._parts.loop.wait(self._run.settings.heartbeat_interval)
 
     def _watch_directories(self, *, peers: bool) -> None:
         """Have this machine wake the loop when others write, on file systems where it can."""
@@ -188,41 +206,47 @@ class LocalElasticAgent(ElasticAgent):
             group=status,
             max_restarts=self._spec.max_restarts,
             lost=run.lost,
-            everyone_stopped=status.is_gone
-            and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
+            everyone_stopped=status.is_gone and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
             everyone_succeeded=status is Group.SUCCEEDED and run.everyone_in(Phase.SUCCEEDED),
-            waited_for_others=since is not None
-            and self._now() - since >= self._parts.times.exit_barrier,
+            waited_for_others=since is not None and self._now() - since >= self._parts.times.exit_barrier,
         )
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
-        run, number = self._run, group.formed.number
-        match action:
-            case Action.WAIT:
-                return False
-            case Action.STOP_WORKERS:
-                self._stop_workers(self._parts.times.shutdown)
-            case Action.REPORT_CRASH:
-                self._report_crash(group)
-            case Action.REPORT_LOSS:
-                self._parts.log.say(f"lost {', '.join(run.lost)}")
-                run.report_lost(number, run.lost)
-            case Action.GIVE_UP:
-                self._give_up()
-            case Action.REPORT_DONE:
-                run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
-            case Action.REPORT_DRAINED:
-                drain = self._state.drain
-                if drain is not None:
-                    run.report_drained(drain.cause, drain.detail)
-            case Action.REPORT_PAUSED:
-                run.report_paused(number)
-            case _:
-                return self._drain_step(group)
+        if action is Action.WAIT:
+            return False
+        if action is Action.DRAIN:
+            return self._drain_step()
+        {
+            Action.STOP_WORKERS: self._stop_round,
+            Action.REPORT_CRASH: self._report_crash,
+            Action.REPORT_LOSS: self._report_loss,
+            Action.GIVE_UP: self._give_up,
+            Action.REPORT_DONE: self._report_done,
+            Action.REPORT_DRAINED: self._report_drained,
+            Action.REPORT_PAUSED: self._report_paused,
+        }[action](group)
         return True
 
-    def _drain_step(self, group: LocalGroup) -> bool:
+    def _stop_round(self, _group: LocalGroup) -> None:
+        self._stop_workers(self._parts.times.shutdown)
+
+    def _report_loss(self, group: LocalGroup) -> None:
+        self._parts.log.say(f"lost {', '.join(self._run.lost)}")
+        self._run.report_lost(group.formed.number, self._run.lost)
+
+    def _report_done(self, _group: LocalGroup) -> None:
+        self._run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
+
+    def _report_drained(self, _group: LocalGroup) -> None:
+        drain = self._state.drain
+        if drain is not None:
+            self._run.report_drained(drain.cause, drain.detail)
+
+    def _report_paused(self, group: LocalGroup) -> None:
+        self._run.report_paused(group.formed.number)
+
+    def _drain_step(self) -> bool:
         drain = self._drain
         if drain is None:
             return False
@@ -243,7 +267,7 @@ class LocalElasticAgent(ElasticAgent):
             self._parts.log.failed(failure)
             self._run.report_crash(group.formed.number, failure.to_json())
 
-    def _give_up(self) -> None:
+    def _give_up(self, _group: LocalGroup) -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415
 
         ended = self._state.ended
@@ -283,7 +307,6 @@ class LocalElasticAgent(ElasticAgent):
         caught = self._parts.loop.signals
         while self._handled < len(caught):
             number = caught[self._handled]
-            self._handled += 1
             cause = self._parts.signals.cause(number)
             again = self._state.drain is not None and self._state.drain.then is Then.LEAVE
             self._parts.log.say(f"{signal.Signals(number).name} received")
@@ -293,6 +316,7 @@ class LocalElasticAgent(ElasticAgent):
                 self._drain.hurry(self._now())
             else:
                 self._run.request_drain(cause, Then.LEAVE, signal.Signals(number).name)
+            self._handled += 1
 
     # leaving
 

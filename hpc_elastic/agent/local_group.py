@@ -201,9 +201,7 @@ class LocalGroup:
             return None
         local_rank, failure = min(result.failures.items(), key=lambda item: item[1].time_s)
         log = result.stderrs.get(local_rank, "")
-        return failure_record(
-            failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log
-        )
+        return failure_record(failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log)
 
 
 def _ignores(pid: int, number: int) -> bool:

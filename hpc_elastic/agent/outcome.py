@@ -43,9 +43,7 @@ def outcome_of(state: RunState, group: WorkerGroup, failures: dict[int, ProcessF
     return Outcome(ExitCode.REQUEUE, f"stopped for {left.cause.value.replace('_', ' ')}")
 
 
-def _result(
-    decision: Decision, group: WorkerGroup, failures: dict[int, ProcessFailure]
-) -> RunResult:
+def _result(decision: Decision, group: WorkerGroup, failures: dict[int, ProcessFailure]) -> RunResult:
     if decision is Decision.DONE:
         return _succeeded(group)
     if decision is Decision.FAILED:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.errors import InputError
@@ -124,8 +125,8 @@ class RunResult(NamedTuple):
     """How the workers of this agent ended, by global rank."""
 
     state: WorkerState
-    return_values: dict[int, Any] = {}
-    failures: dict[int, ProcessFailure] = {}
+    return_values: Mapping[int, Any] = MappingProxyType({})
+    failures: Mapping[int, ProcessFailure] = MappingProxyType({})
 
     def is_failed(self) -> bool:
         """Tell whether the workers failed."""

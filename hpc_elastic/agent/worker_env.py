@@ -99,4 +99,7 @@ def worker_env(
 def substitute(args: Iterable[object], local_rank: int) -> list[str]:
     """Return arguments with ``${local_rank}`` replaced; every other ``$`` stays as it is."""
     values = {"local_rank": str(local_rank)}
-    return [Template(str(arg)).safe_substitute(values) if "${local_rank}" in str(arg) else str(arg) for arg in args]
+    return [
+        Template(str(arg)).safe_substitute(values) if "${local_rank}" in str(arg) else str(arg)
+        for arg in args
+    ]

@@ -38,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_torchrun_flags(made)
     _add_own_flags(made)
-    made.add_argument("training_script", help="script, module (-m) or program (--no-python) that a worker runs")
+    made.add_argument(
+        "training_script", help="script, module (-m) or program (--no-python) that a worker runs"
+    )
     made.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
     return made
 
@@ -57,16 +59,22 @@ def _flag(made: argparse._ActionsContainer, name: str, **options: object) -> Non
 def _add_torchrun_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("as in torchrun")
     _flag(group, "--nnodes", metavar="N|MIN:MAX", help="nodes; under Slurm the step's nodes")
-    _flag(group, "--nproc-per-node", metavar="N|auto|gpu|cpu", help="workers per node; under Slurm one per GPU")
+    _flag(
+        group, "--nproc-per-node", metavar="N|auto|gpu|cpu", help="workers per node; under Slurm one per GPU"
+    )
     _flag(group, "--max-restarts", type=int, default=0, metavar="N", help="restarts of the run after a crash")
     _flag(group, "--rdzv-backend", default="shared_fs", help="shared_fs: the run directory; static: one node")
     _flag(group, "--rdzv-endpoint", default="", metavar="DIR", help="directory below which runs live")
     _flag(group, "--rdzv-id", default="", metavar="ID", help="id of the run")
-    _flag(group, "--rdzv-conf", default="", metavar="K=V,...", help="join_timeout, last_call_timeout, lease ...")
+    _flag(
+        group, "--rdzv-conf", default="", metavar="K=V,...", help="join_timeout, last_call_timeout, lease ..."
+    )
     _flag(group, "--standalone", action="store_true", help="one node, by itself")
     _flag(group, "--role", default="default_role", help="name of what the workers do")
     _flag(group, "--log-dir", metavar="DIR", help="where logs go; default: in the run directory")
-    group.add_argument("-r", "--redirects", default=os.environ.get("PET_REDIRECTS", "0"), help="0-3 or RANK:N,...")
+    group.add_argument(
+        "-r", "--redirects", default=os.environ.get("PET_REDIRECTS", "0"), help="0-3 or RANK:N,..."
+    )
     group.add_argument("-t", "--tee", default=os.environ.get("PET_TEE", "0"), help="0-3 or RANK:N,...")
     _flag(group, "--local-ranks-filter", default="", metavar="R,R", help="show only these local ranks")
     _flag(group, "--local-addr", metavar="ADDR", help="address of this node for the others")
@@ -89,8 +97,21 @@ def _add_own_flags(made: argparse.ArgumentParser) -> None:
     _flag(group, "--heartbeat-interval", type=float, metavar="S", help="(1)")
     _flag(group, "--lease", type=float, metavar="S", help="a node that is silent so long is lost (4)")
     _flag(group, "--exit-barrier-timeout", type=float, default=300.0, metavar="S", help="(300)")
-    _flag(group, "--stop-timeout", type=float, default=25.0, metavar="S", help="time to save after SIGTERM (25)")
-    _flag(group, "--warn-timeout", type=float, default=90.0, metavar="S", help="time to save after a warning (90)")
-    _flag(group, "--drain-signals", default="TERM,HUP", metavar="SIG,..", help="the nodes are wanted back now")
+    _flag(
+        group, "--stop-timeout", type=float, default=25.0, metavar="S", help="time to save after SIGTERM (25)"
+    )
+    _flag(
+        group,
+        "--warn-timeout",
+        type=float,
+        default=90.0,
+        metavar="S",
+        help="time to save after a warning (90)",
+    )
+    _flag(
+        group, "--drain-signals", default="TERM,HUP", metavar="SIG,..", help="the nodes are wanted back now"
+    )
     _flag(group, "--warning-signals", default="USR1,USR2", metavar="SIG,..", help="the time limit is near")
-    _flag(group, "--log-line-prefix-template", default="[rank ${rank}] ", metavar="TEXT", help="console prefix")
+    _flag(
+        group, "--log-line-prefix-template", default="[rank ${rank}] ", metavar="TEXT", help="console prefix"
+    )

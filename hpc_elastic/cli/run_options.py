@@ -81,7 +81,9 @@ def _rendezvous(args: argparse.Namespace, slurm: SlurmEnv | None) -> RendezvousS
     settings = settings._replace(**given)  # type: ignore[arg-type]
     for name in _CONF:
         if getattr(settings, name) <= 0:
-            raise InputError(f"{name} is {getattr(settings, name):g} s", where=name, fix="it must be positive")
+            raise InputError(
+                f"{name} is {getattr(settings, name):g} s", where=name, fix="it must be positive"
+            )
     if settings.lease < 3 * settings.heartbeat_interval:
         raise InputError(
             f"a lease of {settings.lease:g} s with a heartbeat each {settings.heartbeat_interval:g} s "
@@ -100,7 +102,9 @@ def nodes(text: str | None, default: int) -> tuple[int, int]:
     try:
         least, most = int(low), int(high or low)
     except ValueError:
-        raise InputError(f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX") from None
+        raise InputError(
+            f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX"
+        ) from None
     if not 1 <= least <= most:
         raise InputError(
             f"{text!r}: the minimum must be at least 1 and at most the maximum",
@@ -190,7 +194,9 @@ def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) 
 def _gpus(slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")])
+        return len(
+            [device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]
+        )
     if slurm is not None and slurm.gpus_on_node:
         return slurm.gpus_on_node
     return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
@@ -200,7 +206,9 @@ def _command(args: argparse.Namespace) -> tuple[str, ...]:
     script, rest = args.training_script, tuple(args.training_script_args)
     if args.no_python and args.module:
         raise InputError(
-            "--no-python and --module exclude each other", where="hpc-elastic run", fix="leave one of them out"
+            "--no-python and --module exclude each other",
+            where="hpc-elastic run",
+            fix="leave one of them out",
         )
     if args.no_python:
         command: tuple[str, ...] = (script, *rest)
@@ -239,6 +247,8 @@ def _signals(where: str, text: str) -> tuple[int, ...]:
         full = name.strip().upper()
         full = full if full.startswith("SIG") else f"SIG{full}"
         if full not in signal.Signals.__members__ or full in ("SIGKILL", "SIGSTOP"):
-            raise InputError(f"{name!r} is not a signal that can be caught", where=where, fix="use TERM, USR1 ...")
+            raise InputError(
+                f"{name!r} is not a signal that can be caught", where=where, fix="use TERM, USR1 ..."
+            )
         found.append(int(signal.Signals[full]))
     return tuple(found)

@@ -145,16 +145,7 @@ class Requeued(NamedTuple):
     cause: Cause
 
 
-Entry = (
-    EpochStarted
-    | RoundFormed
-    | RoundEnded
-    | DrainRequested
-    | StopAgreed
-    | Drained
-    | RunEnded
-    | Requeued
-)
+Entry = EpochStarted | RoundFormed | RoundEnded | DrainRequested | StopAgreed | Drained | RunEnded | Requeued
 
 
 class Record(NamedTuple):

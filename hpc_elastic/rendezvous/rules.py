@@ -152,18 +152,14 @@ def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
     ready = joiners(view, now)
     quorum = len(ready) >= view.settings.min_nodes
     full = _everybody_in(view, ready, now)
-    over = waited.quorum_since is not None and (
-        now - waited.quorum_since >= view.settings.last_call_timeout
-    )
+    over = waited.quorum_since is not None and (now - waited.quorum_since >= view.settings.last_call_timeout)
     return waited._replace(
-        quorum_since=_since(waited.quorum_since, quorum, now),
-        complete_since=_since(waited.complete_since, quorum and (full or over), now),
+        quorum_since=_since(waited.quorum_since, now) if quorum else None,
+        complete_since=_since(waited.complete_since, now) if quorum and (full or over) else None,
     )
 
 
-def _since(known: float | None, holds: bool, now: float) -> float | None:
-    if not holds:
-        return None
+def _since(known: float | None, now: float) -> float:
     return now if known is None else known
 
 
@@ -194,9 +190,7 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     last round and everybody else who is alive.
     """
     in_already = {node_id.rpartition(".")[0] for node_id in ready}
-    alive = {
-        entry.name.node for entry in view.roster.values() if is_alive(entry, now, view.settings.lease)
-    }
+    alive = {entry.name.node for entry in view.roster.values() if is_alive(entry, now, view.settings.lease)}
     first = view.state.round is None
     may_come = alive | set(view.state.expected) if first else alive
     return tuple(sorted(may_come - in_already - (view.state.lost - alive), key=natural))

@@ -7,6 +7,7 @@ given, so the agent's loop keeps reacting to signals.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from hpc_elastic.errors import (
@@ -96,7 +97,7 @@ class SharedFsRendezvous(RendezvousHandler):
             action = rules.join(self._view(state), waited, self.run.now())
             if isinstance(action, rules.Joined):
                 return self._take_place(action.round)
-            wait_s = self._patiently(lambda: self._carry_out(action, waited), waited)
+            wait_s = self._patiently(partial(self._carry_out, action, waited), waited)
             if self._waiting.interrupted():
                 raise RendezvousInterruptedError("interrupted while waiting for other nodes")
             if wait_s:
@@ -157,8 +158,8 @@ class SharedFsRendezvous(RendezvousHandler):
                 return self._patience(waited)
             case rules.Wait():
                 return self._patience(waited)
-            case rules.TooFew(have, missing, timed_out):
-                raise RendezvousTimeoutError(self._too_few(have, missing, timed_out))
+            case rules.TooFew():
+                raise RendezvousTimeoutError(self._too_few(action))
             case rules.Fenced():
                 raise RendezvousGracefulExitError("a newer start of this run exists")
             case _:
@@ -213,13 +214,13 @@ class SharedFsRendezvous(RendezvousHandler):
             round=formed,
         )
 
-    def _too_few(self, have: int, missing: tuple[str, ...], timed_out: bool) -> str:
+    def _too_few(self, few: rules.TooFew) -> str:
         need = self.run.settings.min_nodes
-        names = ", ".join(missing) or "unknown"
-        if timed_out:
+        names = ", ".join(few.missing) or "unknown"
+        if few.timed_out:
             seconds = f"{self.run.settings.join_timeout:g}"
-            return f"{have} of {need} nodes joined within {seconds} s; missing: {names}"
-        return f"{have} nodes are left, {need} are needed; lost: {names}"
+            return f"{few.have} of {need} nodes joined within {seconds} s; missing: {names}"
+        return f"{few.have} nodes are left, {need} are needed; lost: {names}"
 
 
 def _closed_text(state: RunState) -> str:

@@ -57,7 +57,12 @@ class SharedRun:
     """
 
     def __init__(
-        self, log: RunLog, membership: Membership, facts: RunFacts, settings: RendezvousSettings, around: Around
+        self,
+        log: RunLog,
+        membership: Membership,
+        facts: RunFacts,
+        settings: RendezvousSettings,
+        around: Around,
     ) -> None:
         self._log = log
         self.membership = membership
@@ -182,12 +187,16 @@ class SharedRun:
             elif look:
                 self._watch()
             state = self._log.refresh()
-            self._blind_since = None
-            return state
         except StoreError:
-            if self._blind_since is None:
-                self._blind_since = self.now()
+            self.note_blindness()
             return self._log.state
+        self._blind_since = None
+        return state
+
+    def note_blindness(self) -> None:
+        """Remember that the shared directory does not answer."""
+        if self._blind_since is None:
+            self._blind_since = self.now()
 
     @property
     def blind_since(self) -> float | None:
@@ -235,9 +244,7 @@ class SharedRun:
             return
         others = [m for m in running.members if m.node_id != self.membership.node_id]
         self.lost = tuple(
-            rules.lost_members(
-                running._replace(members=tuple(others)), roster, self.settings, self.now()
-            )
+            rules.lost_members(running._replace(members=tuple(others)), roster, self.settings, self.now())
         )
 
     def commit(self, entry: Entry) -> RunState:

@@ -67,7 +67,7 @@ def publish_new(path: str, data: bytes) -> bool:
         except OSError as error:
             if error.errno not in _LOST_RACE or not _is_taken(path):
                 raise
-            if _links(private) < 2:
+            if _links(private) == 1:  # the private name only: the other file is not ours
                 return False
     finally:
         _unlink_quietly(private)

@@ -18,12 +18,8 @@ from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import (
-    RendezvousInterruptedError,
-    RunFacts,
-    SharedFsRendezvous,
-    Surroundings,
-)
+from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError, SharedFsRendezvous, Waiting
+from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.testing.clock import FakeClock
@@ -48,10 +44,10 @@ def node(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> SharedFsRendezvous:
         facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
-        around = Surroundings(clock, wait, lambda: 20_000, lambda: Checkpoint(120, "/c"), interrupted)
         membership = Membership(store, clock, facts, epoch, settings)
-        run = RunFacts("run-1", "17", expected)
-        return SharedFsRendezvous(RunLog(store, clock, name), membership, run, settings, around)
+        around = Around(clock, lambda: Checkpoint(120, "/c"))
+        run = SharedRun(RunLog(store, clock, name), membership, RunFacts("run-1", "17", expected), settings, around)
+        return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))
 
     return make
 
@@ -95,7 +91,7 @@ def test_the_join_timeout_names_the_missing(node: MakeNode) -> None:
 
 def test_a_closed_run_cannot_be_joined(node: MakeNode) -> None:
     """Once the run has ended, joining says so and why."""
-    alone(node).end_run(Decision.FAILED, exit_code=1, reason="boom")
+    alone(node).run.end_run(Decision.FAILED, exit_code=1, reason="boom")
     late = node("n2")
     with pytest.raises(RendezvousClosedError, match="failed \\(boom\\)"):
         late.next_rendezvous()
@@ -131,9 +127,9 @@ def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> Non
     def wait(seconds: float) -> None:
         clock.advance(seconds)
         asked.append(handler.num_nodes_waiting())
-        if handler.tick().drain is not None:
-            handler.report_paused(1)
-            handler.set_phase(Phase.LEFT)
+        if handler.run.tick().drain is not None:
+            handler.run.report_paused(1)
+            handler.run.set_phase(Phase.LEFT)
 
     info = node("n2", wait=wait).next_rendezvous()
     assert 1 in asked
@@ -145,12 +141,12 @@ def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
     first, second = _pair(node, clock)
     for _ in range(5):
         clock.advance(1.0)
-        first.tick()
-    assert ("n2",) == first.lost
-    state = first.report_lost(1, first.lost)
+        first.run.tick()
+    assert ("n2",) == first.run.lost
+    state = first.run.report_lost(1, first.run.lost)
     assert state.running is None
     assert frozenset({"n2"}) == state.lost
-    assert second.tick().running is None
+    assert second.run.tick().running is None
 
 
 def _pair(node: MakeNode, clock: FakeClock) -> tuple[SharedFsRendezvous, SharedFsRendezvous]:
@@ -174,18 +170,18 @@ def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
     """A member that leaves while the round runs is missed without waiting for its lease."""
     first, second = _pair(node, clock)
     assert second.shutdown()
-    first.tick(look=True)
-    assert ("n2",) == first.lost
+    first.run.tick(look=True)
+    assert ("n2",) == first.run.lost
 
 
 @pytest.mark.xfail(raises=AssertionError, reason="LEFT after SUCCEEDED looks like a loss")
 def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
     """A member whose workers have succeeded and that left after the exit barrier is not lost."""
     first, second = _pair(node, clock)
-    second.set_phase(Phase.SUCCEEDED)
+    second.run.set_phase(Phase.SUCCEEDED)
     second.shutdown()
-    first.tick(look=True)
-    assert () == first.lost
+    first.run.tick(look=True)
+    assert () == first.run.lost
 
 
 @pytest.mark.xfail(raises=AssertionError, reason="`lost` is not tied to the round it was seen in")
@@ -197,10 +193,10 @@ def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, cloc
     def wait(seconds: float) -> None:
         clock.advance(1.0)
         looks.append(1)
-        state = first.tick()
-        if spare.lost:  # at this moment the members act, before the spare does
-            first.report_lost(1, ("n2",))
-            first.set_phase(Phase.LEFT)
+        state = first.run.tick()
+        if spare.run.lost:  # at this moment the members act, before the spare does
+            first.run.report_lost(1, ("n2",))
+            first.run.set_phase(Phase.LEFT)
             other.next_rendezvous()
         assert len(looks) < 30
         assert state.rounds < 2 or state.running is not None
@@ -208,23 +204,23 @@ def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, cloc
     spare = node("n3", wait=wait)
     other = node("n4")
     spare.next_rendezvous()
-    assert spare.state.running is not None
+    assert spare.run.state.running is not None
 
 
 def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> None:
     """A barrier is not held up by a member whose lease has run out."""
     first, second = _pair(node, clock)
-    first.set_phase(Phase.STOPPED)
-    first.tick(look=True)
-    assert not first.everyone_in(Phase.STOPPED)
-    second.set_phase(Phase.STOPPED)
-    first.tick(look=True)
-    assert first.everyone_in(Phase.STOPPED)
-    second.set_phase(Phase.RUNNING)
+    first.run.set_phase(Phase.STOPPED)
+    first.run.tick(look=True)
+    assert not first.run.everyone_in(Phase.STOPPED)
+    second.run.set_phase(Phase.STOPPED)
+    first.run.tick(look=True)
+    assert first.run.everyone_in(Phase.STOPPED)
+    second.run.set_phase(Phase.RUNNING)
     for _ in range(5):
         clock.advance(1.0)
-        first.tick(look=True)
-    assert first.everyone_in(Phase.STOPPED)
+        first.run.tick(look=True)
+    assert first.run.everyone_in(Phase.STOPPED)
 
 
 # Fencing
@@ -235,7 +231,7 @@ def test_a_drain_asked_for_by_an_older_start_is_refused(node: MakeNode) -> None:
     """An agent that was cut off over a requeue does not stop the new start with its signal."""
     old = alone(node)
     alone(node, "n2", REQUEUED)
-    assert old.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
+    assert old.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
 
 
 @pytest.mark.xfail(raises=AssertionError, reason="RunEnded carries no epoch")
@@ -243,7 +239,7 @@ def test_an_ending_written_by_an_older_start_is_refused(node: MakeNode) -> None:
     """An agent that was cut off over a requeue does not end the run of the new start."""
     old = alone(node)
     alone(node, "n2", REQUEUED)
-    state = old.end_run(Decision.FAILED, exit_code=1, reason="gave up")
+    state = old.run.end_run(Decision.FAILED, exit_code=1, reason="gave up")
     assert state.ending is None
 
 
@@ -251,12 +247,12 @@ def test_reports_of_an_older_start_are_refused(node: MakeNode) -> None:
     """Crashes, losses, stops and drains that an older start reports late change nothing."""
     old = alone(node)
     alone(node, "n2", REQUEUED)
-    before = old.state.last
-    old.report_crash(1, {})
-    old.report_lost(1, ("n1",))
-    old.report_paused(1)
-    old.agree_stop(1, 5)
-    state = old.report_drained(Cause.PREEMPTION)
+    before = old.run.state.last
+    old.run.report_crash(1, {})
+    old.run.report_lost(1, ("n1",))
+    old.run.report_paused(1)
+    old.run.agree_stop(1, 5)
+    state = old.run.report_drained(Cause.PREEMPTION)
     assert before < state.last  # it has read what is new
     assert (None, None, 0) == (state.ended, state.drained, state.crashes)
 
@@ -295,14 +291,14 @@ def test_blind_is_not_dead(node: MakeNode, clock: FakeClock) -> None:
     store.is_stalled = True
     clock.advance(1.0)
     since = clock.monotonic()
-    state = handler.tick()
+    state = handler.run.tick()
     clock.advance(100.0)
-    assert state == handler.tick()
-    assert since == handler.blind_since
-    assert () == handler.lost
+    assert state == handler.run.tick()
+    assert since == handler.run.blind_since
+    assert () == handler.run.lost
     store.is_stalled = False
-    handler.tick()
-    assert handler.blind_since is None
+    handler.run.tick()
+    assert handler.run.blind_since is None
 
 
 def test_joining_waits_for_the_store(node: MakeNode, clock: FakeClock) -> None:
@@ -329,11 +325,11 @@ def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock
 
     def wait(seconds: float) -> None:
         clock.advance(1.0)
-        member_handler.tick()
+        member_handler.run.tick()
         age = clock.monotonic() - began
         if age == 100.0:
             store.refusals = ["n2.1+0-0-0+joining+3"]
-            member_handler.report_crash(1, {})
+            member_handler.run.report_crash(1, {})
             assert 1 == member_handler.next_rendezvous().world_size
         if age >= 110.0:
             member_handler.set_closed()

@@ -20,12 +20,8 @@ from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import (
-    RendezvousInterruptedError,
-    RunFacts,
-    SharedFsRendezvous,
-    Surroundings,
-)
+from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError, SharedFsRendezvous, Waiting
+from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.store.protocol import Store
 from tests.simulation.world import Node
 
@@ -66,10 +62,15 @@ class SimulatedAgent:
         member = Member(f"{node.name}.{number}", node.name, 1)
         facts = NodeFacts(member, node.name, node.name)
         membership = Membership(store, node, facts, start.epoch, start.settings)
-        around = Surroundings(node, self._wait, lambda: 20_000, lambda: None, lambda: bool(node.signals))
-        log = RunLog(store, node, node.name)
-        run = RunFacts("run", "17", start.expected)
-        self.rendezvous = SharedFsRendezvous(log, membership, run, start.settings, around)
+        self.shared = SharedRun(
+            RunLog(store, node, node.name),
+            membership,
+            RunFacts("run", "17", start.expected),
+            start.settings,
+            Around(node, lambda: None),
+        )
+        waiting = Waiting(self._wait, lambda: 20_000, lambda: bool(node.signals))
+        self.rendezvous = SharedFsRendezvous(self.shared, waiting)
 
     def run(self) -> None:
         """Run to the end; `outcome` tells which."""
@@ -90,10 +91,10 @@ class SimulatedAgent:
             info = self.rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
             self._insist(self._take_signals)
-            return self._leave_unstarted() if self.rendezvous.state.leaving else ""
+            return self._leave_unstarted() if self.shared.state.leaving else ""
         except RendezvousTimeoutError:
-            self._insist(lambda: self.rendezvous.report_drained(Cause.JOIN_TIMEOUT))
-            return "done" if self.rendezvous.state.ending else "timeout"
+            self._insist(lambda: self.shared.report_drained(Cause.JOIN_TIMEOUT))
+            return "done" if self.shared.state.ending else "timeout"
         except RendezvousClosedError:
             return self._leave_unstarted()
         except RendezvousGracefulExitError:
@@ -106,16 +107,16 @@ class SimulatedAgent:
         return ""
 
     def _leave_unstarted(self) -> str:
-        state = self.rendezvous.state
+        state = self.shared.state
         drain = state.drain
         if state.ending is None and drain is not None and state.running is None:
-            self._insist(lambda: self.rendezvous.report_drained(drain.cause))
+            self._insist(lambda: self.shared.report_drained(drain.cause))
         return "done" if state.ending else "drained"
 
     def _start_workers(self, info: RendezvousInfo) -> None:
         assert info.round is not None
         self.formed = info.round
-        assert info.round.members[info.rank].node_id == self.rendezvous.membership.node_id
+        assert info.round.members[info.rank].node_id == self.shared.membership.node_id
         assert info.world_size == len(info.round.members)
         self.group = Group.RUNNING
         self.has_succeeded = False
@@ -141,7 +142,7 @@ class SimulatedAgent:
                 self._rest(status)
 
     def _end_text(self) -> str:
-        return "done" if self.rendezvous.state.ending else "drained"
+        return "done" if self.shared.state.ending else "drained"
 
     def _status(self) -> Group:
         now = self.node.monotonic()
@@ -157,52 +158,52 @@ class SimulatedAgent:
 
     def _show_phase(self, status: Group) -> None:
         if status is Group.SUCCEEDED:
-            self.rendezvous.set_phase(Phase.SUCCEEDED)
+            self.shared.set_phase(Phase.SUCCEEDED)
         elif status is Group.STOPPED:
-            self.rendezvous.set_phase(Phase.STOPPED)
+            self.shared.set_phase(Phase.STOPPED)
 
     def _look(self, status: Group) -> None:
-        waits = status.is_gone or self.rendezvous.state.drain is not None
-        self.rendezvous.tick(look=waits)
+        waits = status.is_gone or self.shared.state.drain is not None
+        self.shared.tick(look=waits)
         if status.is_gone and self._barrier_since is None:
             self._barrier_since = self.node.monotonic()
 
     def _facts(self, status: Group) -> Facts:
-        rendezvous, since = self.rendezvous, self._barrier_since
-        stopped = rendezvous.everyone_in(Phase.STOPPED, Phase.SUCCEEDED)
+        shared, since = self.shared, self._barrier_since
+        stopped = shared.everyone_in(Phase.STOPPED, Phase.SUCCEEDED)
         assert self.formed is not None
         return Facts(
-            state=rendezvous.state,
+            state=shared.state,
             epoch=self.start.epoch,
             round=self.formed.number,
             group=status,
             max_restarts=MAX_RESTARTS,
-            lost=rendezvous.lost,
+            lost=shared.lost,
             everyone_stopped=status.is_gone and stopped,
             everyone_succeeded=status is Group.SUCCEEDED and self._all_have_succeeded(self.formed),
             waited_for_others=since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S,
         )
 
     def _all_have_succeeded(self, formed: RoundFormed) -> bool:
-        return rules.all_in(formed, self.rendezvous.membership.roster, frozenset({Phase.SUCCEEDED}))
+        return rules.all_in(formed, self.shared.membership.roster, frozenset({Phase.SUCCEEDED}))
 
     def _act(self, action: Action) -> bool:
         assert self.formed is not None
-        number, rendezvous = self.formed.number, self.rendezvous
+        number, shared = self.formed.number, self.shared
         if action is Action.STOP_WORKERS:
             self._stop_workers(Group.STOPPING)
         elif action is Action.DRAIN:
             return self._drain()
         elif action is Action.REPORT_CRASH:
-            self._insist(lambda: rendezvous.report_crash(number, {}))
+            self._insist(lambda: shared.report_crash(number, {}))
         elif action is Action.REPORT_LOSS:
-            self._insist(lambda: rendezvous.report_lost(number, rendezvous.lost))
+            self._insist(lambda: shared.report_lost(number, shared.lost))
         elif action is Action.REPORT_DONE:
-            self._insist(lambda: rendezvous.end_run(Decision.DONE, exit_code=0, reason=""))
+            self._insist(lambda: shared.end_run(Decision.DONE, exit_code=0, reason=""))
         elif action is Action.REPORT_PAUSED:
-            self._insist(lambda: rendezvous.report_paused(number))
+            self._insist(lambda: shared.report_paused(number))
         elif action is Action.REPORT_DRAINED:
-            self._insist(lambda: rendezvous.report_drained(Cause.PREEMPTION))
+            self._insist(lambda: shared.report_drained(Cause.PREEMPTION))
         else:
             raise AssertionError(f"nobody expects {action}")
         return True
@@ -220,7 +221,7 @@ class SimulatedAgent:
 
     def _take_signals(self) -> None:
         while self.node.signals:
-            self.rendezvous.request_drain(Cause.PREEMPTION, Then.LEAVE, "signal")
+            self.shared.request_drain(Cause.PREEMPTION, Then.LEAVE, "signal")
             self.node.signals.pop()
 
     # waiting
@@ -234,8 +235,8 @@ class SimulatedAgent:
                 self.node.wait(0.5)
 
     def _rest(self, status: Group) -> None:
-        due = self.rendezvous.membership.next_beat_at() - self.node.monotonic()
-        waits = status.is_gone or self.rendezvous.state.drain is not None
+        due = self.shared.membership.next_beat_at() - self.node.monotonic()
+        waits = status.is_gone or self.shared.state.drain is not None
         self._wait(min(due, 0.05) if waits else due)
 
     def _wait(self, seconds: float) -> None:
@@ -248,7 +249,7 @@ class SimulatedAgent:
         """Check that workers do not run beside the newest round that this agent can see."""
         if self.group is not Group.RUNNING or self.formed is None:
             return
-        state = self.rendezvous.state
+        state = self.shared.state
         assert state.epoch == self.start.epoch
         assert state.running is not None
         assert state.running.number == self.formed.number

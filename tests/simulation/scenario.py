@@ -193,7 +193,7 @@ class Scenario:
     def _check_success(self) -> None:
         """Check that the workers of the newest round have all ended well, on every node of it."""
         formed = self.rounds[self.state.rounds]
-        agents = {agent.rendezvous.membership.node_id: agent for agent in self.agents}
+        agents = {agent.shared.membership.node_id: agent for agent in self.agents}
         unfinished = [member.node_id for member in formed.members if not agents[member.node_id].has_succeeded]
         assert not unfinished, f"the run is done, but {unfinished} did not finish"
 
