@@ -87,7 +87,8 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
         outcome = agent.run_to_end()
         code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
-        if rendezvous.run.batch_host_is_lost and rendezvous.run.is_first_alive():
+        state = rendezvous.run.state
+        if state.batch_host in state.lost and rendezvous.run.is_first_alive():
             _finish_for_the_batch_host(options, log)
         return code
     finally:
@@ -180,13 +181,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
     """
     try:
         os.makedirs(paths.root, mode=0o700, exist_ok=True)
-        owner = os.stat(paths.root).st_uid
-        if owner != os.geteuid():
-            raise RunDirError(
-                f"it belongs to user {owner}, not to you",
-                where=f"run directory {paths.root}",
-                fix="choose a directory of your own with --run-dir",
-            )
+        _check_owner(paths)
         present = set(os.listdir(paths.root))
         for directory in paths.directories():
             if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
@@ -199,6 +194,19 @@ def prepare_run_dir(paths: RunPaths) -> None:
             where=f"run directory {paths.root}",
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error
+
+
+def _check_owner(paths: RunPaths) -> None:
+    """Refuse a directory, or a link to one, that others can write to or have made."""
+    fix = "choose a directory of your own with --run-dir"
+    for found in (os.lstat(paths.root), os.stat(paths.root)):
+        if found.st_uid != os.geteuid():
+            who = f"it belongs to user {found.st_uid}, not to you"
+            raise RunDirError(who, where=f"run directory {paths.root}", fix=fix)
+    mode = os.stat(paths.root).st_mode & 0o777
+    if mode & 0o022:
+        what = f"others can write to it (mode {mode:o})"
+        raise RunDirError(what, where=f"run directory {paths.root}", fix=f"chmod 700 {paths.root}")
 
 
 def free_port() -> int:

@@ -95,11 +95,15 @@ class LocalElasticAgent(ElasticAgent):
 
     def _leave_unstarted(self) -> Outcome:
         """Leave without workers; if nobody has any, this start of the job is over."""
-        state = self._state
-        drain = state.drain
-        if state.ending is None and drain is not None and state.running is None:
-            self._run.report_drained(drain.cause, drain.detail)
+        if self._state.running is None:
+            self._hand_back()
         return self._final_outcome()
+
+    def _hand_back(self) -> None:
+        """Record that no workers are left in this start of the job, and why."""
+        state = self._state
+        if state.leave_cause is not None:
+            self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
 
     def _too_few(self, reason: str) -> Outcome:
         self._parts.log.say(reason)
@@ -239,9 +243,7 @@ class LocalElasticAgent(ElasticAgent):
         self._run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
 
     def _report_drained(self, _group: LocalGroup) -> None:
-        drain = self._state.drain
-        if drain is not None:
-            self._run.report_drained(drain.cause, drain.detail)
+        self._hand_back()
 
     def _report_paused(self, group: LocalGroup) -> None:
         self._run.report_paused(group.formed.number)

@@ -37,10 +37,10 @@ def outcome_of(state: RunState, group: WorkerGroup, failures: dict[int, ProcessF
     if ending is not None:
         result = _result(ending.decision, group, failures)
         return Outcome(ending.exit_code, ending.reason, ending.failure, result)
-    left = state.drained or state.drain
-    if left is None:
+    cause = state.drained.cause if state.drained else state.leave_cause
+    if cause is None:
         return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(group))
-    return Outcome(ExitCode.REQUEUE, f"stopped for {left.cause.value.replace('_', ' ')}")
+    return Outcome(ExitCode.REQUEUE, f"stopped for {cause.value.replace('_', ' ')}")
 
 
 def _result(decision: Decision, group: WorkerGroup, failures: dict[int, ProcessFailure]) -> RunResult:

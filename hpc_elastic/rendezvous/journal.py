@@ -82,6 +82,7 @@ class EpochStarted(NamedTuple):
     epoch: Epoch
     job_id: str
     expected: tuple[str, ...]  # node names in Slurm's order; empty if unknown
+    batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
 class RoundFormed(NamedTuple):

@@ -30,7 +30,7 @@ from hpc_elastic.rendezvous.state import RunState
 
 
 class RunFacts(NamedTuple):
-    """What is known of this start of the run before any agent has spoken."""
+    """What is known of this start of the run before any agent has spoken; as in `EpochStarted`."""
 
     run_id: str
     job_id: str = ""
@@ -97,7 +97,7 @@ class SharedRun:
         """Announce this start of the run if nobody has."""
         epoch = self.membership.epoch
         first = self._log.refresh().epoch < epoch
-        state = self.commit(EpochStarted(epoch, self.facts.job_id, self.facts.expected))
+        state = self.commit(EpochStarted(epoch, *self.facts[1:]))
         if first and state.epoch == epoch:
             self.membership.remove_older()
         self.lost = ()
@@ -118,21 +118,8 @@ class SharedRun:
         return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure))
 
     def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
-        """End a round because members have vanished.
-
-        Without its batch host a Slurm job runs on but nobody ends or requeues it, so then the others
-        leave; the first of them hands the job back (`is_first_alive`).
-        """
-        state = self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
-        if self.batch_host_is_lost:
-            detail = f"batch host {self.facts.batch_host} lost"
-            state = self.request_drain(Cause.NODE_LOSS, Then.LEAVE, detail)
-        return state
-
-    @property
-    def batch_host_is_lost(self) -> bool:
-        """Whether the node with the batch script is gone."""
-        return self.facts.batch_host in self.state.lost
+        """End a round because members have vanished."""
+        return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
 
     def is_first_alive(self) -> bool:
         """Tell whether this node is the first live one of the newest round."""

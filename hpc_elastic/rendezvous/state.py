@@ -36,6 +36,7 @@ class RunState(NamedTuple):
     epoch: Epoch = NO_EPOCH
     job_id: str = ""
     expected: tuple[str, ...] = ()  # node names of this epoch
+    batch_host: str = ""  # the node with the batch script of this epoch
     lost: frozenset[str] = frozenset()  # node names lost in this epoch
     rounds: int = 0  # rounds formed in the life of the run
     round: RoundFormed | None = None  # the newest round of this epoch
@@ -55,8 +56,17 @@ class RunState(NamedTuple):
     @property
     def leaving(self) -> bool:
         """Whether no further round is formed in this epoch."""
-        drains = self.drain is not None and self.drain.then is Then.LEAVE
-        return drains or self.drained is not None or self.ending is not None
+        return self.leave_cause is not None or self.drained is not None or self.ending is not None
+
+    @property
+    def leave_cause(self) -> Cause | None:
+        """Why this epoch is to be left, None if it is not.
+
+        Without its batch host a Slurm job runs on, but nobody ends or requeues it: its nodes leave.
+        """
+        if self.drain is not None and self.drain.then is Then.LEAVE:
+            return self.drain.cause
+        return Cause.NODE_LOSS if self.batch_host in self.lost else None
 
     @property
     def crashes(self) -> int:
@@ -91,6 +101,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         epoch=entry.epoch,
         job_id=entry.job_id,
         expected=entry.expected,
+        batch_host=entry.batch_host,
         rounds=state.rounds,
         counts={} if resubmitted else state.counts,
         requeues=0 if resubmitted else state.requeues,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ PRESENT = (Group.RUNNING, Group.FAILED)
 GONE = (Group.STOPPED, Group.SUCCEEDED)
 
 
-def facts(state: RunState, group: Group, **more: object) -> Facts:
+def facts(state: RunState, group: Group, **more: Any) -> Facts:
     """Return the facts of an agent in round 1 with three restarts."""
     return Facts(state, E0, 1, group, max_restarts=3)._replace(**more)
 
