@@ -42,7 +42,8 @@ HEAVY = {
     "urllib",
 }
 LIGHT_STARTS = ["hpc_elastic.cli.main", "hpc_elastic.cli.run_command", "hpc_elastic.cli.finish_command"]
-WORKER_LIGHT = HEAVY | {"subprocess", "hpc_elastic.agent", "hpc_elastic.multiprocessing", "hpc_elastic.rendezvous"}
+AGENT_SIDE = {"hpc_elastic.agent", "hpc_elastic.multiprocessing", "hpc_elastic.rendezvous"}
+WORKER_LIGHT = HEAVY | AGENT_SIDE | {"subprocess"}
 
 
 def _trees(paths: list[Path]) -> Iterator[tuple[str, ast.Module]]:
@@ -131,11 +132,12 @@ def _is_mutable(value: ast.expr) -> bool:
     """Tell whether an expression makes an empty container, which is there to be filled."""
     if isinstance(value, ast.Dict | ast.List | ast.Set):
         return not (value.keys if isinstance(value, ast.Dict) else value.elts)
-    makers = {"dict", "list", "set", "deque", "defaultdict", "bytearray"}
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in makers and not value.args
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+        return False
+    return value.func.id in {"dict", "list", "set", "deque", "defaultdict", "bytearray"} and not value.args
 
 
-# Where module-level state is what users of torch know (a switch for the whole process), or has no consequence.
+# Where module-level state is a switch that users of torch know, or has no consequence.
 STATE_ALLOWED = {
     "hpc_elastic/worker/__init__.py:_attached",  # a worker process has one agent
 }

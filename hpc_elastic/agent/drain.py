@@ -58,7 +58,7 @@ class LocalDrain:
         if self._cause is not drain.cause:
             self._cause = drain.cause
             self._shorten(now + self._times.of(drain.cause))
-        self._group.request_drain(now)
+        self._group.request_drain(self._run.now)
         if state.stop_step is None:
             self._agree(formed, now)
             state = self._run.state

@@ -48,6 +48,7 @@ class LocalElasticAgent(ElasticAgent):
         self._drain: LocalDrain | None = None
         self._handled = 0
         self._barrier_since: float | None = None
+        self._watched = ("", False)
         self._last_failures: dict[int, ProcessFailure] = {}
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
@@ -172,8 +173,12 @@ class LocalElasticAgent(ElasticAgent):
 
     def _watch_directories(self, *, peers: bool) -> None:
         """Have this machine wake the loop when others write, on file systems where it can."""
+        segment = segment_name(self._state.last + 1)
+        if (segment, peers) == self._watched:
+            return
+        self._watched = (segment, peers)
         paths, watch = self._parts.paths, self._parts.loop.watch
-        watch.add_directory(os.path.join(paths.journal, segment_name(self._state.last + 1)))
+        watch.add_directory(os.path.join(paths.journal, segment))
         for directory in (paths.members, paths.steps):
             if peers:
                 watch.add_directory(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.agent.decision import Group
@@ -167,12 +167,12 @@ class LocalGroup:
             if _ignores(pid, number):
                 _kill_group(pid)
 
-    def request_drain(self, now: float) -> None:
+    def request_drain(self, now: Callable[[], float]) -> None:
         """Ask the workers to stop at the step that is going to be agreed on."""
         if self._drain_at is None:
-            self._drain_at = now
             for channel in self._channels:
                 channel.request_drain()
+            self._drain_at = now()
 
     def stop_bound(self, now: float) -> int | None:
         """Return the first step at which all ranks here can stop, or None if it is too early to tell.

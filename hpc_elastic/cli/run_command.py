@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         prog="hpc-elastic run",
         description="Run one agent, which starts and supervises the workers of this node.",
         epilog="One agent per node: under Slurm start it with srun --ntasks-per-node=1.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_formatter,
     )
     _add_torchrun_flags(made)
     _add_own_flags(made)
@@ -43,6 +43,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
     return made
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Format help for a fixed width: asking the terminal for its own imports 8 ms worth of modules."""
+    return argparse.RawDescriptionHelpFormatter(prog, width=100)
 
 
 def _flag(made: argparse._ActionsContainer, name: str, **options: object) -> None:

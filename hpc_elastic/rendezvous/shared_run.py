@@ -218,6 +218,8 @@ class SharedRun:
         running = self.state.running
         if running is None:
             return True
+        if len(running.members) == 1:
+            return False  # nobody to watch
         self._beats += 1
         ids = [member.node_id for member in running.members]
         rank = ids.index(self.membership.node_id) if self.membership.node_id in ids else 0

@@ -115,7 +115,9 @@ def test_success_beats_a_drain(state: RunState) -> None:
 
 def test_success_beats_a_loss() -> None:
     """If everybody is known to have succeeded, a node lost afterwards does no harm."""
-    assert Action.REPORT_DONE == decide(facts(RUNNING, Group.SUCCEEDED, everyone_succeeded=True, lost=("n2",)))
+    assert Action.REPORT_DONE == decide(
+        facts(RUNNING, Group.SUCCEEDED, everyone_succeeded=True, lost=("n2",))
+    )
 
 
 def test_a_finished_node_waits_a_bounded_time() -> None:
@@ -130,7 +132,9 @@ def test_a_drain_goes_on_until_the_workers_are_gone(state: RunState) -> None:
     assert Action.DRAIN == decide(told)
 
 
-@pytest.mark.parametrize(("state", "report"), [(LEAVING, Action.REPORT_DRAINED), (PAUSING, Action.REPORT_PAUSED)])
+@pytest.mark.parametrize(
+    ("state", "report"), [(LEAVING, Action.REPORT_DRAINED), (PAUSING, Action.REPORT_PAUSED)]
+)
 @pytest.mark.parametrize("group", GONE)
 def test_a_drain_ends_when_all_have_stopped(state: RunState, report: Action, group: Group) -> None:
     """The word that all have stopped is given when it is so, or when the barrier's time is up."""

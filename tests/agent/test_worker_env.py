@@ -69,7 +69,10 @@ def test_defaults_come_along() -> None:
     assert "4" == env["OMP_NUM_THREADS"]
 
 
-@given(slots=st.lists(st.integers(1, 4), min_size=1, max_size=5), roles=st.lists(st.sampled_from("ab"), min_size=5))
+@given(
+    slots=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    roles=st.lists(st.sampled_from("ab"), min_size=5),
+)
 def test_ranks_are_complete(slots: list[int], roles: list[str]) -> None:
     """Over all nodes each global rank, and each rank within a role, is given once."""
     members = tuple(Member(f"n{i}.1", f"n{i}", count, roles[i]) for i, count in enumerate(slots))

@@ -13,8 +13,8 @@ from hpc_elastic.rendezvous.rules import (
     AskToJoin,
     Fenced,
     Form,
-    Joined,
     JoinAction,
+    Joined,
     Joining,
     Leave,
     RendezvousSettings,
@@ -242,7 +242,9 @@ def test_an_older_start_is_fenced() -> None:
 
 def test_a_silent_member_is_lost() -> None:
     """A member whose lease has run out is lost; the others are not."""
-    members = roster(seen("n1", Phase.RUNNING, at=10), seen("n2", Phase.RUNNING, at=6), seen("n3", Phase.RUNNING, at=6.1))
+    members = roster(
+        seen("n1", Phase.RUNNING, at=10), seen("n2", Phase.RUNNING, at=6), seen("n3", Phase.RUNNING, at=6.1)
+    )
     assert ["n2"] == rules.lost_members(formed(1), members, SETTINGS, now=10)
 
 
@@ -254,7 +256,9 @@ def test_a_member_that_left_is_lost() -> None:
 
 def test_who_has_succeeded_is_not_lost() -> None:
     """A node whose workers are all done may be silent."""
-    members = roster(seen("n1", Phase.RUNNING, at=100), seen("n2", Phase.SUCCEEDED), seen("n3", Phase.RUNNING, at=100))
+    members = roster(
+        seen("n1", Phase.RUNNING, at=100), seen("n2", Phase.SUCCEEDED), seen("n3", Phase.RUNNING, at=100)
+    )
     assert [] == rules.lost_members(formed(1), members, SETTINGS, now=100)
 
 
@@ -285,7 +289,9 @@ def test_everybody_must_be_in_the_phase() -> None:
 def test_few_members_put_agreements_together() -> None:
     """The first three members gather what the others tell."""
     wide = formed(1, ("n1", "n2", "n3", "n4"))
-    assert [True, True, True, False] == [rules.is_proposer(wide, node_id(n)) for n in ("n1", "n2", "n3", "n4")]
+    assert [True, True, True, False] == [
+        rules.is_proposer(wide, node_id(n)) for n in ("n1", "n2", "n3", "n4")
+    ]
 
 
 def test_all_ranks_stop_at_the_highest_step() -> None:

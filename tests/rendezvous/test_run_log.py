@@ -82,7 +82,7 @@ def test_a_lost_race_is_chosen_again(memory_store: MemoryStore, clock: FakeClock
 class _AlwaysFirst(MemoryStore):
     """A store in which somebody else is always first."""
 
-    def append(self, log: str, number: int, value: bytes) -> bool:
+    def append(self, _log: str, _number: int, _value: bytes) -> bool:
         """Lose."""
         return False
 

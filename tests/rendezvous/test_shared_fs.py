@@ -33,7 +33,7 @@ MakeNode = Callable[..., SharedFsRendezvous]
 def node(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
     """Return a function that makes the rendezvous of a node."""
 
-    def make(
+    def make(  # noqa: PLR0913 - a test names what it needs
         name: str = "n1",
         *,
         epoch: Epoch = E0,
@@ -46,7 +46,8 @@ def node(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
         facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
         membership = Membership(store, clock, facts, epoch, settings)
         around = Around(clock, lambda: Checkpoint(120, "/c"))
-        run = SharedRun(RunLog(store, clock, name), membership, RunFacts("run-1", "17", expected), settings, around)
+        told = RunFacts("run-1", "17", expected)
+        run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
         return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))
 
     return make
@@ -314,7 +315,9 @@ def test_joining_waits_for_the_store(node: MakeNode, clock: FakeClock) -> None:
     assert 1 == node("n1", expected=("n1",), store=store, wait=wait).next_rendezvous().world_size
 
 
-@pytest.mark.xfail(raises=RendezvousConnectionError, reason="counts from the start of the wait, not of the trouble")
+@pytest.mark.xfail(
+    raises=RendezvousConnectionError, reason="counts from the start of the wait, not of the trouble"
+)
 def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock) -> None:
     """A node that has stood by for long gives a store that fails once the same time as anybody."""
     store = _StalledStore()

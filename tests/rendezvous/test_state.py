@@ -164,7 +164,9 @@ def test_a_pause_needs_a_round() -> None:
     pause = drain(Then.REJOIN, Cause.MEMBERSHIP)
     assert not fits(after(start()), pause)
     assert not fits(after(start(), formed(1), crash(1)), pause)
-    assert not fits(after(start(), formed(1), pause), drain(Then.REJOIN, Cause.MEMBERSHIP)._replace(node="n2"))
+    assert not fits(
+        after(start(), formed(1), pause), drain(Then.REJOIN, Cause.MEMBERSHIP)._replace(node="n2")
+    )
 
 
 def test_a_preemption_between_rounds_counts() -> None:

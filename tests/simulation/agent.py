@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from hpc_elastic.agent.decision import Action, Facts, Group, decide
@@ -86,7 +87,7 @@ class SimulatedAgent:
 
     # joining
 
-    def _join(self) -> str:
+    def _join(self) -> str:  # noqa: PLR0911 - one outcome per error
         try:
             info = self.rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
@@ -132,7 +133,7 @@ class SimulatedAgent:
         while True:
             self._insist(self._take_signals)
             status = self._status()
-            self._insist(lambda: self._show_phase(status))
+            self._insist(partial(self._show_phase, status))
             self._look(status)
             action = decide(self._facts(status))
             if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
