@@ -122,19 +122,19 @@ ensure_venv() {
     exec 9<&-
 }
 
-# A second environment: the built wheel, and beside it the libraries of .venv. It needs nothing of the repository.
+# A second environment: the built wheel, and beside it the libraries of .venv. It needs nothing of the
+# repository. Fails if other users cannot run it.
 install_copy() {
     local wheels
     COPY=$(open_directory)/hpc_elastic-copy-$(path_hash)
     rm -rf "$COPY"
-    mkdir "$COPY" # fails if somebody else owns the name
-    "$VENV/bin/python" -m venv --without-pip "$COPY"
+    mkdir "$COPY" || return # fails if somebody else owns the name
+    "$VENV/bin/python" -m venv --without-pip "$COPY" || return
     wheels=$(mktemp -d)
     quiet_pip wheel --no-deps --wheel-dir "$wheels" "$repository"
     quiet_pip --python "$COPY/bin/python" install --no-deps "$wheels"/*.whl
     rm -rf "$wheels"
-    "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    "$VENV/bin/python" -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("purelib")))' \
         >"$("$COPY/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libraries.pth"
-    as_nobody "$COPY/bin/python" -c 'import hpc_elastic, submitit' \
-        || die "other users cannot run $COPY/bin/python"
+    as_nobody "$COPY/bin/python" -c 'import hpc_elastic, submitit'
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,24 @@ from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.clock import FakeClock
 
+_PR_SET_CHILD_SUBREAPER = 36
 _OF_A_JOB = ("SLURM_", "SBATCH_", "HPC_ELASTIC_RUN", "TORCHELASTIC_")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if a test was skipped where `scripts/test` said that none may be."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    forbidden = os.environ.get("HPC_ELASTIC_NO_SKIP") == "1"
+    if forbidden and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("tests were skipped, and HPC_ELASTIC_NO_SKIP=1 forbids it", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def _adopts_no_orphans() -> Iterator[None]:
+    """Undo what starting workers in this process does, else it keeps the dead of later tests as zombies."""
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.fixture(autouse=True)

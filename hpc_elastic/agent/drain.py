@@ -46,8 +46,7 @@ class LocalDrain:
 
     def hurry(self, now: float) -> None:
         """Slurm itself asks now: the short time counts from here."""
-        if self._deadline is not None:
-            self._deadline = min(self._deadline, now + self._times.stop)
+        self._shorten(now + self._times.stop)
 
     def step(self, now: float) -> None:
         """Take the next step of the protocol; never blocks."""

@@ -319,11 +319,19 @@ class LocalElasticAgent(ElasticAgent):
             self._parts.log.say(f"{signal.Signals(number).name} received")
             if again and cause is Cause.INTERRUPT and self._group is not None:
                 self._stop_workers(0.0)
-            elif again and cause is Cause.PREEMPTION and self._drain is not None:
-                self._drain.hurry(self._now())
+            elif again and cause is Cause.PREEMPTION:
+                self._hurry()
             else:
                 self._run.request_drain(cause, Then.LEAVE, signal.Signals(number).name)
             self._handled += 1
+
+    def _hurry(self) -> None:
+        """Slurm itself wants the nodes now, while workers were given longer to stop."""
+        if self._group is None or self._drain is None:
+            return
+        self._drain.hurry(self._now())
+        if self._group.is_stopping and self._drain.deadline is not None:
+            self._group.stop(signal.SIGTERM, self._drain.deadline)
 
     # leaving
 

@@ -149,6 +149,11 @@ class LocalGroup:
             channel.unlink()
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the workers have been told to end."""
+        return self._stopping and not self._gone
+
+    @property
     def stopped_by_request(self) -> bool:
         """Whether a worker ended because should_stop() told it to."""
         return any(channel.stopped_at is not None for channel in self._channels)

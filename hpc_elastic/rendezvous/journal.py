@@ -207,7 +207,9 @@ def parse(number: int, data: bytes) -> Record:
                 f"journal record {number} has format {fields['format']}, this version reads {FORMAT}"
             )
         kind = _KINDS[fields["kind"]]
-        values = {name: fields[name] for name in kind._fields}  # type: ignore[attr-defined]
+        optional = kind._field_defaults  # type: ignore[attr-defined]
+        names = kind._fields  # type: ignore[attr-defined]
+        values = {name: fields[name] for name in names if name in fields or name not in optional}
         entry = kind(**{name: _PARSE_FIELD.get(name, _same)(value) for name, value in values.items()})
         return Record(number, float(fields["at"]), str(fields["by"]), entry)
     except (ValueError, KeyError, TypeError) as error:

@@ -1,0 +1,129 @@
+"""Real agents on this machine, each playing a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.rendezvous.state import RunState
+
+LIMIT_S = 30.0
+QUICK = ("--heartbeat-interval", "0.2", "--lease", "1.2")
+
+REPORT = """
+import json, os, sys
+names = [name for name in os.environ if name in ("RANK", "MASTER_ADDR", "MASTER_PORT") or "WORLD" in name
+         or "RANK" in name or "ROLE" in name or "ELASTIC" in name]
+facts = {name: os.environ[name] for name in names} | {"pid": os.getpid(), "args": sys.argv[1:]}
+place = os.path.join(os.environ["HPC_ELASTIC_RUN_DIR"], "logs")
+file = os.path.join(place, "worker." + os.environ["HPC_ELASTIC_ROUND"] + "." + os.environ["RANK"])
+open(file + ".tmp", "w").write(json.dumps(facts))
+os.rename(file + ".tmp", file)
+"""
+"""Start of every worker here: it leaves its environment and pid in the run directory."""
+
+
+class Agents:
+    """Agents that meet in one run directory.
+
+    Args:
+        root: the run directory.
+        worker: source of the workers' script, after `REPORT`.
+    """
+
+    def __init__(self, root: Path, worker: str) -> None:
+        self.paths = RunPaths(root)
+        self._script = root.with_suffix(".py")
+        self._script.write_text(REPORT + worker)
+        self._agents: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, node: int, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start the agent of a node, by default with two workers."""
+        argv = [
+            *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", self.paths.root),
+            *("--node-rank", str(node), "--nproc-per-node", "2", *QUICK, *flags, str(self._script)),
+        ]
+        started = subprocess.Popen(
+            argv,
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._agents[node] = started
+        return started
+
+    def end(self) -> None:
+        """End whatever still runs."""
+        for agent in self._agents.values():
+            if agent.poll() is None:
+                agent.send_signal(signal.SIGCONT)
+                agent.kill()
+            agent.communicate()
+
+    def code(self, node: int) -> int:
+        """Wait for an agent's end and return its exit code."""
+        return self._agents[node].wait(LIMIT_S)
+
+    def output(self, node: int) -> str:
+        """Wait for an agent's end and return what it printed."""
+        return self._agents[node].communicate(timeout=LIMIT_S)[0]
+
+    def state(self) -> RunState:
+        """Return the state of the run."""
+        return read_state(self.paths)
+
+    def entries(self, kind: type) -> list[Any]:
+        """Return the journal's entries of one kind."""
+        return [record.entry for record in read_records(self.paths) if isinstance(record.entry, kind)]
+
+    def rounds(self) -> list[RoundFormed]:
+        """Return the rounds of the run."""
+        return self.entries(RoundFormed)
+
+    def workers(self, number: int) -> list[dict[str, Any]]:
+        """Return what the workers of a round have left, by rank."""
+        files = [
+            file
+            for file in Path(self.paths.logs).glob(f"worker.{number}.*")
+            if file.suffix.removeprefix(".").isdigit()
+        ]
+        return sorted((json.loads(file.read_text()) for file in files), key=lambda facts: int(facts["RANK"]))
+
+    def wait_workers(self, number: int, count: int) -> list[dict[str, Any]]:
+        """Wait until so many workers of a round run and return what they have left."""
+        wait_for(lambda: len(self.workers(number)) == count, f"{count} workers of round {number}")
+        return self.workers(number)
+
+
+def wait_for(predicate: Callable[[], bool], what: str) -> None:
+    """Poll until `predicate` holds; fails after `LIMIT_S`."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + LIMIT_S
+    while not predicate():
+        assert clock.monotonic() < deadline, f"waited {LIMIT_S} s in vain for {what}"
+        clock.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(workers: list[dict[str, Any]]) -> bool:
+    """Tell whether none of these workers runs."""
+    return not any(is_running(worker["pid"]) for worker in workers)

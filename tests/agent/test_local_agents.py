@@ -1,0 +1,319 @@
+"""Whole agents with real workers: rounds, failures, losses, drains, ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    Epoch,
+    EpochStarted,
+    RoundEnded,
+    StopAgreed,
+)
+from hpc_elastic.rendezvous.run_log import open_log
+from tests.agent.agents import Agents, gone, wait_for
+
+SLEEP = "import time; time.sleep(600)"
+MakeAgents = Callable[[str], Agents]
+
+STEPS = """
+import sys, time
+from hpc_elastic import worker
+start = worker.latest_checkpoint()
+step = start.step if start else 0
+while True:
+    time.sleep(0.01 * (1 + int(os.environ["RANK"])))
+    step += 1
+    worker.tick(step)
+    if worker.should_stop():
+        if os.environ["RANK"] == "0":
+            worker.checkpoint_saved(step)
+        open(file + ".stopped", "w").write(str(step))
+        break
+"""
+
+
+def crash(rounds: str, code: str, then: str = "") -> str:
+    """Return a worker whose rank 3 runs `code` in some rounds; the others sleep, or do `then`."""
+    return f"""
+import time
+if os.environ["RANK"] == "3" and os.environ["HPC_ELASTIC_ROUND"] in {rounds!r}.split():
+    {code}
+elif os.environ["HPC_ELASTIC_ROUND"] in {rounds!r}.split():
+    {SLEEP}
+{then}
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[MakeAgents]:
+    """Return a function that makes agents for a worker's source; all are ended afterwards."""
+    made: list[Agents] = []
+
+    def new(worker: str) -> Agents:
+        made.append(Agents(tmp_path / f"run{len(made)}", worker))
+        return made[-1]
+
+    yield new
+    for agents in made:
+        agents.end()
+
+
+def test_workers_get_their_places(make: MakeAgents) -> None:
+    """Two nodes with 2 and 3 workers: ranks, sizes and one master, the same for all."""
+    agents = make("")
+    agents.start(0, "--nnodes", "2")
+    agents.start(1, "--nnodes", "2", "--nproc-per-node", "3")
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    workers = agents.workers(1)
+    assert ["0", "1", "2", "3", "4"] == [worker["RANK"] for worker in workers]
+    assert ["0", "1", "0", "1", "2"] == [worker["LOCAL_RANK"] for worker in workers]
+    assert ["0", "0", "1", "1", "1"] == [worker["GROUP_RANK"] for worker in workers]
+    assert {"5"} == {worker["WORLD_SIZE"] for worker in workers}
+    assert ["2", "2", "3", "3", "3"] == [worker["LOCAL_WORLD_SIZE"] for worker in workers]
+    assert 1 == len({(worker["MASTER_ADDR"], worker["MASTER_PORT"]) for worker in workers})
+
+
+def test_a_crash_restarts_all_workers(make: MakeAgents) -> None:
+    """A crashed worker ends the round on both nodes; all workers start again in the next."""
+    agents = make(crash("1", "raise ValueError('first')"))
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1")
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    assert gone(agents.workers(1))
+    assert ["1"] * 4 == [worker["TORCHELASTIC_RESTART_COUNT"] for worker in agents.workers(2)]
+    (ended,) = agents.entries(RoundEnded)
+    assert (Cause.CRASH, 3) == (ended.cause, ended.failure["rank"])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 128 + 9)], ids=["exit", "signal"]
+)
+def test_the_last_failure_ends_all_agents_alike(make: MakeAgents, code: str, expected: int) -> None:
+    """Out of restarts every agent ends with the worker's code and prints the same root cause."""
+    agents = make(crash("1 2", code))
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1")
+    outputs = [agents.output(node) for node in (0, 1)]
+    assert [expected, expected] == [agents.code(0), agents.code(1)]
+    for output in outputs:
+        assert 1 == output.count("Root cause")
+        assert "rank    : 3" in output
+    state = agents.state()
+    assert state.ending is not None
+    assert (Decision.FAILED, 2) == (state.ending.decision, state.rounds)
+    assert gone(agents.workers(1) + agents.workers(2))
+
+
+def test_a_lost_node_makes_the_world_smaller(make: MakeAgents) -> None:
+    """SIGKILL of one of 1:2 agents: its workers die with it, the other forms a world of its own."""
+    agents = make(SLEEP)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "1:2", "--last-call-timeout", "20")
+    first = agents.wait_workers(1, 4)
+    agents._agents[0].kill()
+    second = agents.wait_workers(2, 2)
+    assert {"2"} == {worker["WORLD_SIZE"] for worker in second}
+    wait_for(lambda: gone(first), "the first round's workers to end")
+    assert [Cause.NODE_LOSS] == [entry.cause for entry in agents.entries(RoundEnded)]
+
+
+def test_a_frozen_node_is_given_up_and_comes_back(make: MakeAgents) -> None:
+    """An agent stopped beyond its lease is replaced; when it wakes it ends its workers and rejoins."""
+    agents = make(SLEEP)
+    started = [agents.start(node, "--nnodes", "1:2") for node in (0, 1)]
+    first = agents.wait_workers(1, 4)
+    started[1].send_signal(signal.SIGSTOP)
+    agents.wait_workers(2, 2)
+    started[1].send_signal(signal.SIGCONT)
+    third = agents.wait_workers(3, 4)
+    assert 1 == len({(worker["MASTER_ADDR"], worker["MASTER_PORT"]) for worker in third})
+    wait_for(lambda: gone(first), "the first round's workers to end")
+
+
+def test_a_joining_node_makes_the_world_larger(make: MakeAgents) -> None:
+    """A third agent of 2:3 joins: one new round, everybody agrees on its size and master."""
+    agents = make(SLEEP)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2:3", "--last-call-timeout", "0.5")
+    agents.wait_workers(1, 4)
+    agents.start(2, "--nnodes", "2:3")
+    workers = agents.wait_workers(2, 6)
+    assert {"6"} == {worker["WORLD_SIZE"] for worker in workers}
+    assert 1 == len({(worker["MASTER_ADDR"], worker["MASTER_PORT"]) for worker in workers})
+    assert {"0"} == {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers}
+
+
+def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
+    """A third agent of exactly two stands by and takes the place of a lost one."""
+    agents = make(SLEEP)
+    started = [agents.start(node, "--nnodes", "2") for node in (0, 1)]
+    agents.wait_workers(1, 4)
+    agents.start(2, "--nnodes", "2")
+    started[0].kill()
+    agents.wait_workers(2, 4)
+    host = os.uname().nodename
+    assert [f"{host}-1", f"{host}-2"] == [member.node for member in agents.rounds()[1].members]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_stops_all_ranks_at_one_step(make: MakeAgents, number: signal.Signals) -> None:
+    """A signal to one agent: all ranks of both stop after the same step, which is saved."""
+    agents = make(STEPS)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    agents.wait_workers(1, 4)
+    agents._agents[1].send_signal(number)
+    assert [ExitCode.REQUEUE, 128 + number] == [agents.code(0), agents.code(1)]
+    stops = sorted(Path(agents.paths.logs).glob("worker.1.*.stopped"))
+    steps = {int(file.read_text()) for file in stops}
+    assert (4, 1) == (len(stops), len(steps))
+    (drained,) = agents.entries(Drained)
+    assert {drained.step} == steps
+    assert [step.step for step in agents.entries(StopAgreed)] == list(steps)
+
+
+def test_workers_that_never_ask_get_sigterm(make: MakeAgents) -> None:
+    """Workers without hpc_elastic.worker are told by SIGTERM and may save in their own handler."""
+    agents = make(
+        "import signal, sys, time\n"
+        "def save(*_): open(file + '.saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen(file + '.ready', 'w').close()\ntime.sleep(600)"
+    )
+    agents.start(0)
+    logs = Path(agents.paths.logs)
+    wait_for(lambda: len(list(logs.glob("*.ready"))) == 2, "the workers to be ready")
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert 2 == len(list(logs.glob("*.saved")))
+
+
+def test_a_worker_that_ignores_everything_is_killed(make: MakeAgents) -> None:
+    """The time to save is bounded: whoever ignores SIGTERM is killed."""
+    agents = make(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(file + '.ready', 'w')\n{SLEEP}")
+    agents.start(0, "--stop-timeout", "0.5")
+    wait_for(lambda: len(list(Path(agents.paths.logs).glob("*.ready"))) == 2, "the workers to be ready")
+    agents._agents[0].send_signal(signal.SIGINT)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    agents.code(0)
+    assert gone(agents.workers(1))
+
+
+def test_a_signal_while_waiting_for_others(make: MakeAgents) -> None:
+    """An agent that waits for a second node leaves at once when it is told to."""
+    agents = make("")
+    agent = agents.start(0, "--nnodes", "2")
+    wait_for(lambda: bool(os.listdir(agents.paths.members)) if os.path.isdir(agents.paths.members) else False, "it")
+    agent.send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert not agents.rounds()
+
+
+def slurm(node: str, nodes: str) -> dict[str, str]:
+    """Return the environment of a task that srun has started on a node."""
+    return {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURMD_NODENAME": node,
+        "HPC_ELASTIC_SUBMISSION": "0",
+    }
+
+
+def test_missing_nodes_are_named(make: MakeAgents) -> None:
+    """When the join deadline passes, the job is handed back and the absent nodes are named."""
+    agents = make("")
+    agents.start(0, "--join-timeout", "1", env=slurm("n2", "n[1-3]"))
+    output = agents.output(0)
+    assert ExitCode.REQUEUE == agents.code(0)
+    assert "1 of 3 nodes joined within 1 s; missing: n1, n3" in output
+    assert [Cause.JOIN_TIMEOUT] == [entry.cause for entry in agents.entries(Drained)]
+
+
+def test_ranks_follow_slurms_node_order(make: MakeAgents) -> None:
+    """Nodes take their places in Slurm's order, whoever comes first; node10 after node9."""
+    agents = make("")
+    for place, node in enumerate(("n10", "n9")):
+        agents.start(place, env=slurm(node, "n[9-10]"))
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    assert ["n9", "n10"] == [member.node for member in agents.rounds()[0].members]
+
+
+def test_a_newer_start_fences_this_one(make: MakeAgents) -> None:
+    """An agent that sees a newer start of the run ends its workers and stands down."""
+    agents = make(SLEEP)
+    agents.start(0)
+    workers = agents.wait_workers(1, 2)
+    open_log(agents.paths, "test").commit(lambda _state: EpochStarted(Epoch(0, 5, 0), "", ()))
+    assert ExitCode.FENCED == agents.code(0)
+    assert gone(workers)
+
+
+def test_a_finished_run_is_not_run_again(make: MakeAgents) -> None:
+    """Started again, a run that is done ends at once, as done."""
+    agents = make("")
+    agents.start(0)
+    assert 0 == agents.code(0)
+    agents.start(1)
+    assert 0 == agents.code(1)
+    assert 1 == len(agents.rounds())
+
+
+def test_a_run_directory_that_fails_costs_time_only(make: MakeAgents) -> None:
+    """While the run directory refuses, workers go on and nobody is given up; then all is as before."""
+    agents = make(SLEEP)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    workers = agents.wait_workers(1, 4)
+    members = Path(agents.paths.members)
+    away = members.with_name("away")
+    members.rename(away)
+    members.touch()  # now every look and beat fails: not a directory
+    log = Path(agents.paths.agent_log(os.uname().nodename + "-1"))
+    SystemClock().sleep(2.0)  # longer than the lease: nobody may be given up meanwhile
+    members.unlink()
+    away.rename(members)
+    SystemClock().sleep(1.0)
+    assert 1 == len(agents.rounds())
+    assert agents.state().ended is None
+    assert not gone(workers)
+    assert log.exists()
+
+
+def test_logs_are_kept_per_round_and_rank(make: MakeAgents) -> None:
+    """With redirects, each round and rank has its own files, and earlier ones stay."""
+    worker = "print('out', os.environ['RANK'], flush=True); print('err', file=sys.stderr, flush=True)\n"
+    agents = make(worker + crash("1", "raise ValueError('first')"))
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1", "--redirects", "3")
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    logs = Path(agents.paths.logs)
+    for number in (1, 2):
+        for rank in range(4):
+            assert f"out {rank}\n" == (logs / f"attempt_{number}" / str(rank) / "stdout.log").read_text()
+    assert "ValueError: first" in (logs / "attempt_1" / "3" / "stderr.log").read_text()
+
+
+def test_others_run_directory_is_refused(make: MakeAgents) -> None:
+    """A run directory that others can write to is refused with the reason and the fix."""
+    agents = make("")
+    os.mkdir(agents.paths.root)
+    os.chmod(agents.paths.root, 0o777)
+    agents.start(0)
+    output = agents.output(0)
+    assert ExitCode.USAGE == agents.code(0)
+    assert "others can write to it (mode 777)" in output
+    assert "chmod 700" in output
+    shutil.rmtree(agents.paths.root)
