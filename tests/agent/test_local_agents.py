@@ -294,8 +294,9 @@ def test_a_run_directory_that_fails_costs_time_only(make: MakeAgents) -> None:
 
 def test_logs_are_kept_per_round_and_rank(make: MakeAgents) -> None:
     """With redirects, each round and rank has its own files, and earlier ones stay."""
-    worker = "print('out', os.environ['RANK'], flush=True); print('err', file=sys.stderr, flush=True)\n"
-    agents = make(worker + crash("1", "raise ValueError('first')"))
+    worker = "print('out', os.environ['RANK'], flush=True); open(file + '.printed', 'w').close()\n"
+    wait = "while len([name for name in os.listdir(place) if name.endswith('.printed')]) < 4: time.sleep(0.01)"
+    agents = make(worker + crash("1", f"{wait}\n    raise ValueError('first')"))
     for node in (0, 1):
         agents.start(node, "--nnodes", "2", "--max-restarts", "1", "--redirects", "3")
     assert [0, 0] == [agents.code(0), agents.code(1)]

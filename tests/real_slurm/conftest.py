@@ -1,7 +1,7 @@
 """Fixtures that give a test a real Slurm.
 
-The trackers to test come from the environment variable DEVCLUSTER_PROCTRACK: `linuxproc`
-(default), `cgroup`, or both separated by a comma. Missing packages are installed.
+Tests run under the process tracker `linuxproc`, those marked `both_trackers` also under `cgroup`;
+the environment variable DEVCLUSTER_PROCTRACK names others for all. Missing packages are installed.
 Without root, packages or namespaces the tests are skipped, but they fail where CI=true.
 """
 
@@ -19,7 +19,7 @@ import pytest
 
 from tests.real_slurm.cluster import Cluster, devcluster
 
-TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "linuxproc").split(",")
+TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
 
 TIMEOUT_S = 300
 """Limit of one test with its fixtures, unless it has a `timeout` marker of its own."""
@@ -30,6 +30,16 @@ StartCluster = Callable[..., Cluster]
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this directory."""
     config.addinivalue_line("markers", "slurm: needs a real Slurm (scripts/devcluster)")
+    config.addinivalue_line("markers", "both_trackers: runs under linuxproc and under cgroup")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the process trackers of a test that uses the session's cluster."""
+    if "session_cluster" not in metafunc.fixturenames:
+        return
+    both = metafunc.definition.get_closest_marker("both_trackers") is not None
+    trackers = TRACKERS.split(",") if TRACKERS else ["linuxproc", "cgroup"] if both else ["linuxproc"]
+    metafunc.parametrize("session_cluster", trackers, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,7 +86,7 @@ def start_cluster(_slurm_possible: None) -> Iterator[StartCluster]:
         _remove(directory)
 
 
-@pytest.fixture(scope="session", params=TRACKERS)
+@pytest.fixture(scope="session")
 def session_cluster(request: pytest.FixtureRequest, _slurm_possible: None) -> Iterator[Cluster]:
     """Start the one cluster of the session, per tracker: 4 nodes, 2 GPUs each, short timeouts."""
     directory = _new_directory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 USER = "alice"
+PYTHON = os.environ.get("HPC_ELASTIC_TEST_PYTHON", sys.executable)
+"""Interpreter that all users can run and that has the package."""
 EXAMPLES = REPOSITORY / "examples"
 PLAIN = EXAMPLES / "plain" / "train.py"
 STEPS = 200
@@ -100,7 +103,7 @@ class Run:
 
 def elastic(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `hpc-elastic` as an unprivileged user on the login host."""
-    return cluster.run(USER, [sys.executable, "-m", "hpc_elastic", *words])
+    return cluster.run(USER, [PYTHON, "-m", "hpc_elastic", *words])
 
 
 def submit(cluster: Cluster, flags: Sequence[str], worker: Sequence[str]) -> Run:
@@ -127,7 +130,7 @@ def example(cluster: Cluster, name: str, *options: str, steps: int = STEPS) -> l
         shutil.copyfile(EXAMPLES / name / "train.py", script)
         script.chmod(0o644)
     sizes = ("--steps", str(steps), "--save-every", str(SAVE_EVERY))
-    return [sys.executable, str(script), *sizes, "--out", "{run}/result.json", *options]
+    return [PYTHON, str(script), *sizes, "--out", "{run}/result.json", *options]
 
 
 def uninterrupted(tmp_path: Path, steps: int = STEPS) -> dict[str, Any]:
@@ -148,4 +151,4 @@ def _installed_for_users(session_cluster: Cluster) -> None:
     """Fail at once, with the reason, if the package cannot be used by unprivileged users."""
     done = elastic(session_cluster, "--help")
     if done.returncode != 0:
-        pytest.fail(f"{USER} cannot run {sys.executable} -m hpc_elastic:\n{done.stderr}", pytrace=False)
+        pytest.fail(f"{USER} cannot run {PYTHON} -m hpc_elastic:\n{done.stderr}", pytrace=False)

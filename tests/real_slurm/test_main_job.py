@@ -30,6 +30,7 @@ def drains(run: Run) -> list[Cause]:
     return [entry.cause for entry in run.entries(Drained)]
 
 
+@pytest.mark.both_trackers
 def test_three_nodes_with_two_workers_each_finish(cluster: Cluster, tmp_path: Path) -> None:
     """A run on 3 nodes x 2 workers ends as done, with the result of the bare training."""
     run = submit(cluster, THREE, plain(cluster))
@@ -44,6 +45,7 @@ def test_three_nodes_with_two_workers_each_finish(cluster: Cluster, tmp_path: Pa
     assert uninterrupted(tmp_path) == run.result()
 
 
+@pytest.mark.both_trackers
 @pytest.mark.parametrize("partition", ["low", "low0"], ids=["grace", "no-grace"])
 def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, partition: str) -> None:
     """Preempted by a higher partition, a run saves, is requeued, resumes where it stopped and finishes."""
@@ -66,7 +68,7 @@ def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, par
 def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at."""
     limit = ("--time", "1m", "--checkpoint-lead", "10s")
-    run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=400))
+    run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=300))
     run.wait(lambda state: state.requeues == 1, "the requeue", 120)
     stopped = run.entries(Drained)[0].step
     state = run.wait(lambda state: state.rounds == 2, "the second start", 60)
@@ -76,7 +78,7 @@ def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     assert [Cause.TIME_LIMIT] == drains(run)
     assert "1" == run.job()["Restarts"]
     run.wait_ending(150)
-    assert uninterrupted(tmp_path, 400) == run.result()
+    assert uninterrupted(tmp_path, 300) == run.result()
 
 
 def test_a_worker_crash_is_mended_in_place(cluster: Cluster, tmp_path: Path) -> None:
@@ -91,6 +93,7 @@ def test_a_worker_crash_is_mended_in_place(cluster: Cluster, tmp_path: Path) -> 
     assert uninterrupted(tmp_path) == run.result()
 
 
+@pytest.mark.both_trackers
 def test_survivors_of_a_node_loss_go_on_in_the_allocation(cluster: Cluster, tmp_path: Path) -> None:
     """With nodes 2:3 the loss of a node makes the world smaller, in the same start of the job."""
     flags = (*THREE, "--nodes", "2:3")
@@ -123,6 +126,7 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
     assert uninterrupted(tmp_path) == run.result()
 
 
+@pytest.mark.both_trackers
 def test_a_cancelled_run_is_never_requeued(cluster: Cluster) -> None:
     """After scancel the job is over for good, and the run says so."""
     run = submit(cluster, THREE, plain(cluster, "--step-time", "0.5"))
@@ -135,6 +139,7 @@ def test_a_cancelled_run_is_never_requeued(cluster: Cluster) -> None:
     assert ("CANCELLED", "0") == (run.job()["JobState"], run.job()["Restarts"])
 
 
+@pytest.mark.both_trackers
 def test_final_failure_ends_everything_with_one_root_cause(cluster: Cluster) -> None:
     """Out of restarts, all agents end and the batch log closes with the one root cause."""
     program = (
