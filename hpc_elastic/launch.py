@@ -258,7 +258,7 @@ def _make_scratch() -> str:
         return path
     raise RunDirError(
         "no node-local directory can be written to",
-        where="/dev/shm, $TMPDIR and /tmp",
+        where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
         fix="set TMPDIR to a local directory with free space",
     )
 

@@ -12,7 +12,10 @@ die() { say "${0##*/}: $*"; exit 1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 
 # Run a command as a user without any rights; only root can ask.
-as_nobody() { (cd / && setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@") 2>/dev/null; }
+# The shell between matters: setpriv itself still has root's rights when it starts a program.
+as_nobody() {
+    (cd / && setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -c 'exec "$@"' sh "$@") 2>/dev/null
+}
 
 # A directory for things that every user can read, where the repository itself is closed to them.
 open_directory() {

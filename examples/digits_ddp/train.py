@@ -68,6 +68,17 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.devic
     return state["step"]
 
 
+def settle_buckets(ddp: nn.Module, images: torch.Tensor) -> None:
+    """Let DDP arrange its buckets before training.
+
+    It does so after the first step it sees. Without this the first step after a resume would sum
+    gradients in another order than the uninterrupted run does, which changes the last bits.
+    """
+    for _ in range(2):
+        ddp(images[:1]).sum().backward()
+    ddp.zero_grad()
+
+
 def crash_once(marker: Path) -> None:
     """Fail, unless this failure has already happened."""
     try:
@@ -103,9 +114,8 @@ def train(options: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     start = load(model, optimizer, device)
-    # DDP usually rearranges its buckets after the first step. After a resume gradients would be
-    # summed in another order, which changes the last bits; this option keeps the buckets.
-    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp = DistributedDataParallel(model)
+    settle_buckets(ddp, images)
     print(f"rank {dist.get_rank()}: starting at step {start}", flush=True)
     for step in range(start, options.steps):
         if step == options.crash_at and options.crash_rank == dist.get_rank():

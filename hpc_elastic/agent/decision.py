@@ -32,7 +32,8 @@ class Facts(NamedTuple):
     round: int  # the round this agent's workers are in
     group: Group
     max_restarts: int
-    lost: tuple[str, ...] = ()  # members that have vanished
+    lost: tuple[str, ...] = ()  # members that have vanished while the round runs
+    vanished: bool = False  # a member of the newest round is gone without having said so
     everyone_stopped: bool = False  # all live members' workers are gone
     everyone_succeeded: bool = False
     waited_for_others: bool = False  # the exit barrier's time is up
@@ -73,10 +74,17 @@ def _after_the_round(facts: Facts) -> Action:
     if not facts.group.is_gone:
         return Action.STOP_WORKERS
     if budget_spent(facts.state, facts.max_restarts):
-        return Action.GIVE_UP
+        return _give_up(facts)
     if facts.state.leaving:
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
     return Action.REJOIN
+
+
+def _give_up(facts: Facts) -> Action:
+    """End the run, unless the crash may be only what a node's loss did to the others' workers."""
+    if not (facts.everyone_stopped or facts.waited_for_others):
+        return Action.WAIT
+    return Action.REJOIN if facts.vanished and not facts.state.leaving else Action.GIVE_UP
 
 
 def _in_the_round(facts: Facts) -> Action:

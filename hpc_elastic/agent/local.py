@@ -22,7 +22,7 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import ProcessFailure
 from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
-from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError
+from hpc_elastic.rendezvous.shared_fs import NodesLostError, RendezvousInterruptedError
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.store.shared_dir import segment_name
 
@@ -84,8 +84,10 @@ class LocalElasticAgent(ElasticAgent):
         except RendezvousInterruptedError:
             self._take_signals()
             return self._leave_unstarted() if self._state.leaving else self._join()
+        except NodesLostError as error:
+            return self._too_few(str(error), Cause.NODE_LOSS)
         except RendezvousTimeoutError as error:
-            return self._too_few(str(error))
+            return self._too_few(str(error), Cause.JOIN_TIMEOUT)
         except RendezvousClosedError:
             return self._leave_unstarted()
         except RendezvousGracefulExitError:
@@ -106,11 +108,9 @@ class LocalElasticAgent(ElasticAgent):
         if state.leave_cause is not None:
             self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
 
-    def _too_few(self, reason: str) -> Outcome:
+    def _too_few(self, reason: str, cause: Cause) -> Outcome:
         self._parts.log.say(reason)
         if self._parts.on_timeout is Then.LEAVE:
-            lost = bool(self._state.lost)
-            cause = Cause.NODE_LOSS if lost else Cause.JOIN_TIMEOUT
             self._run.report_drained(cause, reason)
         else:
             self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
@@ -215,6 +215,7 @@ class LocalElasticAgent(ElasticAgent):
             group=status,
             max_restarts=self._spec.max_restarts,
             lost=run.lost,
+            vanished=status.is_gone and bool(run.vanished()),
             everyone_stopped=status.is_gone and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
             everyone_succeeded=status is Group.SUCCEEDED and run.everyone_in(Phase.SUCCEEDED),
             waited_for_others=since is not None and self._now() - since >= self._parts.times.exit_barrier,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from string import Template
 from typing import NamedTuple
 
 from hpc_elastic.ids import Env
@@ -98,8 +97,4 @@ def worker_env(
 
 def substitute(args: Iterable[object], local_rank: int) -> list[str]:
     """Return arguments with ``${local_rank}`` replaced; every other ``$`` stays as it is."""
-    values = {"local_rank": str(local_rank)}
-    return [
-        Template(str(arg)).safe_substitute(values) if "${local_rank}" in str(arg) else str(arg)
-        for arg in args
-    ]
+    return [str(arg).replace("${local_rank}", str(local_rank)) for arg in args]

@@ -94,6 +94,7 @@ class RoundFormed(NamedTuple):
     master_addr: str
     master_port: int
     checkpoint: Checkpoint | None
+    lost: tuple[str, ...] = ()  # nodes of the round before that have vanished
 
 
 class RoundEnded(NamedTuple):
@@ -112,6 +113,7 @@ class DrainRequested(NamedTuple):
     node: str
     then: Then
     detail: str  # for people: the signal, the user
+    epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
 
 
 class StopAgreed(NamedTuple):
@@ -137,6 +139,7 @@ class RunEnded(NamedTuple):
     exit_code: int
     reason: str
     failure: dict[str, Any] | None
+    epoch: Epoch | None = None  # the start whose agent decides; None: whichever is current
 
 
 class Requeued(NamedTuple):
@@ -176,7 +179,7 @@ def _members(value: Any) -> tuple[Member, ...]:
 
 
 _PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
-    "epoch": lambda value: Epoch(*value),
+    "epoch": lambda value: None if value is None else Epoch(*value),
     "members": _members,
     "checkpoint": lambda value: None if value is None else Checkpoint(*value),
     "cause": Cause,
@@ -184,6 +187,7 @@ _PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
     "decision": Decision,
     "expected": tuple,
     "nodes": tuple,
+    "lost": tuple,
 }
 
 
@@ -191,7 +195,7 @@ def encode(entry: Entry, *, at: float, by: str) -> bytes:
     """Return the JSON form of a record; its number is its file name."""
     kind = _KIND_OF[type(entry)]
     data = {"format": FORMAT, "kind": kind, "at": round(at, 3), "by": by, **entry._asdict()}
-    return json.dumps(data, ensure_ascii=False).encode()
+    return json.dumps(data).encode()
 
 
 def parse(number: int, data: bytes) -> Record:

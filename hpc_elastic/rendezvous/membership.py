@@ -91,6 +91,11 @@ class Membership:
         if name is None or (name.phase, name.round) != (phase, round_number):
             self.set_phase(phase, round_number)
 
+    def leave(self, round_number: int) -> None:
+        """Tell that this agent is gone on purpose, unless what it told last is final already."""
+        if self._name is None or not self._name.phase.is_terminal:
+            self.set_phase(Phase.LEFT, round_number)
+
     def beat_if_due(self) -> None:
         """Advance this agent's counter once per heartbeat interval."""
         name = self._name

@@ -121,10 +121,17 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
         if view.me == chosen[0] or _leader_is_late(waited, settings, now):
             return Form(tuple(chosen))
     if len(ready) + len(absent) < settings.min_nodes and view.state.expected:
-        return TooFew(len(ready), tuple(sorted(view.state.lost, key=natural)), timed_out=False)
+        return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
     return Wait(len(ready), absent)
+
+
+def _gone(state: RunState, ready: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
+    here = {node_id.rpartition(".")[0] for node_id in ready}
+    members = {member.node for member in state.round.members} if state.round else set()
+    return tuple(sorted((members | state.lost) - here, key=natural))
 
 
 def _enough(view: Joining, waited: Waited, ready: list[str], now: float) -> bool:

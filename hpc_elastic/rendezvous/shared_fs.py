@@ -36,6 +36,10 @@ class Waiting(NamedTuple):
     interrupted: Callable[[], bool]  # True: the agent must act before the round is formed
 
 
+class NodesLostError(RendezvousTimeoutError):
+    """So many nodes are lost that the minimum cannot be reached any more."""
+
+
 class RendezvousInterruptedError(RendezvousGracefulExitError):
     """A signal asked this agent to act while it waited for others."""
 
@@ -76,9 +80,9 @@ class SharedFsRendezvous(RendezvousHandler):
         return len(rules.joiners(self._view(self.run.refresh()), self.run.now()))
 
     def shutdown(self) -> bool:
-        """Leave the run, which goes on for the others."""
+        """Leave the run, which goes on for the others; that this node has succeeded stays known."""
         try:
-            self.run.set_phase(Phase.LEFT)
+            self.run.membership.leave(self.run.state.rounds)
         except StoreError:
             return False
         return True
@@ -92,17 +96,17 @@ class SharedFsRendezvous(RendezvousHandler):
             RendezvousGracefulExitError: a newer start of the run exists, or a signal interrupted.
         """
         waited = rules.Waited(since=self.run.now())
-        state = self._patiently(self._enter, waited)
+        state = self._patiently(self._enter)
         while True:
             action = rules.join(self._view(state), waited, self.run.now())
             if isinstance(action, rules.Joined):
-                return self._take_place(action.round)
-            wait_s = self._patiently(partial(self._carry_out, action, waited), waited)
+                return self._patiently(partial(self._take_place, action.round))
+            wait_s = self._patiently(partial(self._carry_out, action, waited))
             if self._waiting.interrupted():
                 raise RendezvousInterruptedError("interrupted while waiting for other nodes")
             if wait_s:
                 self._waiting.wait(wait_s)
-            state = self._patiently(self._look_again, waited)
+            state = self._patiently(self._look_again)
             waited = rules.wait_on(self._view(state), waited, self.run.now())
 
     # inside
@@ -121,17 +125,18 @@ class SharedFsRendezvous(RendezvousHandler):
         member.look()
         return state
 
-    def _patiently(self, step: Callable[[], _T], waited: rules.Waited) -> _T:
+    def _patiently(self, step: Callable[[], _T]) -> _T:
         """Take a step, again and again while the shared directory does not answer.
 
         Raises:
             RendezvousConnectionError: it has not answered for the whole join timeout.
         """
+        since = self.run.now()
         while True:
             try:
                 return step()
             except StoreError as error:
-                if self.run.now() - waited.since >= self.run.settings.join_timeout:
+                if self.run.now() - since >= self.run.settings.join_timeout:
                     raise RendezvousConnectionError(str(error)) from error
                 self._waiting.wait(self.run.settings.heartbeat_interval)
 
@@ -159,7 +164,8 @@ class SharedFsRendezvous(RendezvousHandler):
             case rules.Wait():
                 return self._patience(waited)
             case rules.TooFew():
-                raise RendezvousTimeoutError(self._too_few(action))
+                error = RendezvousTimeoutError if action.timed_out else NodesLostError
+                raise error(self._too_few(action))
             case rules.Fenced():
                 raise RendezvousGracefulExitError("a newer start of this run exists")
             case _:
@@ -200,6 +206,7 @@ class SharedFsRendezvous(RendezvousHandler):
             master_addr="127.0.0.1" if one_machine else first.addr,
             master_port=first.port,
             checkpoint=self.run.around.latest_checkpoint(),
+            lost=self.run.vanished(),
         )
         self.run.publish_round(formed)
         return True

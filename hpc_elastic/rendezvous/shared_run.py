@@ -71,7 +71,14 @@ class SharedRun:
         self.around = around
         self._beats = 0
         self._blind_since: float | None = None
-        self.lost: tuple[str, ...] = ()
+        self._lost: tuple[int, tuple[str, ...]] = (0, ())
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Members of the running round that were gone at the last look."""
+        number, nodes = self._lost
+        running = self.state.running
+        return nodes if running is not None and running.number == number else ()
 
     @property
     def state(self) -> RunState:
@@ -100,7 +107,6 @@ class SharedRun:
         state = self.commit(EpochStarted(epoch, *self.facts[1:]))
         if first and state.epoch == epoch:
             self.membership.remove_older()
-        self.lost = ()
         return state
 
     def publish_round(self, formed: RoundFormed) -> RunState:
@@ -121,6 +127,21 @@ class SharedRun:
         """End a round because members have vanished."""
         return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
 
+    def vanished(self) -> tuple[str, ...]:
+        """Return the nodes of the newest round that are gone without having said so."""
+        formed = self.state.round
+        if formed is None:
+            return ()
+        alive = self.live_members(formed)
+        roster = self.membership.roster
+        return tuple(
+            member.node
+            for member in formed.members
+            if member.node_id not in alive
+            and member.node_id in roster
+            and roster[member.node_id].name.phase is not Phase.LEFT
+        )
+
     def is_first_alive(self) -> bool:
         """Tell whether this node is the first live one of the newest round."""
         formed = self.state.round
@@ -132,7 +153,7 @@ class SharedRun:
 
     def request_drain(self, cause: Cause, then: Then, detail: str = "") -> RunState:
         """Ask all nodes to have their workers save and stop at one agreed step."""
-        return self.commit(DrainRequested(cause, self.node, then, detail))
+        return self.commit(DrainRequested(cause, self.node, then, detail, self.membership.epoch))
 
     def agree_stop(self, number: int, step: int) -> RunState:
         """Set the step after which all ranks stop."""
@@ -148,7 +169,7 @@ class SharedRun:
         self, decision: Decision, *, exit_code: int, reason: str, failure: dict[str, Any] | None = None
     ) -> RunState:
         """End the run for good."""
-        return self.commit(RunEnded(decision, exit_code, reason, failure))
+        return self.commit(RunEnded(decision, exit_code, reason, failure, self.membership.epoch))
 
     def set_phase(self, phase: Phase) -> None:
         """Tell what this agent is doing in the newest round."""
@@ -229,12 +250,11 @@ class SharedRun:
         roster = self.membership.look()
         running = self.state.running
         if running is None:
-            self.lost = ()
             return
         others = [m for m in running.members if m.node_id != self.membership.node_id]
-        self.lost = tuple(
-            rules.lost_members(running._replace(members=tuple(others)), roster, self.settings, self.now())
-        )
+        peers = running._replace(members=tuple(others))
+        lost = rules.lost_members(peers, roster, self.settings, self.now())
+        self._lost = (running.number, tuple(lost))
 
     def commit(self, entry: Entry) -> RunState:
         """Add an entry to the journal if it still fits, and return the state."""

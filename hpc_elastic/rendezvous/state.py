@@ -114,8 +114,27 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         return state
     back = frozenset(member.node for member in entry.members)
     return state._replace(
-        rounds=entry.number, round=entry, ended=None, drain=None, stop_step=None, lost=state.lost - back
+        rounds=entry.number,
+        round=entry,
+        ended=None,
+        drain=None,
+        stop_step=None,
+        lost=state.lost.union(entry.lost) - back,
+        counts=_blamed(state, entry),
     )
+
+
+def _blamed(state: RunState, entry: RoundFormed) -> Mapping[Cause, int]:
+    """Return the counts of causes with the last round's put right.
+
+    When a node vanishes, the workers of the others often fail first, for want of a peer. That is a
+    node loss, not a crash, and costs no restart.
+    """
+    ended = state.ended
+    if not entry.lost or ended is None or ended.cause is not Cause.CRASH:
+        return state.counts
+    losses = state.counts.get(Cause.NODE_LOSS, 0) + 1
+    return {**state.counts, Cause.CRASH: state.crashes - 1, Cause.NODE_LOSS: losses}
 
 
 def _ended(state: RunState, entry: RoundEnded) -> RunState:
@@ -128,7 +147,7 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
 
 
 def _drain(state: RunState, entry: DrainRequested) -> RunState:
-    if state.leaving:
+    if state.leaving or _is_foreign(state, entry.epoch):
         return state
     if entry.then is Then.REJOIN and (state.drain is not None or state.running is None):
         return state
@@ -151,7 +170,14 @@ def _drained(state: RunState, entry: Drained) -> RunState:
 
 
 def _ending(state: RunState, entry: RunEnded) -> RunState:
-    return state if state.ending is not None else state._replace(ending=entry)
+    if state.ending is not None or _is_foreign(state, entry.epoch):
+        return state
+    return state._replace(ending=entry)
+
+
+def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
+    """Tell whether an entry comes from an agent of another start of the run."""
+    return epoch is not None and epoch != state.epoch
 
 
 def _requeued(state: RunState, entry: Requeued) -> RunState:

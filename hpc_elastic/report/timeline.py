@@ -27,6 +27,7 @@ from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.slurm.lifecycle import LOGIN
 
 _MOST_NAMES = 8
+_MOST_WORDS = 120  # of an error, in one line
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
 CAUSES = {
     Cause.CRASH: "a worker failed",
@@ -142,11 +143,17 @@ def ending_text(ending: RunEnded) -> str:
 def failure_text(failure: Mapping[str, Any]) -> str:
     """Return a worker's failure in one line; whatever the record lacks is left out."""
     code = failure.get("exitcode", 1)
-    how = f"signal {-code}" if isinstance(code, int) and code < 0 else f"exit code {code}"
+    by_signal = isinstance(code, int) and code < 0
+    how = f"signal {-code}" if by_signal else f"exit code {code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
-    lines = str(failure.get("message") or failure.get("stderr_tail") or "").strip().splitlines()
-    first = lines[0] if failure.get("message") and lines else (lines or [""])[-1]
-    return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {first[:200]}" if first else "")
+    words = failure.get("message") or ("" if by_signal else failure.get("stderr_tail")) or ""
+    lines = str(words).strip().splitlines() or [""]
+    first = lines[0] if failure.get("message") else lines[-1]
+    return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {_cut(first)}" if first else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
 
 
 def names_text(names: tuple[str, ...]) -> str:

@@ -155,9 +155,18 @@ def test_the_next_round_is_joined(state: RunState, group: Group) -> None:
 
 @pytest.mark.parametrize("group", GONE)
 def test_a_spent_budget_ends_the_run(group: Group) -> None:
-    """After one failure more than there are restarts the run is given up."""
+    """After one failure more than there are restarts the run is given up, once all workers are gone."""
     assert Action.REJOIN == decide(facts(CRASHED, group, max_restarts=1))
-    assert Action.GIVE_UP == decide(facts(CRASHED, group, max_restarts=0))
+    assert Action.WAIT == decide(facts(CRASHED, group, max_restarts=0))
+    assert Action.GIVE_UP == decide(facts(CRASHED, group, max_restarts=0, everyone_stopped=True))
+    assert Action.GIVE_UP == decide(facts(CRASHED, group, max_restarts=0, waited_for_others=True))
+
+
+@pytest.mark.parametrize("group", GONE)
+def test_a_crash_beside_a_lost_node_costs_no_run(group: Group) -> None:
+    """Workers that fail because a peer's node vanished do not spend the budget: the others go on."""
+    known = facts(CRASHED, group, max_restarts=0, everyone_stopped=True, vanished=True)
+    assert Action.REJOIN == decide(known)
 
 
 def test_only_failures_spend_the_budget() -> None:

@@ -167,7 +167,9 @@ def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
     assert [f"{host}-1", f"{host}-2"] == [member.node for member in agents.rounds()[1].members]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP]
+)
 def test_a_signal_stops_all_ranks_at_one_step(make: MakeAgents, number: signal.Signals) -> None:
     """A signal to one agent: all ranks of both stop after the same step, which is saved."""
     agents = make(STEPS)
@@ -201,7 +203,9 @@ def test_workers_that_never_ask_get_sigterm(make: MakeAgents) -> None:
 
 def test_a_worker_that_ignores_everything_is_killed(make: MakeAgents) -> None:
     """The time to save is bounded: whoever ignores SIGTERM is killed."""
-    agents = make(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(file + '.ready', 'w')\n{SLEEP}")
+    agents = make(
+        f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(file + '.ready', 'w')\n{SLEEP}"
+    )
     agents.start(0, "--stop-timeout", "0.5")
     wait_for(lambda: len(list(Path(agents.paths.logs).glob("*.ready"))) == 2, "the workers to be ready")
     agents._agents[0].send_signal(signal.SIGINT)
@@ -214,7 +218,9 @@ def test_a_signal_while_waiting_for_others(make: MakeAgents) -> None:
     """An agent that waits for a second node leaves at once when it is told to."""
     agents = make("")
     agent = agents.start(0, "--nnodes", "2")
-    wait_for(lambda: bool(os.listdir(agents.paths.members)) if os.path.isdir(agents.paths.members) else False, "it")
+    wait_for(
+        lambda: bool(os.listdir(agents.paths.members)) if os.path.isdir(agents.paths.members) else False, "it"
+    )
     agent.send_signal(signal.SIGTERM)
     assert 128 + signal.SIGTERM == agents.code(0)
     assert not agents.rounds()
@@ -295,7 +301,9 @@ def test_a_run_directory_that_fails_costs_time_only(make: MakeAgents) -> None:
 def test_logs_are_kept_per_round_and_rank(make: MakeAgents) -> None:
     """With redirects, each round and rank has its own files, and earlier ones stay."""
     worker = "print('out', os.environ['RANK'], flush=True); open(file + '.printed', 'w').close()\n"
-    wait = "while len([name for name in os.listdir(place) if name.endswith('.printed')]) < 4: time.sleep(0.01)"
+    wait = (
+        "while len([name for name in os.listdir(place) if name.endswith('.printed')]) < 4: time.sleep(0.01)"
+    )
     agents = make(worker + crash("1", f"{wait}\n    raise ValueError('first')"))
     for node in (0, 1):
         agents.start(node, "--nnodes", "2", "--max-restarts", "1", "--redirects", "3")
@@ -318,3 +326,21 @@ def test_others_run_directory_is_refused(make: MakeAgents) -> None:
     assert "others can write to it (mode 777)" in output
     assert "chmod 700" in output
     shutil.rmtree(agents.paths.root)
+
+
+def test_crashes_caused_by_a_lost_node_cost_no_restart(make: MakeAgents) -> None:
+    """The peers of a lost node's workers fail first, as collectives do; the run goes on all the same."""
+    agents = make(
+        "import time\n"
+        "if os.environ['HPC_ELASTIC_ROUND'] == '1' and os.environ['RANK'] < '2':\n"
+        "    while not os.path.exists(os.path.join(place, 'lost')): time.sleep(0.01)\n"
+        "    sys.exit(9)\n" + SLEEP
+    )
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "1:2", "--max-restarts", "0")
+    agents.wait_workers(1, 4)
+    agents._agents[1].kill()
+    Path(agents.paths.logs, "lost").touch()
+    agents.wait_workers(2, 2)
+    (ended,) = agents.entries(RoundEnded)
+    assert (Cause.CRASH, 0) == (ended.cause, agents.state().crashes)

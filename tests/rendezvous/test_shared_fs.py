@@ -175,7 +175,6 @@ def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
     assert ("n2",) == first.run.lost
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="LEFT after SUCCEEDED looks like a loss")
 def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
     """A member whose workers have succeeded and that left after the exit barrier is not lost."""
     first, second = _pair(node, clock)
@@ -185,7 +184,6 @@ def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
     assert () == first.run.lost
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="`lost` is not tied to the round it was seen in")
 def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, clock: FakeClock) -> None:
     """A spare that has seen a loss in round 1 does not blame round 2 for it."""
     first, _ = _pair(node, clock)
@@ -227,7 +225,6 @@ def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> No
 # Fencing
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="DrainRequested carries no epoch")
 def test_a_drain_asked_for_by_an_older_start_is_refused(node: MakeNode) -> None:
     """An agent that was cut off over a requeue does not stop the new start with its signal."""
     old = alone(node)
@@ -235,7 +232,6 @@ def test_a_drain_asked_for_by_an_older_start_is_refused(node: MakeNode) -> None:
     assert old.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="RunEnded carries no epoch")
 def test_an_ending_written_by_an_older_start_is_refused(node: MakeNode) -> None:
     """An agent that was cut off over a requeue does not end the run of the new start."""
     old = alone(node)
@@ -315,9 +311,6 @@ def test_joining_waits_for_the_store(node: MakeNode, clock: FakeClock) -> None:
     assert 1 == node("n1", expected=("n1",), store=store, wait=wait).next_rendezvous().world_size
 
 
-@pytest.mark.xfail(
-    raises=RendezvousConnectionError, reason="counts from the start of the wait, not of the trouble"
-)
 def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock) -> None:
     """A node that has stood by for long gives a store that fails once the same time as anybody."""
     store = _StalledStore()
@@ -341,7 +334,6 @@ def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock
         node("n2", store=store, settings=settings, wait=wait).next_rendezvous()
 
 
-@pytest.mark.xfail(raises=StoreError, reason="_take_place() is not retried")
 def test_a_place_is_taken_in_spite_of_a_hiccup(node: MakeNode) -> None:
     """A store that fails at the moment the round is there costs time, not the agent."""
     store = _StalledStore()

@@ -252,3 +252,12 @@ def test_a_record_takes_effect_once(entries: list[Entry]) -> None:
         state = apply(state, entry)
         if not isinstance(entry, Requeued):
             assert not fits(state, entry) or entry == state.drain
+
+
+def test_a_crash_beside_a_lost_node_is_counted_as_the_loss() -> None:
+    """When the next round forms without a vanished node, the crash before it costs no restart."""
+    before = (start(), formed(1, ("n1", "n2")), crash(1))
+    assert 1 == after(*before).crashes
+    state = after(*before, formed(2, ("n1",))._replace(lost=("n2",)))
+    assert (0, 1) == (state.crashes, state.counts[Cause.NODE_LOSS])
+    assert frozenset({"n2"}) == state.lost

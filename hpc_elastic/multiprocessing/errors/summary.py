@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -190,8 +191,13 @@ def _meaning(record: FailureRecord) -> str:
 
 
 def _reason(record: FailureRecord) -> str:
-    text = record.message.strip() or record.stderr_tail.strip().rsplit("\n", 1)[-1]
-    return _cut(text.split("\n", 1)[0], 200)
+    """Return the error's own words, or else the last line of stderr.
+
+    What a worker that was ended from outside printed last has nothing to do with its end.
+    """
+    from_outside = record.exitcode in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+    last_line = "" if from_outside else record.stderr_tail.strip().rsplit("\n", 1)[-1]
+    return _cut((record.message.strip() or last_line).split("\n", 1)[0], 200)
 
 
 def _indent(text: str) -> str:
