@@ -171,6 +171,11 @@ class LocalElasticAgent(ElasticAgent):
         self._run.note_blindness()
         self._parts.loop.wait(self._run.settings.heartbeat_interval)
 
+    def _waits_for_others(self, status: Group) -> bool:
+        """Tell whether what comes next depends on other nodes, so that looking often pays."""
+        agreeing = self._state.drain is not None and self._state.stop_step is None
+        return status.is_gone or agreeing
+
     def _watch_directories(self, *, peers: bool) -> None:
         """Have this machine wake the loop when others write, on file systems where it can."""
         segment = segment_name(self._state.last + 1)
@@ -199,7 +204,7 @@ class LocalElasticAgent(ElasticAgent):
         return self._parts.clock.monotonic()
 
     def _look(self, status: Group) -> None:
-        waits = status.is_gone or self._state.drain is not None
+        waits = self._waits_for_others(status)
         self._watch_directories(peers=waits)
         self._run.tick(look=waits)
         if waits and self._barrier_since is None and status.is_gone:
@@ -303,7 +308,7 @@ class LocalElasticAgent(ElasticAgent):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)
         seconds = wake_at - self._now()
-        if self._state.drain is not None or status.is_gone:
+        if self._waits_for_others(status):
             nodes = len(group.formed.members)
             seconds = min(seconds, FAST_LOOK_S + 0.002 * nodes)
         self._parts.loop.wait(0.0 if more else seconds, group.exit_fds())
