@@ -52,3 +52,11 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
         except OSError:
             pass
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    """Give a named pipe by which a worker says that it is ready."""
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    return path

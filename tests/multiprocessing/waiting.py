@@ -44,3 +44,20 @@ def wait_gone(pid: int, wait_s: float = 20) -> None:
     if not ended:
         os.kill(pid, signal.SIGKILL)
     assert ended, f"process {pid} runs on"
+
+
+FOR_EVER = "import signal; signal.pause()"
+READY = "open({fifo!r}, 'w').write('ready\\n'); "
+DEAF = f"import signal; signal.signal(15, signal.SIG_IGN); {READY}\nwhile True: signal.pause()"
+ESCAPED = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {before}
+        open({fifo!r}, "w").write(f"{{os.getpid()}}\\n")
+        while True: signal.pause()
+    os._exit(0)
+os.wait()
+{after}
+"""

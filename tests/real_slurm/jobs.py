@@ -25,6 +25,8 @@ PYTHON = os.environ.get("HPC_ELASTIC_TEST_PYTHON", sys.executable)
 """Interpreter that all users can run and that has the package."""
 EXAMPLES = REPOSITORY / "examples"
 PLAIN = EXAMPLES / "plain" / "train.py"
+SLOW = ("--step-time", "0.05")
+THREE = ("--nodes", "3", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
 STEPS = 200
 SAVE_EVERY = 20
 
@@ -147,7 +149,7 @@ def nodes_of(entry: Entry) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def _installed_for_users(session_cluster: Cluster) -> None:
+def installed_for_users(session_cluster: Cluster) -> None:
     """Fail at once, with the reason, if the package cannot be used by unprivileged users."""
     done = elastic(session_cluster, "--help")
     if done.returncode != 0:
