@@ -87,9 +87,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
         outcome = agent.run_to_end()
         code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
-        state = rendezvous.run.state
-        if state.batch_host in state.lost and rendezvous.run.is_first_alive():
-            _finish_for_the_batch_host(options, log)
+        _finish_for_a_lost_batch_host(options, rendezvous.run, log)
         return code
     finally:
         _remove_scratch(scratch)
@@ -274,25 +272,18 @@ def _batch_host() -> str:
     return nodes[0] if nodes else ""
 
 
-def _finish_for_the_batch_host(options: LaunchOptions, log: AgentLog) -> None:
-    """Do what the batch script would have done after srun; the requeue ends this process too."""
-    from hpc_elastic.rendezvous.run_log import read_state  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.batch_host import wait_until_removed  # noqa: PLC0415
-    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415
-    from hpc_elastic.slurm.finish import Finish, Start  # noqa: PLC0415
-    from hpc_elastic.slurm.lifecycle import Budgets  # noqa: PLC0415
+def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: AgentLog) -> None:
+    """Do what the batch script would have done after srun; the requeue ends this process too.
 
-    relaunch = int(os.environ.get(Env.RELAUNCH) or 0)
-    start = Start.from_environ(options.paths, os.environ, relaunch=relaunch, srun_exit_code=0)
-    requeues = read_state(options.paths).requeues
+    The first survivor does it, the next ones only if nothing has come of that after a while.
+    """
+    place = run.place_among_survivors()
+    if run.state.batch_host not in run.state.lost or place is None:
+        return
+    from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
 
-    def handled() -> bool:
-        return read_state(options.paths).requeues > requeues
-
-    log.say("the batch host is lost: this node requeues the job as soon as Slurm has noticed")
-    wait_until_removed(Slurm(), start.job_ref, _batch_host(), SystemClock(), handled=handled)
-    if not handled():
-        Finish(start, Budgets(max_relaunch=0), Slurm(), SystemClock(), log.say).run()
+    log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
+    requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
 
 
 def _remove_scratch(scratch: str) -> None:

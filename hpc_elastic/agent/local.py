@@ -222,7 +222,7 @@ class LocalElasticAgent(ElasticAgent):
             lost=run.lost,
             vanished=status.is_gone and bool(run.vanished()),
             everyone_stopped=status.is_gone and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
-            everyone_succeeded=status is Group.SUCCEEDED and run.everyone_in(Phase.SUCCEEDED),
+            everyone_succeeded=status is Group.SUCCEEDED and run.everyone_succeeded(),
             waited_for_others=since is not None and self._now() - since >= self._parts.times.exit_barrier,
         )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.rendezvous.journal import Epoch, Member
-from hpc_elastic.rendezvous.roster import MemberName, Phase, Roster, forgive, observe, parse_name
+from hpc_elastic.rendezvous.roster import MemberName, Phase, Roster, Seen, forgive, observe, parse_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.protocol import Store
 
@@ -116,6 +116,8 @@ class Membership:
         roster = observe(self.roster, names, self.epoch, now)
         if now - before > half or self._was_away(before):
             roster = forgive(roster, now)
+        if self._name is not None:  # a stale listing may not show the own name yet
+            roster = {**roster, self.node_id: Seen(self._name, now)}
         self.roster = roster
         self._looked_at = now
         return roster

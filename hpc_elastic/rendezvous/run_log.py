@@ -74,10 +74,12 @@ class RunLog:
         entry = choose(state)
         if entry is None or not fits(state, entry):
             return True
-        data = journal.encode(entry, at=self._clock.wall(), by=self._writer)
-        appended = self._store.append(LOG, state.last + 1, data)
-        self.refresh()
-        return appended
+        number, data = state.last + 1, journal.encode(entry, at=self._clock.wall(), by=self._writer)
+        if not self._store.append(LOG, number, data):
+            return False
+        # a listing may not show the own record yet, but it stands
+        self.state = fold(state, [journal.parse(number, data)])
+        return True
 
 
 def open_log(paths: RunPaths, writer: str) -> RunLog:

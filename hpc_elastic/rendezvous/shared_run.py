@@ -142,10 +142,12 @@ class SharedRun:
             and roster[member.node_id].name.phase is not Phase.LEFT
         )
 
-    def is_first_alive(self) -> bool:
-        """Tell whether this node is the first live one of the newest round."""
+    def place_among_survivors(self) -> int | None:
+        """Return this node's place among the members of the newest round that have not vanished."""
         formed = self.state.round
-        return formed is not None and self.live_members(formed)[:1] == [self.membership.node_id]
+        gone = self.vanished()
+        nodes = [member.node for member in formed.members if member.node not in gone] if formed else []
+        return nodes.index(self.node) if self.node in nodes else None
 
     def report_paused(self, number: int) -> RunState:
         """End a round whose workers have all stopped so that the membership can change."""
@@ -220,6 +222,13 @@ class SharedRun:
         members = tuple(member for member in formed.members if member.node_id in living)
         return rules.all_in(
             formed._replace(members=members), self.membership.roster, frozenset((*phases, Phase.LEFT))
+        )
+
+    def everyone_succeeded(self) -> bool:
+        """Tell whether all workers of the newest round ended well; a lost member never counts as such."""
+        formed = self.state.round
+        return formed is not None and rules.all_in(
+            formed, self.membership.roster, frozenset({Phase.SUCCEEDED})
         )
 
     def live_members(self, formed: RoundFormed) -> list[str]:

@@ -47,6 +47,7 @@ class RunState(NamedTuple):
     ending: RunEnded | None = None
     counts: Mapping[Cause, int] = {}  # rounds ended per cause in this submission
     requeues: int = 0  # in this submission
+    requeued: bool = False  # this start of the job has been handed back to Slurm
 
     @property
     def running(self) -> RoundFormed | None:
@@ -181,7 +182,9 @@ def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
 
 
 def _requeued(state: RunState, entry: Requeued) -> RunState:
-    return state if entry.epoch != state.epoch else state._replace(requeues=state.requeues + 1)
+    if state.requeued or entry.epoch[:2] != state.epoch[:2]:
+        return state
+    return state._replace(requeues=state.requeues + 1, requeued=True)
 
 
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {

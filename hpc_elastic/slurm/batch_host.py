@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.run_log import read_state
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.finish import Finish, Say, Start
+from hpc_elastic.slurm.lifecycle import Budgets
 from hpc_elastic.slurm.parse import JobState, job_state
 
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
+STAGGER_S = 20.0  # between one survivor and the next who takes over
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
+
+
+def requeue_in_its_place(
+    paths: RunPaths, environ: Mapping[str, str], place: int, clock: Clock, say: Say
+) -> None:
+    """Finish this start of the job, as the batch script would have done.
+
+    Args:
+        paths: the run.
+        environ: the environment of a task of the job.
+        place: this node's place among the survivors; the first one acts, the others watch.
+        clock: paces the questions.
+        say: prints a line for people.
+    """
+    relaunch = int(environ.get(Env.RELAUNCH) or 0)
+    start = Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
+    lost = read_state(paths).batch_host
+
+    def handled() -> bool:
+        state = read_state(paths)
+        return state.requeued or state.epoch > start.epoch or state.ending is not None
+
+    wait_until_removed(Slurm(), start.job_ref, lost, clock, handled=handled)
+    turn = clock.monotonic() + place * STAGGER_S
+    while clock.monotonic() < turn and not handled():
+        clock.sleep(_FIRST_PAUSE_S)
+    if not handled():
+        Finish(start, Budgets(max_relaunch=0), Slurm(), clock, say).run()
 
 
 def wait_until_removed(

@@ -36,7 +36,9 @@ while True:
     time.sleep(0.01 * (1 + int(os.environ["RANK"])))
     step += 1
     worker.tick(step)
-    if worker.should_stop():
+    stop = worker.should_stop()
+    open(file + ".asks", "w").close()
+    if stop:
         if os.environ["RANK"] == "0":
             worker.checkpoint_saved(step)
         open(file + ".stopped", "w").write(str(step))
@@ -175,7 +177,8 @@ def test_a_signal_stops_all_ranks_at_one_step(make: MakeAgents, number: signal.S
     agents = make(STEPS)
     for node in (0, 1):
         agents.start(node, "--nnodes", "2")
-    agents.wait_workers(1, 4)
+    asking = Path(agents.paths.logs).glob
+    wait_for(lambda: len(list(asking("worker.1.*.asks"))) == 4, "all workers to ask")
     agents._agents[1].send_signal(number)
     assert [ExitCode.REQUEUE, 128 + number] == [agents.code(0), agents.code(1)]
     stops = sorted(Path(agents.paths.logs).glob("worker.1.*.stopped"))
@@ -344,3 +347,17 @@ def test_crashes_caused_by_a_lost_node_cost_no_restart(make: MakeAgents) -> None
     agents.wait_workers(2, 2)
     (ended,) = agents.entries(RoundEnded)
     assert (Cause.CRASH, 0) == (ended.cause, agents.state().crashes)
+
+
+def test_a_node_lost_before_its_end_is_not_done(make: MakeAgents) -> None:
+    """When one node has succeeded and the other vanishes, the run is not done: its work is done again."""
+    agents = make(
+        "import time\n"
+        "if os.environ['HPC_ELASTIC_ROUND'] == '1' and os.environ['RANK'] > '1': time.sleep(600)\n"
+    )
+    started = [agents.start(node, "--nnodes", "1:2") for node in (0, 1)]
+    agents.wait_workers(1, 4)
+    wait_for(lambda: any("succeeded" in name for name in os.listdir(agents.paths.members)), "one success")
+    started[1].kill()
+    assert 0 == agents.code(0)
+    assert [4, 2] == [sum(member.slots for member in formed.members) for formed in agents.rounds()]

@@ -12,12 +12,12 @@ import pytest
 
 from hpc_elastic.errors import RendezvousStateError, StoreError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Entry, Requeued
+from hpc_elastic.rendezvous.journal import Entry, Epoch
 from hpc_elastic.rendezvous.run_log import LOG, RunLog, open_log, read_records, read_state
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
-from tests.rendezvous.build import E0, after, crash, formed, start
+from tests.rendezvous.build import after, crash, formed, start
 
 REPOSITORY = Path(__file__).parents[2]
 WRITERS = 4
@@ -114,13 +114,13 @@ def test_commands_read_a_run_directory(run_paths: RunPaths) -> None:
 WRITER = """
 import sys
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Requeued
+from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
 log = open_log(RunPaths(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(sys.argv[3])):
-    log.commit(lambda state: Requeued(state.epoch, Cause.PREEMPTION))
+    log.commit(lambda state: EpochStarted(Epoch(0, state.epoch.restart + 1, 0), "", ()))
 """
 
 
@@ -141,8 +141,7 @@ def test_contending_processes_lose_nothing(run_paths: RunPaths) -> None:
     records = read_records(run_paths)
     assert list(range(1, WRITERS * COMMITS + 2)) == [record.number for record in records]
     assert {f"w{i}": COMMITS for i in range(WRITERS)} == Counter(record.by for record in records[1:])
-    assert WRITERS * COMMITS == read_state(run_paths).requeues
-    assert Requeued(E0, Cause.PREEMPTION) == records[-1].entry
+    assert Epoch(0, WRITERS * COMMITS, 0) == read_state(run_paths).epoch
 
 
 def _start_writer(root: str, name: str) -> subprocess.Popen[str]:
