@@ -14,7 +14,6 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous import rules
 from hpc_elastic.rendezvous.interface import RendezvousInfo
 from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, Member, RoundFormed, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
@@ -180,13 +179,11 @@ class SimulatedAgent:
             group=status,
             max_restarts=MAX_RESTARTS,
             lost=shared.lost,
+            vanished=status.is_gone and bool(shared.vanished()),
             everyone_stopped=status.is_gone and stopped,
-            everyone_succeeded=status is Group.SUCCEEDED and self._all_have_succeeded(self.formed),
+            everyone_succeeded=status is Group.SUCCEEDED and shared.everyone_succeeded(),
             waited_for_others=since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S,
         )
-
-    def _all_have_succeeded(self, formed: RoundFormed) -> bool:
-        return rules.all_in(formed, self.shared.membership.roster, frozenset({Phase.SUCCEEDED}))
 
     def _act(self, action: Action) -> bool:
         assert self.formed is not None
