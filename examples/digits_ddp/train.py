@@ -106,7 +106,7 @@ def write_result(out: Path, step: int, model: nn.Module, images: torch.Tensor, l
 def train(options: argparse.Namespace) -> None:
     """Train from the newest checkpoint to the end, or until a stop is requested."""
     device = setup()
-    directory = options.out.parent / "saved"
+    directory = Path(worker.run_dir() or options.out.parent) / "saved"
     directory.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     images = torch.tensor(digits.data / 16.0, dtype=torch.float32, device=device)
@@ -144,7 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
-    parser.add_argument("--out", type=Path, default=Path("result.json"), help="default: %(default)s")
+    out = Path(worker.run_dir() or ".") / "result.json"
+    parser.add_argument("--out", type=Path, default=out, help="default: result.json in the run directory")
     parser.add_argument("--step-time", type=float, default=0.0, metavar="S", help="slow each step down")
     parser.add_argument("--crash-at", type=int, default=-1, metavar="STEP", help="fail there, once")
     parser.add_argument("--crash-rank", type=int, default=0, metavar="RANK")

@@ -59,7 +59,7 @@ def crash_once(marker: Path) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train from the newest checkpoint to the end, or until a stop is requested."""
-    directory = options.out.parent / "saved"
+    directory = Path(worker.run_dir() or options.out.parent) / "saved"
     directory.mkdir(parents=True, exist_ok=True)
     start, weights = load()
     print(f"rank {RANK}: starting at step {start}", flush=True)
@@ -88,7 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
-    parser.add_argument("--out", type=Path, default=Path("result.json"), help="default: %(default)s")
+    out = Path(worker.run_dir() or ".") / "result.json"
+    parser.add_argument("--out", type=Path, default=out, help="default: result.json in the run directory")
     parser.add_argument("--step-time", type=float, default=0.0, metavar="S", help="slow each step down")
     parser.add_argument("--crash-at", type=int, default=-1, metavar="STEP", help="fail there, once")
     parser.add_argument("--crash-rank", type=int, default=0, metavar="RANK")

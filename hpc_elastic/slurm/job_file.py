@@ -72,7 +72,7 @@ def read_job_file(path: str) -> JobFile:
 def _missing_fix(path: str) -> str:
     directory, name = os.path.split(path)
     try:
-        return options.near(name, os.listdir(directory or ".")) or "check the path"
+        return options.near_file(name, os.listdir(directory or ".")) or "check the path"
     except OSError:
         return "check the path"
 
@@ -218,9 +218,9 @@ def _as_written(key: str, values: Mapping[str, object]) -> str:
 def _flag(key: str) -> str:
     top, _, below = key.partition(".")
     if top == "sbatch":
-        return f"-o {below}"
+        return f"-o {below}".rstrip()
     if top == "env":
-        return f"--env {below}"
+        return f"--env {below}".rstrip()
     if top == "command":
         return "command"
     return "--" + top.replace("_", "-")

@@ -267,6 +267,8 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
             f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see the lines above"
         )
     said = f"srun ended with exit code {code} and the run has neither ended nor drained"
+    if facts.epoch.relaunch > 0 and facts.state.epoch < facts.epoch:
+        return _requeue(facts, Cause.AGENT_ERROR, budgets, f"{said}; no agent could be started again")
     if facts.epoch.relaunch < budgets.max_relaunch and facts.job is not None and facts.job.nodes > 0:
         count = f"{facts.epoch.relaunch + 1} of {budgets.max_relaunch}"
         return Relaunch(

@@ -129,6 +129,13 @@ def near(word: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(repr(match) for match in found)}?" if found else ""
 
 
+def near_file(name: str, names: Iterable[str]) -> str:
+    """Return `near` for file names; the same ending alone makes no two names alike."""
+    stem = name.rpartition(".")[0] or name
+    alike = [other for other in names if near(stem, [other.rpartition(".")[0] or other])]
+    return near(name, alike)
+
+
 def check_known(names: Collection[str], known: Collection[str] | None) -> None:
     """Refuse options that sbatch does not have.
 
@@ -142,7 +149,7 @@ def check_known(names: Collection[str], known: Collection[str] | None) -> None:
     source = (
         "sbatch --help of this machine"
         if known
-        else "the options of Slurm 22.05 to 25.05; there is no sbatch here to ask"
+        else "the options of Slurm 22.05 to 25.05; sbatch could not be asked"
     )
     for name in names:
         if name not in (known or BUILT_IN):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
@@ -34,6 +35,7 @@ def check(spec: JobSpec) -> None:
         InputError: naming both fields and what to remove.
     """
     _check_command(spec)
+    _check_streams(spec)
     _check_requests(spec)
     _check_variables(spec)
     _check_times(spec)
@@ -60,6 +62,27 @@ def _check_command(spec: JobSpec) -> None:
         raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
 
 
+def _check_streams(spec: JobSpec) -> None:
+    from hpc_elastic.multiprocessing.logs import Std  # noqa: PLC0415 - only where a spec is built
+
+    for field, text in (("redirects", spec.redirects), ("tee", spec.tee)):
+        try:
+            Std.from_str("0" if text is None else text)
+        except ValueError:
+            raise InputError(
+                f"{field} = {text!r} names no streams",
+                where=field,
+                fix="write 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... e.g. 0:3,1:2",
+            ) from None
+    ranks = spec.local_ranks_filter
+    if ranks is not None and not re.fullmatch(r"\d+(,\d+)*", ranks.replace(" ", "")):
+        raise InputError(
+            f"local_ranks_filter = {ranks!r} is not a list of local ranks",
+            where="local_ranks_filter",
+            fix="write numbers with commas between them, e.g. 0,1",
+        )
+
+
 def _check_requests(spec: JobSpec) -> None:
     if spec.cpus_per_node and spec.cpus_per_task:
         raise InputError(
@@ -75,7 +98,8 @@ def _check_requests(spec: JobSpec) -> None:
             where="sbatch.gres",
             fix="keep gpus_per_node",
         )
-    if spec.name in (".", ".."):
+    is_empty = not spec.name.strip() and "name" in spec.model_fields_set
+    if is_empty or spec.name in (".", ".."):
         raise InputError(f"{spec.name!r} cannot be a job name", where="name", fix="use letters and digits")
 
 

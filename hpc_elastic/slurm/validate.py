@@ -118,6 +118,10 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
     """Check a program; `is_certain` is false where setup lines may still change PATH."""
     if "/" in program:
         path = os.path.join(workdir, os.path.expanduser(program))
+        if os.path.isdir(path):
+            raise InputError(
+                f"the program {program} is a directory", where=where, fix=f"name the script in it{_script_in(path)}"
+            )
         if not os.path.isfile(path):
             raise InputError(
                 f"the program {program} does not exist", where=where, fix=_near_file(path) or "check the path"
@@ -151,6 +155,16 @@ def _script_of(command: Sequence[str]) -> str | None:
     return None
 
 
+def _script_in(directory: str) -> str:
+    """Return the first Python script of a directory as an example, or nothing."""
+    try:
+        scripts = sorted(name for name in os.listdir(directory) if name.endswith(".py"))
+    except OSError:
+        return ""
+    best = "train.py" if "train.py" in scripts else next(iter(scripts), "")
+    return f", e.g. {os.path.join(directory, best)}" if best else ""
+
+
 def _near_file(path: str) -> str:
     """Return a hint with similar names in the same directory, or nothing."""
     directory, name = os.path.split(path.rstrip("/"))
@@ -158,4 +172,4 @@ def _near_file(path: str) -> str:
         names = os.listdir(directory or ".")
     except OSError:
         return ""
-    return options.near(name, names)
+    return options.near_file(name, names)

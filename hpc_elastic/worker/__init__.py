@@ -11,7 +11,7 @@ neither torch nor the agent, and a call costs less than a microsecond::
         train(step)
         worker.tick(step + 1)
         if worker.should_stop():
-            save(...)
+            save(path)  # below worker.run_dir()
             worker.checkpoint_saved(step + 1, path)
             break
 """
@@ -31,6 +31,7 @@ __all__ = [
     "attached",
     "checkpoint_saved",
     "latest_checkpoint",
+    "run_dir",
     "should_stop",
     "tick",
 ]
@@ -90,6 +91,11 @@ def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, s
 def latest_checkpoint() -> Checkpoint | None:
     """Return the checkpoint to resume from (`step`, `path`), the same on all ranks, or None."""
     return _progress().latest_checkpoint()
+
+
+def run_dir() -> str | None:
+    """Return the absolute path of the run directory, the place for checkpoints; None without a run."""
+    return _progress().run_dir
 
 
 def attached() -> bool:

@@ -66,6 +66,11 @@ class WorkerProgress:
         """An agent listens."""
         return self._channel is not None
 
+    @property
+    def run_dir(self) -> str | None:
+        """The run directory, None without a run."""
+        return self._paths and self._paths.root
+
     def tick(self, step: int) -> None:
         """Publish a completed step."""
         _check_step(step)
