@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -16,13 +17,13 @@ from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.agent.worker_env import RunEnv
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Checkpoint, Epoch, Member, Then
+from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
@@ -36,6 +37,7 @@ from hpc_elastic.worker import checkpoints
 
 # Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
 # takes the port between its choice and the moment rank 0 listens on it.
+_PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
 _PORTS = range(20_000, 32_000)
 
 
@@ -75,7 +77,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     """
     prepare_run_dir(options.paths)
     guard = Guard.start()
-    loop = EventLoop()
+    loop = EventLoop(SystemClock())
     loop.catch((*options.signals.drain, *options.signals.warning, *options.signals.interrupt))
     scratch = _make_scratch()
     agent_log = os.open(
@@ -165,10 +167,16 @@ def current_epoch(
 
     Slurm counts the starts of a job; an agent started by hand begins a new one if the last was left.
     """
-    if slurm is not None:
-        return Epoch(int(submission or 0), slurm.restart_count, int(relaunch or 0))
-    epoch = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
-    return epoch._replace(restart=epoch.restart + 1) if state.drained else epoch
+    known = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
+    if slurm is None:
+        left = state.drained is not None or state.leave_cause is not None
+        return known._replace(restart=known.restart + 1) if left else known
+    if submission is not None:
+        return Epoch(int(submission), slurm.restart_count, int(relaunch or 0))
+    # a user's own script: another job takes the run up where the last one left it
+    done = state.ending is not None and state.ending.decision is Decision.DONE
+    another = state.job_id not in ("", slurm.job_ref) and not done
+    return Epoch(known.submission + another, slurm.restart_count, 0)
 
 
 def prepare_run_dir(paths: RunPaths) -> None:
@@ -187,6 +195,8 @@ def prepare_run_dir(paths: RunPaths) -> None:
         os.makedirs(paths.agent_logs, mode=0o700, exist_ok=True)
         os.makedirs(os.path.join(paths.journal, segment_name(1)), mode=0o700, exist_ok=True)
     except OSError as error:
+        if error.errno in _PASSING:
+            raise StoreError(f"{paths.root}: {error.strerror}") from error
         raise RunDirError(
             f"it cannot be used: {error.strerror}",
             where=f"run directory {paths.root}",
@@ -223,7 +233,10 @@ def free_port() -> int:
 
 
 def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:
-    found = checkpoints.latest(paths)
+    try:
+        found = checkpoints.latest(paths)
+    except OSError as error:
+        raise StoreError(f"{paths.checkpoints}: {error.strerror}") from error
     return Checkpoint(found.step, found.path) if found else None
 
 
@@ -306,8 +319,8 @@ def _say_goodbye(
 
         summary = failure_summary(options.title, [FailureRecord.from_json(outcome.failure)])
         (own_log if below_batch_script else log).say(summary)
-    if outcome.exit_code == ExitCode.REQUEUE and loop.signals and not below_batch_script:
-        return 128 + loop.signals[-1]
+    if outcome.exit_code == ExitCode.REQUEUE and loop.last_signal and not below_batch_script:
+        return 128 + loop.last_signal
     return outcome.exit_code
 
 

@@ -73,6 +73,11 @@ class RunPaths:
         return self._at("nodes")
 
     @property
+    def batch_beat(self) -> str:
+        """A counter that the batch script advances while it lives."""
+        return self._at("nodes", "batch.beat")
+
+    @property
     def steps(self) -> str:
         """The steps at which nodes can stop, told in names when a stop is agreed on."""
         return self._at("steps")

@@ -73,10 +73,10 @@ def decide(facts: Facts) -> Action:
 def _after_the_round(facts: Facts) -> Action:
     if not facts.group.is_gone:
         return Action.STOP_WORKERS
+    if facts.state.leaving:  # what fails on the way out is no reason to end the run
+        return _when_all_stopped(facts, Action.REPORT_DRAINED)
     if budget_spent(facts.state, facts.max_restarts):
         return _give_up(facts)
-    if facts.state.leaving:
-        return _when_all_stopped(facts, Action.REPORT_DRAINED)
     return Action.REJOIN
 
 
@@ -84,13 +84,13 @@ def _give_up(facts: Facts) -> Action:
     """End the run, unless the crash may be only what a node's loss did to the others' workers."""
     if not (facts.everyone_stopped or facts.waited_for_others):
         return Action.WAIT
-    return Action.REJOIN if facts.vanished and not facts.state.leaving else Action.GIVE_UP
+    return Action.REJOIN if facts.vanished else Action.GIVE_UP
 
 
 def _in_the_round(facts: Facts) -> Action:
     drain = facts.state.drain
     if facts.group is Group.FAILED:
-        return Action.REPORT_CRASH
+        return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
     if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
         return Action.REPORT_DONE
     leaving = drain is not None and drain.then is Then.LEAVE

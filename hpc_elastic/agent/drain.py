@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpc_elastic.agent.local_group import NO_STEP, LocalGroup
+from hpc_elastic.agent.wish import DrainTimes, Wish
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed
 from hpc_elastic.rendezvous.rules import is_proposer, stop_step
 from hpc_elastic.rendezvous.shared_run import SharedRun
-
-
-class DrainTimes(NamedTuple):
-    """How long the workers may take to save and stop [s], by what asked for it."""
-
-    stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later, if not before
-    warning: float = 90.0  # warned before the time limit, or asked by the user or a joining node
-
-    def of(self, cause: Cause) -> float:
-        """Return the time for a cause [s]."""
-        return self.stop if cause is Cause.PREEMPTION else self.warning
 
 
 class LocalDrain:
@@ -44,9 +32,15 @@ class LocalDrain:
         """When workers that still run are ended, by the monotonic clock [s]."""
         return self._deadline
 
-    def hurry(self, now: float) -> None:
-        """Slurm itself asks now: the short time counts from here."""
-        self._shorten(now + self._times.stop)
+    def heed(self, wish: Wish) -> None:
+        """Warn the workers of what this agent was asked for, before anybody else knows of it."""
+        if wish.deadline is not None:
+            self._group.request_drain(self._run.now)
+            self._shorten(wish.deadline)
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether the workers have had their time."""
+        return self._deadline is not None and now >= self._deadline
 
     def step(self, now: float) -> None:
         """Take the next step of the protocol; never blocks."""
@@ -63,13 +57,10 @@ class LocalDrain:
             state = self._run.state
         if state.stop_step is not None:
             self._group.set_stop_step(state.stop_step)
-        self.stop_now = state.stop_step == NO_STEP or self._is_over(now)
+        self.stop_now = state.stop_step == NO_STEP or self.is_over(now)
 
     def _shorten(self, limit: float) -> None:
         self._deadline = limit if self._deadline is None else min(self._deadline, limit)
-
-    def _is_over(self, now: float) -> bool:
-        return self._deadline is not None and now >= self._deadline
 
     def _agree(self, formed: RoundFormed, now: float) -> None:
         bound = self._group.stop_bound(now)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 from hpc_elastic.agent.decision import Action, Facts, Group, decide
 from hpc_elastic.agent.drain import LocalDrain
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.outcome import FENCED, Outcome, outcome_of
 from hpc_elastic.agent.parts import AgentParts
+from hpc_elastic.agent.reports import Reports
 from hpc_elastic.agent.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
+from hpc_elastic.agent.wish import Wish, heard
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
@@ -20,7 +23,7 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import ProcessFailure
-from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed, Then
+from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_fs import NodesLostError, RendezvousInterruptedError
 from hpc_elastic.rendezvous.state import RunState
@@ -43,10 +46,12 @@ class LocalElasticAgent(ElasticAgent):
         self._parts = parts
         self._rendezvous = parts.rendezvous
         self._run = parts.rendezvous.run
+        self._reports = Reports(self._run, parts.log, spec.max_restarts)
         self._worker_group = WorkerGroup(spec)
         self._group: LocalGroup | None = None
         self._drain: LocalDrain | None = None
-        self._handled = 0
+        self._wish = Wish()
+        self._outage_since: float | None = None
         self._barrier_since: float | None = None
         self._watched = ("", False)
         self._last_failures: dict[int, ProcessFailure] = {}
@@ -82,8 +87,9 @@ class LocalElasticAgent(ElasticAgent):
         try:
             info = self._rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
-            self._take_signals()
-            return self._leave_unstarted() if self._state.leaving else self._join()
+            self._note_signals()
+            self._insist(self._tell_wish)
+            return self._leave_unstarted()
         except NodesLostError as error:
             return self._too_few(str(error), Cause.NODE_LOSS)
         except RendezvousTimeoutError as error:
@@ -98,22 +104,32 @@ class LocalElasticAgent(ElasticAgent):
 
     def _leave_unstarted(self) -> Outcome:
         """Leave without workers; if nobody has any, this start of the job is over."""
-        if self._state.running is None:
-            self._hand_back()
+        state = self._state
+        nobody_works = state.round is None or self._run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED)
+        if state.running is None and nobody_works:
+            self._insist(self._reports.hand_back)
         return self._final_outcome()
 
-    def _hand_back(self) -> None:
-        """Record that no workers are left in this start of the job, and why."""
-        state = self._state
-        if state.leave_cause is not None:
-            self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write something before leaving; give up when the run directory refuses for too long."""
+        limit = self._now() + self._parts.times.exit_barrier
+        while True:
+            try:
+                write()
+            except StoreError as error:
+                if self._now() >= limit or self._parts.loop.signals:
+                    self._parts.log.say(f"left without a word: {error}")
+                    return
+                self._parts.loop.wait(self._run.settings.heartbeat_interval)
+            else:
+                return
 
     def _too_few(self, reason: str, cause: Cause) -> Outcome:
         self._parts.log.say(reason)
         if self._parts.on_timeout is Then.LEAVE:
-            self._run.report_drained(cause, reason)
+            self._insist(lambda: self._run.report_drained(cause, reason))
         else:
-            self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
+            self._insist(lambda: self._reports.failed(reason))
         return self._final_outcome()
 
     def _start(self, formed: RoundFormed) -> Outcome | None:
@@ -128,8 +144,12 @@ class LocalElasticAgent(ElasticAgent):
         except (InputError, OSError) as error:
             self._group = None
             reason = f"the workers cannot be started on {parts.run.node}: {error}"
-            self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
-            return self._final_outcome()
+            parts.log.say(reason)
+            if isinstance(error, InputError):  # the command itself: it cannot work on any node
+                self._insist(lambda: self._reports.failed(reason))
+                return self._final_outcome()
+            self._insist(lambda: self._run.report_agent_error(formed.number))
+            return Outcome(ExitCode.FAILED, reason)
         group.describe(self._worker_group, WorkerState.HEALTHY)
         for path in group.context.log_files():
             parts.loop.watch.add_file(path)
@@ -143,8 +163,11 @@ class LocalElasticAgent(ElasticAgent):
             try:
                 action = self._turn(self._running_group)
             except StoreError as error:
-                self._bear(error)
+                outcome = self._bear(error)
+                if outcome is not None:
+                    return outcome
                 continue
+            self._outage_since = None
             if action is Action.REJOIN:
                 return None
             if action is not None:
@@ -152,8 +175,11 @@ class LocalElasticAgent(ElasticAgent):
 
     def _turn(self, group: LocalGroup) -> Action | None:
         """Do one turn of the loop; return what ends it: REJOIN, LEAVE or STAND_DOWN."""
-        self._take_signals()
+        self._note_signals()
         status = group.status(self._now())
+        if status is Group.RUNNING:
+            self._heed_wish()
+        self._tell_wish()
         self._show_phase(status)
         self._look(status)
         action = decide(self._facts(status))
@@ -164,12 +190,23 @@ class LocalElasticAgent(ElasticAgent):
             self._sleep(status)
         return None
 
-    def _bear(self, error: StoreError) -> None:
-        """Go on while the shared directory refuses: a stalled file system costs time, not the job."""
-        if self._run.blind_since is None:
+    def _bear(self, error: StoreError) -> Outcome | None:
+        """Go on while the shared directory refuses: a stalled file system costs time, not the job.
+
+        Without workers, and asked to leave or after a long wait, the agent leaves.
+        """
+        now = self._now()
+        if self._outage_since is None:
+            self._outage_since = now
             self._parts.log.say(f"the run directory does not answer, the workers go on: {error}")
         self._run.note_blindness()
-        self._parts.loop.wait(self._run.settings.heartbeat_interval)
+        group = self._running_group
+        if group.status(now).is_gone:
+            code = ExitCode.REQUEUE if self._wish.cause else ExitCode.FAILED
+            if self._wish.cause or now - self._outage_since >= self._parts.times.exit_barrier:
+                return Outcome(code, f"the run directory does not answer: {error}")
+        self._parts.loop.wait(self._run.settings.heartbeat_interval, group.exit_fds())
+        return None
 
     def _waits_for_others(self, status: Group) -> bool:
         """Tell whether what comes next depends on other nodes, so that looking often pays."""
@@ -234,30 +271,20 @@ class LocalElasticAgent(ElasticAgent):
             return self._drain_step()
         {
             Action.STOP_WORKERS: self._stop_round,
-            Action.REPORT_CRASH: self._report_crash,
-            Action.REPORT_LOSS: self._report_loss,
-            Action.GIVE_UP: self._give_up,
-            Action.REPORT_DONE: self._report_done,
-            Action.REPORT_DRAINED: self._report_drained,
-            Action.REPORT_PAUSED: self._report_paused,
+            Action.REPORT_CRASH: self._reports.crash,
+            Action.REPORT_LOSS: self._reports.loss,
+            Action.GIVE_UP: self._reports.give_up,
+            Action.REPORT_DONE: self._reports.done,
+            Action.REPORT_DRAINED: self._reports.hand_back,
+            Action.REPORT_PAUSED: self._reports.paused,
         }[action](group)
         return True
 
-    def _stop_round(self, _group: LocalGroup) -> None:
+    def _stop_round(self, group: LocalGroup) -> None:
+        failure = group.first_failure()
+        if failure is not None and self._state.leave_cause is not None:
+            self._parts.log.failed(failure)  # it is not what the round ends for
         self._stop_workers(self._parts.times.shutdown)
-
-    def _report_loss(self, group: LocalGroup) -> None:
-        self._parts.log.say(f"lost {', '.join(self._run.lost)}")
-        self._run.report_lost(group.formed.number, self._run.lost)
-
-    def _report_done(self, _group: LocalGroup) -> None:
-        self._run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
-
-    def _report_drained(self, _group: LocalGroup) -> None:
-        self._hand_back()
-
-    def _report_paused(self, group: LocalGroup) -> None:
-        self._run.report_paused(group.formed.number)
 
     def _drain_step(self) -> bool:
         drain = self._drain
@@ -273,26 +300,6 @@ class LocalElasticAgent(ElasticAgent):
 
     def _stop_workers(self, timeout: float) -> None:
         self._running_group.stop(signal.SIGTERM, self._now() + timeout)
-
-    def _report_crash(self, group: LocalGroup) -> None:
-        failure = group.first_failure()
-        if failure is not None:
-            self._parts.log.failed(failure)
-            self._run.report_crash(group.formed.number, failure.to_json())
-
-    def _give_up(self, _group: LocalGroup) -> None:
-        from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415
-
-        ended = self._state.ended
-        data = (ended.failure if ended else None) or {}
-        failure = FailureRecord.from_json(data)
-        restarts = self._spec.max_restarts
-        self._run.end_run(
-            Decision.FAILED,
-            exit_code=failure.exit_status,
-            reason=f"a worker failed and all {restarts} restarts are used",
-            failure=data,
-        )
 
     def _show_phase(self, status: Group) -> None:
         if status is Group.SUCCEEDED:
@@ -315,29 +322,40 @@ class LocalElasticAgent(ElasticAgent):
 
     # signals
 
-    def _take_signals(self) -> None:
-        """Turn what has been signalled into drain requests; a second Ctrl-C ends the workers."""
-        caught = self._parts.loop.signals
-        while self._handled < len(caught):
-            number = caught[self._handled]
-            cause = self._parts.signals.cause(number)
-            again = self._state.drain is not None and self._state.drain.then is Then.LEAVE
-            self._parts.log.say(f"{signal.Signals(number).name} received")
-            if again and cause is Cause.INTERRUPT and self._group is not None:
-                self._stop_workers(0.0)
-            elif again and cause is Cause.PREEMPTION:
-                self._hurry()
-            else:
-                self._run.request_drain(cause, Then.LEAVE, signal.Signals(number).name)
-            self._handled += 1
+    def _note_signals(self) -> None:
+        """Latch what has been signalled; nothing is written for it here, so it cannot be held up."""
+        caught, self._parts.loop.signals[:] = list(self._parts.loop.signals), []
+        for number in caught:
+            name, cause = signal.Signals(number).name, self._parts.signals.cause(number)
+            self._parts.log.say(f"{name} received")
+            limit = self._now() + self._parts.times.drain.of(cause)
+            self._wish = heard(self._wish, cause, name, limit)
+        if caught and self._group is not None and self._group.is_stopping:
+            self._end_sooner(self._group)
 
-    def _hurry(self) -> None:
-        """Slurm itself wants the nodes now, while workers were given longer to stop."""
-        if self._group is None or self._drain is None:
+    def _end_sooner(self, group: LocalGroup) -> None:
+        deadline = self._wish.deadline
+        if self._wish.at_once:
+            group.stop(signal.SIGTERM, self._now())
+        elif deadline is not None:
+            group.stop(signal.SIGTERM, deadline)
+
+    def _heed_wish(self) -> None:
+        """Warn this node's workers and keep their deadline, whether the others can be told or not."""
+        drain = self._drain
+        if self._wish.cause is None or drain is None:
             return
-        self._drain.hurry(self._now())
-        if self._group.is_stopping and self._drain.deadline is not None:
-            self._group.stop(signal.SIGTERM, self._drain.deadline)
+        drain.heed(self._wish)
+        if self._wish.at_once:
+            self._stop_workers(0.0)
+        elif drain.is_over(self._now()):
+            self._stop_workers(KILL_AFTER_S)
+
+    def _tell_wish(self) -> None:
+        """Ask all nodes to drain for what this agent was signalled."""
+        cause = self._wish.cause
+        if cause is not None and not self._state.leaving:
+            self._run.request_drain(cause, Then.LEAVE, self._wish.detail)
 
     # leaving
 
@@ -359,9 +377,9 @@ class LocalElasticAgent(ElasticAgent):
         phases = (Phase.STOPPED, Phase.SUCCEEDED)
         while not self._run.everyone_in(*phases) and self._now() < limit:
             self._parts.loop.wait(self._barrier_patience())
-            self._run.tick(look=True)
-            if self._state.epoch > self._run.membership.epoch:
+            if self._parts.loop.signals or self._state.epoch > self._run.membership.epoch:
                 break
+            self._run.tick(look=True)
         return self._final_outcome()
 
     def _barrier_patience(self) -> float:

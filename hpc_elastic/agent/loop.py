@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from types import FrameType
 
+from hpc_elastic.clock import Clock
 from hpc_elastic.store.watch import Watch
 
 _POLL_WAKES = select.POLLIN | select.POLLERR | select.POLLHUP
@@ -21,9 +22,11 @@ class EventLoop:
     Signal handlers do nothing but note the signal; the loop acts on it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.watch = Watch()
-        self.signals: list[int] = []
+        self.signals: list[int] = []  # noted and not yet acted on
+        self.last_signal: int | None = None
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous: dict[int, object] = {}
 
@@ -47,11 +50,17 @@ class EventLoop:
             poller.register(self.watch.fileno(), _POLL_WAKES)
         for fd in fds:
             poller.register(fd, _POLL_WAKES)
-        ready = poller.poll(max(0.0, seconds) * 1000)
+        until = self._clock.monotonic() + seconds
+        while not self._something_happened(poller.poll(max(0.0, until - self._clock.monotonic()) * 1000)):
+            pass
+
+    def _something_happened(self, ready: list[tuple[int, int]]) -> bool:
+        """Take what poll reports; False if it was only a writer's private file."""
         if any(fd == self._reader for fd, _ in ready):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._reader, 4096)
-        self.watch.drain()
+        relevant = self.watch.drain()
+        return relevant or [fd for fd, _ in ready] != [self.watch.fileno()]
 
     def close(self) -> None:
         """Give the signals back and release the file descriptors."""
@@ -66,3 +75,4 @@ class EventLoop:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.signals.append(number)
+        self.last_signal = number

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
-from hpc_elastic.agent.drain import DrainTimes
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.report import AgentLog
+from hpc_elastic.agent.wish import DrainTimes
 from hpc_elastic.agent.worker_env import RunEnv
 from hpc_elastic.clock import Clock
 from hpc_elastic.multiprocessing.context import StartSettings

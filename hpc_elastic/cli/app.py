@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from hpc_elastic import __version__
-from hpc_elastic.cli import job_options, logs, render, status, stop, submit
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.cli import job_options, logs, render, status, stop, submit, usage
+from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.slurm.commands import hint_for as slurm_hint
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer shows only this one of its errors
 
@@ -36,6 +38,44 @@ app.command("stop")(stop.stop)
 app.command("cancel")(stop.cancel)
 
 
+_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.command("run", context_settings=_PASSED_ON, add_help_option=False)
+def run_one_agent(context: typer.Context) -> int:
+    """Run one agent, with torchrun's flags; job scripts call it."""
+    return _hand_over("run", context)
+
+
+@app.command("finish", context_settings=_PASSED_ON, add_help_option=False)
+def finish(context: typer.Context) -> int:
+    """Decide what becomes of the job; job scripts call it after srun."""
+    return _hand_over("finish", context)
+
+
+def _hand_over(command: str, context: typer.Context) -> int:
+    """Call a light command; `main` does so without the app, whose help lists them."""
+    from hpc_elastic.cli.main import main  # noqa: PLC0415 - main imports this module
+
+    after = ("--", *context.obj) if context.obj else ()
+    return main([command, *context.args, *after])
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - a callback of typer
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Long multi-GPU jobs on Slurm that survive preemption, requeue and node loss."""
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -49,12 +89,17 @@ def run(words: Sequence[str]) -> int:
         words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
     """
     before, command = _split_command(words)
+    if not before:
+        app(args=["--help"], prog_name="hpc-elastic", standalone_mode=False)
+        return ExitCode.USAGE
     try:
         code = app(args=before, prog_name="hpc-elastic", standalone_mode=False, obj=command)
+    except SlurmCommandError as error:
+        return _complain(str(error), slurm_hint(error))
     except HpcElasticError as error:
         return _complain(str(error))
     except _UsageError as error:
-        return _complain(_usage_text(error), _usage_hint(error))
+        return _complain(usage.message_of(error), usage.hint_for(error, before))
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -83,14 +128,3 @@ def _complain(message: str, fix: str = "") -> int:
     text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
     typer.echo(f"error: {text}", err=True)
     return ExitCode.USAGE
-
-
-def _usage_text(error: Exception) -> str:
-    return str(getattr(error, "format_message", error.__str__)())
-
-
-def _usage_hint(error: Exception) -> str:
-    if "unexpected extra argument" in str(error).lower():
-        return "the worker command goes after --, e.g. hpc-elastic submit --nodes 2 -- python train.py"
-    context = getattr(error, "ctx", None)
-    return f"see {context.command_path if context else 'hpc-elastic'} --help"

@@ -31,7 +31,7 @@ def find_run(word: str) -> RunPaths:
         return _checked(path)
     if "/" in word:
         raise RunDirError(
-            f"there is no directory {word}", where="RUN", fix="give the directory that submit printed"
+            f"the directory {word} does not exist", where="RUN", fix="give the directory that submit printed"
         )
     for name in _runs():
         place = os.path.join(RUNS_FOLDER, name)

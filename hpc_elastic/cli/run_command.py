@@ -9,9 +9,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hpc_elastic.cli import run_options
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
 
 
@@ -22,15 +23,35 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.launch import run_agent  # noqa: PLC0415 - usage errors need none of it
 
         options, slurm = run_options.resolve(args, os.environ)
+        if run_options.names_own_dir(args, os.environ):
+            print(f"run directory: {options.paths.root}", file=sys.stderr)  # noqa: T201
         return run_agent(options, slurm)
-    except HpcElasticError as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE
+    except HpcElasticError as error:  # not the user's: another start may do better
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's output
+        return ExitCode.FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong first, with the flags that are near, and leaves the long usage to --help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with 2."""
+        unknown = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        fix = f"see {self.prog} --help"
+        if unknown and message.startswith("unrecognized"):
+            import difflib  # noqa: PLC0415 - only after a mistake
+
+            near = difflib.get_close_matches(unknown[0], list(self._option_string_actions), n=2)
+            fix = f"did you mean {' or '.join(near)}?" if near else fix
+        self.exit(ExitCode.USAGE, f"error: {message}\n  fix: {fix}\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line: torchrun's flags first, ours after them."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="hpc-elastic run",
         description="Run one agent, which starts and supervises the workers of this node.",
         epilog="One agent per node: under Slurm start it with srun --ntasks-per-node=1.",

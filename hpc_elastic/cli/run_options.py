@@ -7,8 +7,9 @@ import os
 import signal
 from collections.abc import Mapping
 
-from hpc_elastic.agent.drain import DrainTimes
 from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
+from hpc_elastic.agent.wish import DrainTimes
+from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.launch import LaunchOptions, default_python
@@ -18,6 +19,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.slurm.environment import SlurmEnv
 
 _CONF = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
+_NO_ID = "none"  # torchrun's
 _SHARED = ("shared_fs", "static", "c10d")
 
 
@@ -31,12 +33,14 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Launc
     if slurm is not None and not slurm.in_step:
         slurm = None
     settings = _rendezvous(args, slurm)
+    if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
+        check_script(args, environ)
     node = _node_name(args, slurm)
-    run_id = args.rdzv_id or environ.get(Env.RUN_ID) or (slurm.job_ref if slurm else "none")
+    run_id = args.rdzv_id or environ.get(Env.RUN_ID) or (slurm.job_ref if slurm else _NO_ID)
     paths = RunPaths(_run_dir(args, environ, slurm, settings, run_id))
     options = LaunchOptions(
         paths=paths,
-        run_id=run_id if run_id != "none" else paths.name,
+        run_id=run_id if run_id != _NO_ID else paths.name,
         rendezvous=settings,
         slots=slots(args.nproc_per_node, slurm, environ),
         argv=_command(args),
@@ -158,13 +162,19 @@ def _run_dir(
         return os.path.join(args.rdzv_endpoint, run_id)
     base = environ.get("SLURM_SUBMIT_DIR") if slurm else None
     if base or settings.max_nodes == 1:
-        name = run_id if slurm else f"{run_id}-{os.getpid()}"
+        stamp = date_text(SystemClock().wall()).replace("-", "").replace(":", "").replace(" ", "-")
+        name = run_id if slurm or run_id != _NO_ID else f"run-{stamp}-{os.getpid()}"
         return os.path.join(base or os.getcwd(), "hpc_elastic_runs", name)
     raise InputError(
         f"{settings.max_nodes} nodes need a directory to meet in",
         where="--run-dir",
         fix="give one on a file system that all nodes share, the same for all agents of the run",
     )
+
+
+def names_own_dir(args: argparse.Namespace, environ: Mapping[str, str]) -> bool:
+    """Tell whether the run directory is one that nobody has named."""
+    return not (args.run_dir or args.rdzv_endpoint or environ.get(Env.RUN_DIR))
 
 
 def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
@@ -220,6 +230,33 @@ def _command(args: argparse.Namespace) -> tuple[str, ...]:
     import shlex  # noqa: PLC0415
 
     return (*shlex.split(args.container), *command)
+
+
+def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Refuse a script or program that is not there; a module and what is in a container are not looked at.
+
+    Raises:
+        InputError: it is missing, or a directory without ``__main__.py``.
+    """
+    script = args.training_script
+    if args.module or args.container:
+        return
+    if args.no_python and "/" not in script:
+        places = [os.path.join(place, script) for place in environ.get("PATH", os.defpath).split(":")]
+        if not any(os.access(place, os.X_OK) for place in places):
+            raise InputError(
+                f"the program {script} is not on PATH", where="training_script", fix="check the name"
+            )
+    elif not os.path.exists(script):
+        raise InputError(
+            f"the {'program' if args.no_python else 'script'} {script} does not exist",
+            where="training_script",
+            fix=f"check the path; it is looked for in {os.getcwd()}",
+        )
+    elif os.path.isdir(script) and (
+        args.no_python or not os.path.exists(os.path.join(script, "__main__.py"))
+    ):
+        raise InputError(f"{script} is a directory", where="training_script", fix="name the script in it")
 
 
 def _logs(args: argparse.Namespace, paths: RunPaths) -> DefaultLogsSpecs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
-from hpc_elastic.report.timeline import span_text
+from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
@@ -62,15 +63,28 @@ def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
     elif state.rounds:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
-    most = run.spec.get("max_restarts", _MAX_RESTARTS)
-    requeues = run.spec.get("max_requeues") or MAX_REQUEUES
-    facts.append(
-        ("used", f"{min(state.crashes, most)} of {most} restarts, {state.requeues} of {requeues} requeues")
-    )
+    facts.append(("used", _used_text(run)))
+    if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
+        facts += [("batch log", path) for path in _batch_log(run)]
     if run.records:
         last = moments_of(run.records)[-1]
         facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
     return facts
+
+
+def _used_text(run: RunFiles) -> str:
+    """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
+    crashes, requeues = run.state.crashes, run.state.requeues
+    if not run.spec:
+        return f"{count_text(crashes, 'restart')}, {count_text(requeues, 'requeue')}"
+    most = run.spec.get("max_restarts", _MAX_RESTARTS)
+    most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
+    return f"{min(crashes, most)} of {most} restarts, {requeues} of {most_requeues} requeues"
+
+
+def _batch_log(run: RunFiles) -> list[str]:
+    path = run.paths.batch_log.replace("%j", run.job_id)
+    return [path] if os.path.exists(path) else []
 
 
 def _job_text(run: RunFiles, asked: Asked) -> str:
@@ -124,8 +138,13 @@ def _next(run: RunFiles, where: RunStatus) -> str:
     root = shlex.quote(run.paths.root)
     if where.phase is Phase.DONE:
         return f"hpc-elastic logs {root}"
+    again = run.command_to_go_on
     if where.phase is Phase.FAILED:
-        return f"hpc-elastic logs {root}, then hpc-elastic submit --resume {root}"
+        return f"hpc-elastic logs {root}, then {again}"
+    if where.phase is Phase.GONE and _batch_log(run):
+        return f"read {shlex.quote(_batch_log(run)[0])}, then {again}"
     if where.phase.is_final or where.phase is Phase.GONE:
-        return f"hpc-elastic submit --resume {root}"
+        return again
+    if where.phase is Phase.QUEUED:
+        return f"hpc-elastic status {root} once the job has started"
     return f"hpc-elastic logs -f {root}"

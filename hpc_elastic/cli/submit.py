@@ -9,8 +9,10 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
@@ -57,7 +59,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     command: tuple[str, ...] = context.obj or ()
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
-        return _resume(os.path.abspath(resume), local)
+        return _resume(find_run(resume), local)
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
@@ -86,8 +88,15 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
         )
 
 
-def _resume(root: str, local: int | None) -> int:
+def _resume(paths: RunPaths, local: int | None) -> int:
     """Queue a run again, or go on here with a run that was local."""
+    root = paths.root
+    if not os.path.exists(paths.script):
+        raise InputError(
+            f"the run in {root} was not started by submit (there is no job.sbatch)",
+            where="--resume",
+            fix="to go on from its last checkpoint start the same command again, with the same --run-dir",
+        )
     if local is None and not was_local(root):
         _tell(_submitter().resume(root))
         return 0

@@ -122,6 +122,10 @@ class Membership:
         self._looked_at = now
         return roster
 
+    def forgive(self) -> None:
+        """Start all leases anew: this observer could not see."""
+        self.roster = forgive(self.roster, self._clock.monotonic())
+
     def _was_away(self, now: float) -> bool:
         """Tell whether this agent itself has not beaten for most of a lease."""
         return now - self._beat_at > self._settings.lease / 2 + self._settings.heartbeat_interval

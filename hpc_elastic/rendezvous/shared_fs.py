@@ -98,6 +98,8 @@ class SharedFsRendezvous(RendezvousHandler):
         waited = rules.Waited(since=self.run.now())
         state = self._patiently(self._enter)
         while True:
+            if self.run.blind_since is not None:  # no verdict on anybody from what was known before
+                state = self._patiently(self.run.look_through)
             action = rules.join(self._view(state), waited, self.run.now())
             if isinstance(action, rules.Joined):
                 return self._patiently(partial(self._take_place, action.round))
@@ -136,6 +138,8 @@ class SharedFsRendezvous(RendezvousHandler):
             try:
                 return step()
             except StoreError as error:
+                if self._waiting.interrupted():
+                    raise RendezvousInterruptedError("interrupted by a signal") from error
                 if self.run.now() - since >= self.run.settings.join_timeout:
                     raise RendezvousConnectionError(str(error)) from error
                 self._waiting.wait(self.run.settings.heartbeat_interval)

@@ -78,7 +78,8 @@ class SharedRun:
         """Members of the running round that were gone at the last look."""
         number, nodes = self._lost
         running = self.state.running
-        return nodes if running is not None and running.number == number else ()
+        known = running is not None and running.number == number and self._blind_since is None
+        return nodes if known else ()
 
     @property
     def state(self) -> RunState:
@@ -130,7 +131,7 @@ class SharedRun:
     def vanished(self) -> tuple[str, ...]:
         """Return the nodes of the newest round that are gone without having said so."""
         formed = self.state.round
-        if formed is None:
+        if formed is None or self._blind_since is not None:
             return ()
         alive = self.live_members(formed)
         roster = self.membership.roster
@@ -148,6 +149,10 @@ class SharedRun:
         gone = self.vanished()
         nodes = [member.node for member in formed.members if member.node not in gone] if formed else []
         return nodes.index(self.node) if self.node in nodes else None
+
+    def report_agent_error(self, number: int) -> None:
+        """End a round because this node cannot start its workers."""
+        self.commit(RoundEnded(number, Cause.AGENT_ERROR, (self.node,), None))
 
     def report_paused(self, number: int) -> RunState:
         """End a round whose workers have all stopped so that the membership can change."""
@@ -203,6 +208,18 @@ class SharedRun:
         self._blind_since = None
         return state
 
+    def look_through(self) -> RunState:
+        """Look at everything again after a blindness; all leases start anew.
+
+        Raises:
+            StoreError: the shared directory still does not answer.
+        """
+        self.membership.look()
+        self.membership.forgive()
+        state = self._log.refresh()
+        self._blind_since = None
+        return state
+
     def note_blindness(self) -> None:
         """Remember that the shared directory does not answer."""
         if self._blind_since is None:
@@ -218,6 +235,8 @@ class SharedRun:
         formed = self.state.round
         if formed is None:
             return True
+        if self._blind_since is not None:
+            return False
         living = self.live_members(formed)
         members = tuple(member for member in formed.members if member.node_id in living)
         return rules.all_in(

@@ -81,8 +81,8 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
     was_started = is_current and state.epoch.submission >= 0
     reason = f" (Slurm's reason: {job.reason})" if job.reason not in ("", "None") else ""
     if job.state is JobState.ENDED:
-        word = f" is {job.word}" if job.word else " is not there any more"
-        return RunStatus(Phase.GONE, f"job {view.job_id}{word}, but the run has not ended")
+        word = f"ended as {job.word}" if job.word else "is not there any more"
+        return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
     if job.state in (JobState.PENDING, JobState.REQUEUED):
         if was_started:
             why = f" after {CAUSES[state.drained.cause]}" if state.drained is not None else ""

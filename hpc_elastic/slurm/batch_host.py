@@ -14,8 +14,10 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish, Say, Start
 from hpc_elastic.slurm.lifecycle import Budgets
 from hpc_elastic.slurm.parse import JobState, job_state
+from hpc_elastic.store import files
 
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
+WATCH_S = 8.0  # the script counts every 2 s
 STAGGER_S = 20.0  # between one survivor and the next who takes over
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
@@ -41,12 +43,25 @@ def requeue_in_its_place(
         state = read_state(paths)
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
+    if script_is_alive(paths, clock):
+        say("its batch script is alive: it decides")
+        return
     wait_until_removed(Slurm(), start.job_ref, lost, clock, handled=handled)
     turn = clock.monotonic() + place * STAGGER_S
     while clock.monotonic() < turn and not handled():
         clock.sleep(_FIRST_PAUSE_S)
     if not handled():
         Finish(start, Budgets(max_relaunch=0), Slurm(), clock, say).run()
+
+
+def script_is_alive(paths: RunPaths, clock: Clock) -> bool:
+    """Tell whether the batch script still counts, though the agent on its node is gone."""
+    first, until = files.read(paths.batch_beat), clock.monotonic() + WATCH_S
+    while clock.monotonic() < until:
+        if files.read(paths.batch_beat) != first:
+            return True
+        clock.sleep(_FIRST_PAUSE_S)
+    return False
 
 
 def wait_until_removed(

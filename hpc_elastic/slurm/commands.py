@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess  # noqa: TID251 - Slurm's commands are run here
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,23 @@ def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -
         if not foreign or name in _KEPT or (default_for is not None and default_for not in header):
             kept[name] = value
     return kept
+
+
+_UNREACHABLE = re.compile(
+    r"unable to contact slurm controller|configuration source|connect failure|connection refused"
+    r"|no route to host|network is unreachable|host name lookup failure",
+    re.IGNORECASE,
+)
+
+
+def hint_for(error: SlurmCommandError) -> str:
+    """Return what to do about a command of Slurm that failed."""
+    if _UNREACHABLE.search(error.stderr):
+        return (
+            f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
+            "hpc-elastic submit --local N runs without Slurm"
+        )
+    return 'compare with what the cluster has: sinfo -o "%P %D %c %m %G"'
 
 
 class Slurm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
@@ -44,6 +45,14 @@ class RunFiles(NamedTuple):
     def job_id(self) -> str:
         """The id of the newest job; empty if none is known."""
         return (self.submissions[-1].job_id if self.submissions else "") or self.state.job_id
+
+    @property
+    def command_to_go_on(self) -> str:
+        """What starts the run again; one that `submit` did not make has no script to queue."""
+        root = shlex.quote(self.paths.root)
+        if os.path.exists(self.paths.script):
+            return f"hpc-elastic submit --resume {root}"
+        return f"the same command again, with --run-dir {root}"
 
     @property
     def is_local(self) -> bool:

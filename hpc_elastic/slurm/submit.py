@@ -10,9 +10,13 @@ from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import parse, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.lifecycle import LOGIN
+from hpc_elastic.slurm.options import header_line
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
@@ -56,6 +60,22 @@ class UncertainSubmissionError(SlurmCommandError):
         )
 
 
+class RefusedError(SlurmCommandError):
+    """Slurm did not take the job.
+
+    Args:
+        cause: what sbatch ended with.
+        asked: the options of sbatch that the job asked for.
+    """
+
+    def __init__(self, cause: SlurmCommandError, asked: str) -> None:
+        super().__init__(cause.argv, cause.exit_code, cause.stderr)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n  asked for: {self.asked}"
+
+
 class Submitter:
     """Queues runs.
 
@@ -84,7 +104,10 @@ class Submitter:
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
         if ask_slurm:
-            self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
+            try:
+                self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
+            except SlurmCommandError as error:
+                raise _refusal(error, wanted) from None
         return warnings
 
     def submit(self, wanted: SubmitRequest) -> Submitted:
@@ -106,7 +129,7 @@ class Submitter:
         """Queue the stored script of a run that ended or was stopped once more.
 
         Raises:
-            InputError: there is no run, it belongs to somebody else, or its job is still active.
+            InputError: there is no run, it belongs to somebody else, is done, or its job is still active.
             SlurmError: Slurm is not there, refused, or does not answer.
         """
         stored = read_request(RunPaths(root))
@@ -122,7 +145,7 @@ class Submitter:
         """Return the stored request of a run with the next number.
 
         Raises:
-            InputError: there is no run, it belongs to somebody else, or its job is still active.
+            InputError: there is no run, it belongs to somebody else, is done, or its job is still active.
             SlurmError: Slurm is not there or does not answer.
         """
         stored = read_request(RunPaths(root))
@@ -135,6 +158,7 @@ class Submitter:
                     where="--resume",
                     fix=f"stop it first: hpc-elastic stop {stored.paths.root}",
                 )
+        _refuse_done(stored.paths, done[-1].number if done else 0)
         return stored.again(done[-1].number + 1 if done else 0)
 
     def _state_of(self, earlier: Submission) -> JobState | None:
@@ -151,7 +175,7 @@ class Submitter:
             if isinstance(error, SlurmCommandError) and _is_uncertain(error):
                 raise UncertainSubmissionError(error, wanted.paths.root) from None
             submissions.withdraw(wanted.paths, wanted.submission)
-            raise
+            raise (_refusal(error, wanted) if isinstance(error, SlurmCommandError) else error) from None
         self._record(wanted.paths, wanted.submission, wanted.token, job_id)
         return Submitted(job_id, wanted)
 
@@ -200,8 +224,27 @@ class Submitter:
         return submit_environment(self._slurm.environ, wanted.header_names)
 
 
+def _refusal(error: SlurmCommandError, wanted: SubmitRequest) -> SlurmCommandError:
+    """Return the error with what was asked for; one without an answer stays as it is."""
+    if isinstance(error, SlurmTimeoutError):
+        return error
+    return RefusedError(error, " ".join(header_line(*each) for each in wanted.spec.header_options()))
+
+
 def _is_uncertain(error: SlurmCommandError) -> bool:
     return isinstance(error, SlurmTimeoutError) or parse.may_have_been_queued(error.stderr)
+
+
+def _refuse_done(paths: RunPaths, newest: int) -> None:
+    state = open_log(paths, LOGIN).refresh()
+    ending = state.ending
+    if ending is None or ending.decision is not Decision.DONE or state.epoch.submission < newest:
+        return
+    raise InputError(
+        f"the run in {paths.root} is done: {ending.reason}",
+        where="--resume",
+        fix="there is nothing to go on with; submit a new run",
+    )
 
 
 def was_local(root: str) -> bool:

@@ -120,7 +120,9 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
         path = os.path.join(workdir, os.path.expanduser(program))
         if os.path.isdir(path):
             raise InputError(
-                f"the program {program} is a directory", where=where, fix=f"name the script in it{_script_in(path)}"
+                f"the program {program} is a directory",
+                where=where,
+                fix=f"name the script in it{_script_in(path)}",
             )
         if not os.path.isfile(path):
             raise InputError(

@@ -17,13 +17,14 @@ _LOST_RACE = (errno.EEXIST, errno.EPERM)  # sshfs reports EEXIST of a link as EP
 _GONE = (errno.ENOENT, errno.ESTALE)
 _counter = 0
 TEMPORARY = ".tmp."
+_NONCE = os.urandom(4).hex()  # host names and pids repeat in containers
 
 
 def _private_name(directory: str) -> str:
     """Return a name in `directory` that no other process uses."""
     global _counter  # noqa: PLW0603 - only makes names unique within this process
     _counter += 1
-    return os.path.join(directory, f"{TEMPORARY}{os.uname().nodename}.{os.getpid()}.{_counter}")
+    return os.path.join(directory, f"{TEMPORARY}{os.uname().nodename}.{os.getpid()}.{_counter}.{_NONCE}")
 
 
 def _write_private(path: str, data: bytes, *, durable: bool) -> None:

@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
+from collections.abc import Iterator
 
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 _IN_MODIFY = 0x2
 _IN_NONBLOCK = os.O_NONBLOCK
 _IN_CLOEXEC = os.O_CLOEXEC
+
+
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
+
+
+def _names(data: bytes) -> Iterator[bytes]:
+    """Yield the names in inotify's reports; empty for a watched file itself."""
+    at = 0
+    while at < len(data):
+        *_, length = _EVENT.unpack_from(data, at)
+        at += _EVENT.size
+        yield data[at : at + length].rstrip(b"\0")
+        at += length
 
 
 class Watch:
@@ -46,15 +61,17 @@ class Watch:
         if wd is not None:
             self._libc.inotify_rm_watch(self._fd, wd)
 
-    def drain(self) -> None:
-        """Take what has been reported; which path it was does not matter."""
+    def drain(self) -> bool:
+        """Take what has been reported; tell whether any of it is more than a writer's private file."""
+        relevant = False
         if self._fd < 0:
-            return
+            return relevant
         try:
-            while os.read(self._fd, 1 << 16):
-                pass
+            while data := os.read(self._fd, 1 << 16):
+                relevant = relevant or any(not name.startswith(b".") for name in _names(data))
         except BlockingIOError:
             pass
+        return relevant
 
     def close(self) -> None:
         """Release the file descriptor."""

@@ -81,11 +81,16 @@ def test_healthy_workers_are_left_alone() -> None:
     assert Action.WAIT == decide(facts(RUNNING, Group.RUNNING, waited_for_others=True))
 
 
-@pytest.mark.parametrize("state", [RUNNING, LEAVING, PAUSING])
+@pytest.mark.parametrize("state", [RUNNING, PAUSING])
 @pytest.mark.parametrize("lost", [(), ("n2",)])
 def test_a_failure_is_told_first(state: RunState, lost: tuple[str, ...]) -> None:
-    """A failed worker is reported at once, during a drain and beside a lost node as well."""
+    """A failed worker is reported at once, during a pause and beside a lost node as well."""
     assert Action.REPORT_CRASH == decide(facts(state, Group.FAILED, lost=lost))
+
+
+def test_a_failure_on_the_way_out_ends_only_the_workers() -> None:
+    """Workers that fail while the run is being left are no crash of the run."""
+    assert Action.STOP_WORKERS == decide(facts(LEAVING, Group.FAILED))
 
 
 @pytest.mark.parametrize("group", [Group.RUNNING, Group.STOPPED, Group.SUCCEEDED])

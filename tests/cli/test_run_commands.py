@@ -200,7 +200,7 @@ def test_following_shows_new_lines_and_rounds_until_the_run_has_ended(
     ("run", "words"),
     [
         ("nix", "neither a directory nor a run id or job id"),
-        ("no/such/dir", "there is no directory no/such/dir"),
+        ("no/such/dir", "the directory no/such/dir does not exist"),
         (".", "is not a run directory"),
     ],
     ids=["unknown", "absent", "foreign"],

@@ -89,3 +89,26 @@ def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> Non
     run.wait_ending(90)
     assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_killed_agent_on_the_batch_host_costs_no_wait(cluster: Cluster, tmp_path: Path) -> None:
+    """When only the agent on the batch host dies, the script there requeues the job within seconds."""
+    run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    batch_host = run.job()["BatchHost"]
+    cluster.execute(batch_host, "pkill", "-KILL", "-f", "hpc_elastic run")
+    run.wait(lambda state: state.requeues == 1, "the requeue", 40)
+    run.wait_ending(90)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_node_that_reboots_quickly_does_not_hold_the_run_up(cluster: Cluster, tmp_path: Path) -> None:
+    """A node is back before Slurm has noticed, which wedges the step: the job is requeued all the same."""
+    run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, "--step-time", "0.1"))
+    run.wait_checkpoint(20)
+    lost = nodes_of(run.entries(RoundFormed)[0])[2]
+    cluster.crash(lost)
+    run.wait(lambda state: state.rounds == 2, "the survivors' round", 30)
+    cluster.boot(lost)
+    run.wait_ending(200)
+    assert uninterrupted(tmp_path) == run.result()

@@ -44,8 +44,8 @@ def test_a_file_that_ends_too_early_shows_its_last_line(tmp_path: Path) -> None:
         ('command = "a"\n[env]\nA = "x"\nRANK = "1"\n', 4, 'RANK = "1"', "remove"),
         ('command = "a"\nsbatch.ntasks = 3\n', 2, "sbatch.ntasks = 3", "workers_per_node"),
         ('command = "a"\nsbatch = { ntasks = 3 }\n', 2, "sbatch = { ntasks = 3 }", "workers_per_node"),
-        ('command = "a"\n"max_restarts" = -3\n', 2, '"max_restarts" = -3', "--help"),
-        ('command = "a"\n[slurm]\nmem = 1\n', 2, "[slurm]", "--help"),
+        ('command = "a"\n"max_restarts" = -3\n', 2, '"max_restarts" = -3', "0 or more"),
+        ('command = "a"\n[slurm]\nmem = 1\n', 2, "[slurm]", "top level"),
     ],
 )
 def test_a_wrong_value_shows_its_line(tmp_path: Path, text: str, line: int, shown: str, fix: str) -> None:

@@ -1,0 +1,96 @@
+"""What is said about options and words that the command line does not know."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from hpc_elastic.slurm import options
+from hpc_elastic.slurm.job_spec import JobSpec
+
+_JOB_COMMANDS = ("submit", "render")
+_FLAGS = frozenset(
+    {"--dry-run", "--skip-sbatch-test"}
+    | {
+        f"--{no}{name.replace('_', '-')}"
+        for name, info in JobSpec.model_fields.items()
+        if info.annotation is bool
+        for no in ("", "no-")
+    }
+)
+
+
+def message_of(error: Exception) -> str:
+    """Return what is wrong with the words, in one line."""
+    name = getattr(error, "option_name", None)
+    if name is not None and hasattr(error, "possibilities"):
+        return f"No such option: {name}"
+    return str(getattr(error, "format_message", error.__str__)())
+
+
+def hint_for(error: Exception, words: Sequence[str]) -> str:
+    """Return what to write instead.
+
+    Args:
+        error: what the parser of the command line raised.
+        words: the arguments before ``--``.
+    """
+    option = str(getattr(error, "option_name", ""))
+    if words[:1] and words[0] in _JOB_COMMANDS:
+        hint = _command_hint(error, option, words) or _sbatch_hint(option, words)
+        if hint:
+            return hint
+    likely = getattr(error, "possibilities", None)
+    if likely:
+        return f"did you mean {' or '.join(likely)}?"
+    context = getattr(error, "ctx", None)
+    return f"see {context.command_path if context else 'hpc-elastic'} --help"
+
+
+def _command_hint(error: Exception, option: str, words: Sequence[str]) -> str:
+    """Return the line with the missing ``--`` where the words hold a worker command without it."""
+    is_extra = "unexpected extra argument" in str(error).lower()
+    if not option and not is_extra:
+        return ""
+    last = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    for at in range(1, last):
+        if _looks_like_a_program(words[at]) and _is_free(words[at - 1]):
+            line = shlex.join(["hpc-elastic", *words[:at], "--", *words[at:]])
+            return f"the worker command goes after --: {line}"
+    return "the worker command goes after --: hpc-elastic submit --nodes 2 -- train.py" if is_extra else ""
+
+
+def _looks_like_a_program(word: str) -> bool:
+    return word.endswith((".py", ".sh")) or os.path.basename(word).startswith("python")
+
+
+def _is_free(before: str) -> bool:
+    """Tell whether a word after this one is no option's value."""
+    return not before.startswith("-") or "=" in before or before in _FLAGS
+
+
+def _sbatch_hint(option: str, words: Sequence[str]) -> str:
+    """Return how an option of sbatch that has no flag of its own is given."""
+    name = option.lstrip("-")
+    if name in options.OWNED:
+        why, instead = options.OWNED[name]
+        return f"the sbatch option --{name} cannot be given: {why}; {instead}"
+    if name in options.FIELDS:
+        return f"write --{options.FIELDS[name].replace('_', '-')}"
+    if name not in options.BUILT_IN:
+        return ""
+    return f"options of sbatch go into -o: {shlex.join(['-o', name + _value_of(option, words)])}"
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    name = option.lstrip("-")
+    if name in options.FLAGS:
+        return ""
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == option:
+            follows = words[at + 1 : at + 2]
+            value = value if equals else next((each for each in follows if not each.startswith("-")), "")
+            return f"={value or 'VALUE'}"
+    return "=VALUE"
