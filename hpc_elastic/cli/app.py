@@ -69,7 +69,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - a callback of typer
 
 @app.callback()
 def _options(
-    version: Annotated[
+    version: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
@@ -89,15 +89,10 @@ def run(words: Sequence[str]) -> int:
         words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
     """
     before, command = _split_command(words)
-    if not before:
-        app(args=["--help"], prog_name="hpc-elastic", standalone_mode=False)
-        return ExitCode.USAGE
     try:
-        code = app(args=before, prog_name="hpc-elastic", standalone_mode=False, obj=command)
-    except SlurmCommandError as error:
-        return _complain(str(error), slurm_hint(error))
+        code = app(args=before or ["--help"], prog_name="hpc-elastic", standalone_mode=False, obj=command)
     except HpcElasticError as error:
-        return _complain(str(error))
+        return _complain(str(error), slurm_hint(error) if isinstance(error, SlurmCommandError) else "")
     except _UsageError as error:
         return _complain(usage.message_of(error), usage.hint_for(error, before))
     except typer.Exit as stop:
@@ -107,6 +102,8 @@ def run(words: Sequence[str]) -> int:
         return 130
     except OSError as error:
         return _os_error(error)
+    if not before:
+        code = ExitCode.USAGE  # nothing was asked for; the help was shown
     return code if isinstance(code, int) else ExitCode.OK
 
 

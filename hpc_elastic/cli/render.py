@@ -16,7 +16,7 @@ from hpc_elastic.slurm.templates import read_template
 def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgument = None) -> None:
     """Print the job script that submit would queue; nothing is checked on disk or queued.
 
-    Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --time 4h -- python train.py
+    Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py
     """
     with job_spec(job_file, given, context.obj or ()) as spec:
         options.check_known(spec.option_names(), Slurm().option_names())

@@ -11,12 +11,15 @@ import typer
 
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import run_dir
 from hpc_elastic.slurm.request import RUNS_FOLDER
 from hpc_elastic.slurm.submissions import read_submissions
 
 RunArgument = Annotated[
     str,
-    typer.Argument(metavar="RUN", help=f"Run directory, or a run id or job id found below ./{RUNS_FOLDER}."),
+    typer.Argument(
+        metavar="RUN", help=f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."
+    ),
 ]
 
 
@@ -37,15 +40,23 @@ def find_run(word: str) -> RunPaths:
         place = os.path.join(RUNS_FOLDER, name)
         if name == word or word in _job_ids(RunPaths(place)):
             return _checked(place)
+    named = [name for name in _runs() if _job_name(RunPaths(os.path.join(RUNS_FOLDER, name))) == word]
+    if named:  # their names end with the date
+        return _checked(os.path.join(RUNS_FOLDER, named[-1]))
     near = difflib.get_close_matches(word, list(_runs()), n=1) or sorted(_runs(), reverse=True)[:1]
     fix = (
         f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else "give the directory that submit printed"
     )
     raise RunDirError(
-        f"{word!r} is neither a directory nor a run id or job id below {os.path.abspath(RUNS_FOLDER)}",
+        f"{word!r} is neither a directory nor a run id, job id or job name below {os.path.abspath(RUNS_FOLDER)}",
         where="RUN",
         fix=fix,
     )
+
+
+def known_runs() -> list[RunPaths]:
+    """Return the runs below the runs folder."""
+    return [RunPaths(os.path.join(RUNS_FOLDER, name)) for name in _runs()]
 
 
 def _runs() -> Iterator[str]:
@@ -53,7 +64,17 @@ def _runs() -> Iterator[str]:
         names = sorted(os.listdir(RUNS_FOLDER))
     except OSError:
         return
-    yield from (name for name in names if os.path.exists(RunPaths(os.path.join(RUNS_FOLDER, name)).identity))
+    for name in names:
+        paths = RunPaths(os.path.join(RUNS_FOLDER, name))
+        if os.path.exists(paths.identity) or os.path.isdir(paths.journal):
+            yield name
+
+
+def _job_name(paths: RunPaths) -> str:
+    try:
+        return str(run_dir.read_identity(paths).get("name"))
+    except (HpcElasticError, OSError):
+        return ""
 
 
 def _job_ids(paths: RunPaths) -> list[str]:

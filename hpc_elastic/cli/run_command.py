@@ -44,7 +44,8 @@ class _Parser(argparse.ArgumentParser):
         if unknown and message.startswith("unrecognized"):
             import difflib  # noqa: PLC0415 - only after a mistake
 
-            near = difflib.get_close_matches(unknown[0], list(self._option_string_actions), n=2)
+            flags = [flag for flag in self._option_string_actions if "_" not in flag]
+            near = difflib.get_close_matches(unknown[0].replace("_", "-"), flags, n=2)
             fix = f"did you mean {' or '.join(near)}?" if near else fix
         self.exit(ExitCode.USAGE, f"error: {message}\n  fix: {fix}\n")
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.run_argument import RunArgument, find_run, known_runs
 from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.request import RUNS_FOLDER
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
@@ -25,11 +27,23 @@ _MAX_RESTARTS = 3  # of a job spec
 ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
 
 
+OptionalRun = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+    typer.Argument(
+        metavar="[RUN]",
+        help=f"Run directory, run id, job id or job name. Without it: all runs below ./{RUNS_FOLDER}.",
+        show_default=False,
+    ),
+]
+
+
 def status(
-    run: RunArgument,
+    run: OptionalRun = None,
     timeline: ShowTimeline = False,  # noqa: FBT002 - typer's way to write a flag
 ) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
+    if run is None:
+        return _list_runs()
     found = read_run(find_run(run))
     asked = ask_job(found, Slurm())
     where = status_of(RunView(found.state, found.submission, found.job_id, asked.job))
@@ -40,6 +54,29 @@ def status(
     if timeline:
         _print_timeline(found)
     typer.echo(f"next: {_next(found, where)}")
+    return 0
+
+
+def _list_runs() -> int:
+    """Print a line for each run below the runs folder, the one that changed last first; asks no Slurm."""
+    lines = []
+    for paths in known_runs():
+        try:
+            found = read_run(paths)
+        except HpcElasticError as error:
+            lines.append(("", paths.name, f"cannot be read: {error}"))
+            continue
+        times = [done.time for done in found.submissions[-1:]]
+        times += [date_text(record.at) for record in found.records[-1:]]
+        where = status_of(RunView(found.state, found.submission, found.job_id, None))
+        lines.append((max(times, default=""), paths.name, where.phase.value))
+    if not lines:
+        typer.echo(f"there are no runs below {os.path.abspath(RUNS_FOLDER)}")
+        return 0
+    width = max(len(name) for _, name, _ in lines)
+    for time, name, text in sorted(lines, reverse=True):
+        typer.echo(f"{name:<{width}}  {time or '?':<19}  {text}")
+    typer.echo(f"next: hpc-elastic status {max(lines)[1]}  (asks Slurm, too)")
     return 0
 
 
@@ -95,10 +132,19 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
     if not asked.fields:
         return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
     labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
+    unknown_from = date_text(SystemClock().wall() + _NO_ESTIMATE_S).replace(" ", "T")
+    if (
+        asked.job is not None
+        and asked.job.state in _WAITING
+        and asked.fields.get("StartTime", "") > unknown_from
+    ):
+        labels = labels[1:]  # what Slurm says when it has no estimate
     more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
     return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
 
 
+_NO_ESTIMATE_S = 300 * 86400.0
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
 _QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
 _RUNNING_LABELS = (
     ("StartTime", "since"),

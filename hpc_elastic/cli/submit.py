@@ -52,7 +52,9 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
 ) -> int:
     """Queue a training run that survives preemption, requeue and node loss.
 
-    Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --time 4h -- python train.py --lr 0.1
+    Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py --lr 0.1
+
+    train.py runs with the Python that hpc_elastic is installed in; --python takes another one.
 
     The same can be written in a job file: hpc-elastic submit train.toml
     """

@@ -36,7 +36,7 @@ def hint_for(error: Exception, words: Sequence[str]) -> str:
         error: what the parser of the command line raised.
         words: the arguments before ``--``.
     """
-    option = str(getattr(error, "option_name", ""))
+    option = str(getattr(error, "option_name", "") if hasattr(error, "possibilities") else "")
     if words[:1] and words[0] in _JOB_COMMANDS:
         hint = _command_hint(error, option, words) or _sbatch_hint(option, words)
         if hint:

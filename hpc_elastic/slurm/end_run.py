@@ -129,7 +129,7 @@ class EndRun:
             case StopStep.ASK:
                 self._ask_workers()
             case StopStep.END:
-                self._end(Decision.STOPPED, ExitCode.OK, "stopped while no workers ran")
+                self._end(Decision.STOPPED, ExitCode.OK, "no workers ran")
                 self._say("no workers run, so there is nothing to save and the run is stopped as it is")
                 self._cancel_job(only_waiting=self._log.state.drained is None)
 
@@ -155,7 +155,7 @@ class EndRun:
                 raise self._has_ended()
             self._say(f"the run has ended ({state.ending.decision.value}), its job is still there")
         else:
-            self._end(Decision.CANCELLED, CANCELLED_CODE, "cancelled by hpc-elastic cancel")
+            self._end(Decision.CANCELLED, CANCELLED_CODE, "by hpc-elastic cancel")
             self._say("the run is cancelled")
         self._cancel_job(only_waiting=False)
 

@@ -50,7 +50,7 @@ def read_job_file(path: str) -> JobFile:
     """
     if path.endswith((".py", ".sh")):
         raise InputError(
-            f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- python {path}"
+            f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- {path}"
         )
     try:
         with open(path, "rb") as file:

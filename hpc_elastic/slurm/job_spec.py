@@ -46,7 +46,8 @@ class JobSpec(BaseModel):
         description="Python module to run as worker (python -m MODULE); the arguments come from command.",
     )
     python: Text | None = Field(
-        None, description="Python interpreter of the agents and of module. Default: the one that submits."
+        None,
+        description="Python of the agents and of the workers. Default: the one hpc_elastic is installed in.",
     )
     workers_per_node: Count | None = Field(
         None, description="Workers on each node. Default: the GPUs per node, else 1."
@@ -63,7 +64,7 @@ class JobSpec(BaseModel):
         None, description="Time limit of one start: minutes, 4h, 1h30m, HH:MM:SS or D-HH:MM:SS."
     )
     nodes: Annotated[str | int, BeforeValidator(spec_input.nodes)] = Field(
-        "1", description="Nodes: N, or MIN:MAX for a run that may shrink and grow."
+        "1", description="Nodes: N, or MIN:MAX for a run that may shrink and grow. Default: 1."
     )
     gpus_per_node: Annotated[str | int | None, BeforeValidator(spec_input.gpus)] = Field(
         None, description="GPUs on each node: N or TYPE:N."
@@ -110,16 +111,14 @@ class JobSpec(BaseModel):
     )
 
     max_restarts: Budget = Field(
-        3, description="How often workers are restarted after a failure of the job's own."
+        3, description="How often workers are restarted after a failure of the job's own. Default: 3."
     )
-    max_requeues: Budget | None = Field(
-        None, description="How often the job is requeued. Default: as 'hpc-elastic finish'."
-    )
+    max_requeues: Budget | None = Field(None, description="How often the job is requeued. Default: 500.")
     checkpoint_lead: Seconds | None = Field(
         None, description="Time that stopping and saving a checkpoint takes. Default: 2m, less in short jobs."
     )
     warn_signal: Literal["USR1", "USR2"] = Field(
-        "USR2", description="Signal of the warning before the time limit (NCCL catches USR1)."
+        "USR2", description="Signal of the warning before the time limit (NCCL catches USR1). Default: USR2."
     )
     drain_signals: Names = Field(
         (), description="Signals that mean: the nodes are wanted back now. Default: TERM,HUP."
@@ -127,30 +126,38 @@ class JobSpec(BaseModel):
     warning_signals: Names = Field(
         (), description="Signals that mean: the time limit is near. Default: USR1,USR2."
     )
-    join_timeout: Seconds | None = Field(None, description="How long a round waits for the minimum of nodes.")
+    join_timeout: Seconds | None = Field(
+        None, description="How long a round waits for the minimum of nodes. Default: 10m."
+    )
     last_call_timeout: Seconds | None = Field(
-        None, description="How long a round with the minimum waits for more nodes."
+        None, description="How long a round with the minimum waits for more nodes. Default: 30s."
     )
     exit_barrier_timeout: Seconds | None = Field(
-        None, description="How long agents wait for each other at the end."
+        None, description="How long agents wait for each other at the end. Default: 5m."
     )
     heartbeat_interval: Seconds | None = Field(
-        None, description="Time between two signs of life of an agent."
+        None, description="Time between two signs of life of an agent. Default: 1s."
     )
-    lease: Seconds | None = Field(None, description="Silence after which an agent counts as lost.")
+    lease: Seconds | None = Field(
+        None,
+        description="Silence after which an agent counts as lost; at least three heartbeats. Default: 4s.",
+    )
     stop_timeout: Seconds | None = Field(
         None, description="How long workers may take to save when the nodes are wanted back. Default: 25s."
     )
-    monitor_interval: Seconds | None = Field(None, description="Time between two looks at the workers.")
-    role: Text | None = Field(None, description="Role of the workers.")
+    monitor_interval: Seconds | None = Field(
+        None, description="Accepted, as torchrun; exits are seen at once."
+    )
+    role: Text | None = Field(None, description="Role of the workers. Default: default_role.")
     redirects: Text = Field(
-        "3", description="Streams of workers that go to files: 0, 1, 2, 3, or LOCAL_RANK:N,... as torchrun."
+        "3",
+        description="Streams of workers that go to files: 0-3 or LOCAL_RANK:N,... as torchrun. Default: 3.",
     )
     tee: Text | None = Field(
-        None, description="Streams of workers that also go to the batch log, as torchrun."
+        None, description="Streams of workers that also go to the batch log, as torchrun. Default: 0."
     )
     local_ranks_filter: Text | None = Field(
-        None, description="Local ranks whose output is shown in the batch log."
+        None, description="Local ranks whose output is shown in the batch log. Default: all."
     )
 
     @model_validator(mode="wrap")

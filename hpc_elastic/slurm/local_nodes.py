@@ -206,6 +206,7 @@ class LocalRunner:
             self._say("the workers save and stop; Ctrl-C again ends them at once")
         elif number in (signal.SIGTERM, signal.SIGHUP):
             self._told_to_end = True
+            self._say(f"asked to end by {signal.Signals(number).name}: the workers save and stop")
         self._to_forward.append(number)
 
     def _forward(self) -> None:

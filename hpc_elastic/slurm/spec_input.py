@@ -159,27 +159,23 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
     if isinstance(cause, BadValueError):
         return InputError(f"{place} = {cause.message}", where=place, fix=cause.fix)
     words, fix = _plain(problem["type"], place, problem.get("ctx", {}))
-    message = f"{place} = {problem['input']!r} {words or ': ' + problem['msg']}"
+    message = f"{place} = {problem['input']!r} {words or problem['msg']}"
     return InputError(message, where=place, fix=fix or "see hpc-elastic submit --help")
 
 
 def _plain(kind: str, place: str, limits: Mapping[str, object]) -> tuple[str, str]:
     """Return what is wrong with a value of a wrong type and an example; nothing for a type not foreseen."""
-    if kind.startswith("int_"):
-        return "is not a whole number", f"write a number without quotes or units, e.g. {place} = 4"
-    if kind == "greater_than_equal":
-        return f"is less than {limits.get('ge')}", f"write {limits.get('ge')} or more"
-    if kind == "tuple_type":
-        return "is neither text nor a list of words", f'write a list, e.g. {place} = ["one", "two"]'
-    if kind == "string_type":
-        return "is not text", f'write it in quotes, e.g. {place} = "text"'
-    if kind.startswith("bool_"):
-        return "is neither true nor false", f"write {place} = true"
-    if kind == "literal_error":
-        return "cannot be used", f"write {limits.get('expected')}"
-    if kind in ("dict_type", "mapping_type"):
-        return "is not a table", f'write {place} = {{ NAME = "value" }}'
-    return "", ""
+    least = limits.get("ge")
+    table = {
+        "int": ("is not a whole number", f"write a number without quotes or units, e.g. {place} = 4"),
+        "greater": (f"is less than {least}", f"write {least} or more"),
+        "tuple": ("is neither text nor a list of words", f'write a list, e.g. {place} = ["one", "two"]'),
+        "string": ("is not text", f'write it in quotes, e.g. {place} = "text"'),
+        "bool": ("is neither true nor false", f"write {place} = true"),
+        "literal": ("cannot be used", f"write {limits.get('expected')}"),
+        "dict": ("is not a table", f'write {place} = {{ NAME = "value" }}'),
+    }
+    return table.get(kind.partition("_")[0], ("", ""))
 
 
 def _is_type_tag(part: object) -> bool:

@@ -47,7 +47,7 @@ def _check_command(spec: JobSpec) -> None:
         raise InputError(
             "there is no worker command",
             where="command",
-            fix="give it after --, e.g. -- python train.py --lr 0.1",
+            fix="give it after --, e.g. -- train.py --lr 0.1",
         )
     if spec.command and not spec.command[0]:
         raise InputError("the worker command is an empty word", where="command", fix="name a program")

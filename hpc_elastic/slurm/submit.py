@@ -150,6 +150,7 @@ class Submitter:
         """
         stored = read_request(RunPaths(root))
         done = submissions.read_submissions(stored.paths)
+        _refuse_done(stored.paths, done[-1].number if done else 0)
         for earlier in done:
             state = self._state_of(earlier)
             if state is not None and state.is_active:
@@ -158,7 +159,6 @@ class Submitter:
                     where="--resume",
                     fix=f"stop it first: hpc-elastic stop {stored.paths.root}",
                 )
-        _refuse_done(stored.paths, done[-1].number if done else 0)
         return stored.again(done[-1].number + 1 if done else 0)
 
     def _state_of(self, earlier: Submission) -> JobState | None:

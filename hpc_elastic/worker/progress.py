@@ -69,7 +69,7 @@ class WorkerProgress:
     @property
     def run_dir(self) -> str | None:
         """The run directory, None without a run."""
-        return self._paths and self._paths.root
+        return None if self._paths is None else self._paths.root
 
     def tick(self, step: int) -> None:
         """Publish a completed step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,53 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """As in the package."""
     assert 0 == main(["version"])
     assert __version__ == capsys.readouterr().out.strip()
+
+
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of any program."""
+    assert 0 == main(["--version"])
+    assert __version__ == capsys.readouterr().out.strip()
+
+
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """With exit code 2 and no error, and with the commands of the nodes."""
+    assert 2 == main([])
+    shown = capsys.readouterr()
+    assert "" == shown.err
+    assert "Run one agent" in shown.out
+    assert "Decide what becomes of the job" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope.py"], "training_script: the script nope.py does not exist\n  fix: check the path"),
+        (["."], "training_script: . is a directory\n  fix: name the script in it"),
+        (["--no-python", "no-such-program"], "training_script: the program no-such-program is not on PATH"),
+        (
+            ["--max-retarts=3", "x.py"],
+            "unrecognized arguments: --max-retarts=3\n  fix: did you mean --max-restarts",
+        ),
+    ],
+    ids=repr,
+)
+def test_run_refuses_what_cannot_work_before_a_worker_starts(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One block on stderr, exit code 2, and no run directory."""
+    monkeypatch.chdir(tmp_path)
+    code: object
+    try:
+        code = main(["run", *words])
+    except SystemExit as stop:
+        code = stop.code
+    assert 2 == code
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [["sumbit"], ["submit", "--nodes"]], ids=repr)

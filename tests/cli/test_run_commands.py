@@ -65,12 +65,13 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
         os.makedirs(directory)
     Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
     Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "max_restarts": 5}}))
+    Path(paths.script).write_text("#!/bin/bash\n")
     submissions.record(paths, Submission(0, "token", "4711", "2026-11-21 10:00:00"))
     return paths
 
 
-@pytest.mark.parametrize("run", ["hpc_elastic_runs/toy-1", "toy-1", "4711"])
-def test_a_run_is_found_by_directory_run_id_and_job_id(
+@pytest.mark.parametrize("run", ["hpc_elastic_runs/toy-1", "toy-1", "4711", "toy"])
+def test_a_run_is_found_by_directory_run_id_job_id_and_name(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], run: str
 ) -> None:
     """All three are printed by submit."""
@@ -105,6 +106,58 @@ def test_the_status_of_a_failed_run_names_the_root_cause(
     out = capfd.readouterr().out
     assert "failed: no restarts are left; rank 3 on n2: exit code 1: ValueError: bad" in out
     assert "submit --resume" in out
+
+
+def test_a_run_without_a_job_is_started_again_by_its_command(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It has no script to queue, and nobody knows its budget."""
+    for file in (paths.job, paths.script, paths.identity):
+        os.unlink(file)
+    write(paths, STARTED, round_of(1), RunEnded(Decision.FAILED, 1, "no restarts are left", None))
+    assert 0 == app.run(["status", paths.root])
+    out = capfd.readouterr().out
+    assert "used        0 restarts, 0 requeues\n" in out
+    assert f"the same command again, with --run-dir {paths.root}" in out
+    assert "--resume" not in out
+    assert 2 == app.run(["submit", "--resume", paths.root])
+    assert "was not started by submit" in capfd.readouterr().err
+    assert 2 == app.run(["stop", paths.root])
+    assert "the same command again" in capfd.readouterr().err
+
+
+def test_status_without_a_run_lists_all_runs(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The one that changed last comes first; nobody asks Slurm."""
+    older = RunPaths("hpc_elastic_runs/run-1")
+    os.makedirs(older.journal)
+    write(paths, STARTED, round_of(1), RunEnded(Decision.FAILED, 1, "no restarts are left", None))
+    assert 0 == app.run(["status"])
+    first, second, last = capfd.readouterr().out.splitlines()
+    assert first.split()[0::3] == ["toy-1", "failed"]
+    assert second.split() == ["run-1", "?", "unknown"]
+    assert last.startswith("next: hpc-elastic status toy-1")
+
+
+def test_status_without_any_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And where it has looked."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == app.run(["status"])
+    assert f"no runs below {tmp_path}/hpc_elastic_runs" in capfd.readouterr().out
+
+
+def test_a_run_that_is_done_is_not_queued_again(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to go on with."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"command": ["train.py"], "name": "toy"}}))
+    submissions.record(paths, Submission(1, "token", f"local-{os.getpid()}", ""))
+    write(
+        paths,
+        EpochStarted(Epoch(1, 0, 0), "x", ()),
+        RunEnded(Decision.DONE, 0, "all workers succeeded", None),
+    )
+    assert 2 == app.run(["submit", "--resume", "toy-1", "--local", "1"])
+    assert "is done: all workers succeeded\n  fix: there is nothing to go on with" in capfd.readouterr().err
 
 
 def test_the_timeline_begins_with_the_submission(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +252,7 @@ def test_following_shows_new_lines_and_rounds_until_the_run_has_ended(
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ("nix", "neither a directory nor a run id or job id"),
+        ("nix", "neither a directory nor a run id, job id or job name"),
         ("no/such/dir", "the directory no/such/dir does not exist"),
         (".", "is not a run directory"),
     ],

@@ -96,7 +96,7 @@ def test_a_killed_agent_on_the_batch_host_costs_no_wait(cluster: Cluster, tmp_pa
     run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     batch_host = run.job()["BatchHost"]
-    cluster.execute(batch_host, "pkill", "-KILL", "-f", "hpc_elastic run")
+    cluster.execute(batch_host, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
     run.wait(lambda state: state.requeues == 1, "the requeue", 40)
     run.wait_ending(90)
     assert uninterrupted(tmp_path) == run.result()

@@ -70,7 +70,12 @@ def state_of(*entries: Entry) -> RunState:
         ),
         ((STARTED, FIRST_ROUND), job("PENDING", "BeginTime", 1), Phase.REQUEUED, "BeginTime"),
         ((STARTED, FIRST_ROUND), job("RUNNING", restarts=1), Phase.STARTING, "have not spoken"),
-        ((STARTED, FIRST_ROUND), job("FAILED"), Phase.GONE, "is FAILED, but the run has not ended"),
+        (
+            (STARTED, FIRST_ROUND),
+            job("FAILED"),
+            Phase.GONE,
+            "ended as FAILED, and its agents have recorded no end",
+        ),
         ((STARTED, FIRST_ROUND), GONE, Phase.GONE, "not there any more"),
         ((STARTED, RunEnded(Decision.DONE, 0, "", None)), job("PENDING"), Phase.DONE, "done"),
         ((STARTED, RunEnded(Decision.FAILED, 1, "why", None)), None, Phase.FAILED, "why"),

@@ -70,7 +70,7 @@ def test_a_script_in_the_place_of_the_job_file_is_explained(tmp_path: Path) -> N
     """The worker command goes after --."""
     with pytest.raises(InputError) as caught:
         read_job_file(str(tmp_path / "train.py"))
-    assert "after --: -- python" in caught.value.fix
+    assert "after --: -- /" in caught.value.fix
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:

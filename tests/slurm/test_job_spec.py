@@ -70,7 +70,7 @@ def test_a_spec_survives_being_stored() -> None:
         ({"local_ranks_filter": "a"}, "local_ranks_filter", "not a list of local ranks", "0,1"),
         ({"name": ""}, "name", "'' cannot be a job name", "letters"),
         ({"name": "two\nlines"}, "name", "line break", "remove"),
-        ({"command": []}, "command", "no worker command", "-- python train.py"),
+        ({"command": []}, "command", "no worker command", "-- train.py"),
         ({"command": "python 'x"}, "command", "is not a command", "close the quotes"),
         ({"command": ["python", "a\0b"]}, "command", "NUL", "remove"),
         ({"module": "pkg.train"}, "module", "both name what to run", "keep one"),

@@ -167,6 +167,7 @@ def test_a_terminated_run_drains_and_can_be_resumed(tmp_path: Path, started: lis
     os.kill(run.process.pid, signal.SIGTERM)
     code, output = run.finish()
     assert 75 == code, output
+    assert "asked to end by SIGTERM" in output
     assert f"submit --resume {run.paths.root}" in output
     assert 0 == read_state(run.paths).epoch.restart
 

@@ -165,6 +165,30 @@ def test_slurms_refusal_is_shown_in_its_own_words(workdir: Path, slurm_dir: Stan
     assert 0 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
 
 
+def test_a_refusal_says_what_was_asked_for_and_where_to_look(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """Slurm names the value rarely."""
+    slurm_dir.behave("refuse-test")
+    assert 2 == main(["submit", *GOOD, "-p", "nosuch", *WORKER])
+    shown = capsys.readouterr().err
+    assert "asked for: --job-name=train --partition=nosuch --time=04:00:00 --nodes=2-4" in shown
+    assert '\n  fix: compare with what the cluster has: sinfo -o "%P %D %c %m %G"' in shown
+
+
+def test_a_controller_that_is_not_there_is_explained(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """Most often this is no login node."""
+    (slurm_dir.bin / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1\n"
+    )
+    assert 2 == main(["submit", *GOOD, *WORKER])
+    shown = capsys.readouterr().err
+    assert "fix: sbatch cannot reach a Slurm controller: is this a login node? is SLURM_CONF set?" in shown
+    assert "--local N runs without Slurm" in shown
+
+
 def test_a_run_directory_in_use_names_both_ways_on(
     workdir: Path, slurm_dir: StandIn, capsys: Capture
 ) -> None:

@@ -53,6 +53,12 @@ def test_alone_nothing_asks_to_stop() -> None:
     assert progress.latest_checkpoint() is None
 
 
+def test_the_run_directory_is_told(tmp_path: Path) -> None:
+    """It is where checkpoints of this run and no other go; without a run there is none."""
+    assert str(tmp_path) == WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)}).run_dir
+    assert WorkerProgress.from_environment({}).run_dir is None
+
+
 def test_alone_own_save_is_remembered(tmp_path: Path) -> None:
     """Without a run directory a save is known to this process only."""
     progress = WorkerProgress.from_environment({})
