@@ -4,7 +4,6 @@ HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
 ├── StoreError                the shared directory did not do what was asked
-│   └── StoreTimeoutError
 ├── RendezvousError
 │   ├── RendezvousClosedError
 │   ├── RendezvousTimeoutError
@@ -49,10 +48,6 @@ class RunDirError(InputError):
 
 class StoreError(HpcElasticError):
     """An operation on the shared directory failed."""
-
-
-class StoreTimeoutError(StoreError):
-    """A wait on the shared directory ended before what was waited for came."""
 
 
 class RendezvousError(HpcElasticError):

@@ -48,7 +48,8 @@ def find_run(word: str) -> RunPaths:
         f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else "give the directory that submit printed"
     )
     raise RunDirError(
-        f"{word!r} is neither a directory nor a run id, job id or job name below {os.path.abspath(RUNS_FOLDER)}",
+        f"{word!r} is neither a directory nor a run id, job id or job name "
+        f"below {os.path.abspath(RUNS_FOLDER)}",
         where="RUN",
         fix=fix,
     )

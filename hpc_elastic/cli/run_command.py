@@ -23,7 +23,8 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.launch import run_agent  # noqa: PLC0415 - usage errors need none of it
 
         options, slurm = run_options.resolve(args, os.environ)
-        if run_options.names_own_dir(args, os.environ):
+        is_first = slurm is None or options.node in slurm.node_names[:1]
+        if is_first and run_options.names_own_dir(args, os.environ):
             print(f"run directory: {options.paths.root}", file=sys.stderr)  # noqa: T201
         return run_agent(options, slurm)
     except InputError as error:

@@ -55,7 +55,6 @@ class Membership:
         self.roster: Roster = {}
         self._name: MemberName | None = None
         self._beat_at = float("-inf")
-        self._looked_at = float("-inf")
 
     @property
     def node_id(self) -> str:
@@ -119,7 +118,6 @@ class Membership:
         if self._name is not None:  # a stale listing may not show the own name yet
             roster = {**roster, self.node_id: Seen(self._name, now)}
         self.roster = roster
-        self._looked_at = now
         return roster
 
     def forgive(self) -> None:
@@ -129,11 +127,6 @@ class Membership:
     def _was_away(self, now: float) -> bool:
         """Tell whether this agent itself has not beaten for most of a lease."""
         return now - self._beat_at > self._settings.lease / 2 + self._settings.heartbeat_interval
-
-    @property
-    def looked_at(self) -> float:
-        """Monotonic time of the last look [s]."""
-        return self._looked_at
 
     def next_beat_at(self) -> float:
         """Return the monotonic time of the next heartbeat [s]."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
@@ -28,6 +29,7 @@ from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
@@ -124,6 +126,40 @@ def test_a_run_without_a_job_is_started_again_by_its_command(
     assert "was not started by submit" in capfd.readouterr().err
     assert 2 == app.run(["stop", paths.root])
     assert "the same command again" in capfd.readouterr().err
+
+
+def test_a_job_that_ended_by_itself_names_its_batch_log(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A setup line that failed is seen nowhere else."""
+    job = FakeJob(tmp_path / "slurm")
+    job.set(JobState="FAILED")
+    monkeypatch.setenv("PATH", str(job.bin))
+    Path(paths.root, "slurm-4711.out").write_text("module: not found\n")
+    assert 0 == app.run(["status", "toy-1"])
+    out = capfd.readouterr().out
+    assert "job 4711 ended as FAILED, and its agents have recorded no end" in out
+    assert f"next: read {paths.root}/slurm-4711.out, then hpc-elastic submit --resume" in out
+
+
+@pytest.mark.parametrize(("days", "is_told"), [(1, True), (365, False)])
+def test_a_start_a_year_ahead_is_no_estimate(
+    paths: RunPaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    days: int,
+    is_told: bool,
+) -> None:
+    """Slurm says so when it has none; logs come only when the job has started."""
+    start = date_text(SystemClock().wall() + days * 86400).replace(" ", "T")
+    job = FakeJob(tmp_path / "slurm")
+    job.set(JobState="PENDING", StartTime=start)
+    monkeypatch.setenv("PATH", str(job.bin))
+    assert 0 == app.run(["status", "toy-1"])
+    out = capfd.readouterr().out
+    assert is_told == ("expected to start" in out)
+    assert out.endswith("once the job has started\n")
 
 
 def test_status_without_a_run_lists_all_runs(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,24 @@ def test_crash(tmp_path: Path, expected: bytes, rank: int) -> None:
     assert expected == (tmp_path / "crash" / "result.json").read_bytes()
 
 
+def test_each_run_keeps_its_files_to_itself(tmp_path: Path) -> None:
+    """Two runs in one work directory share neither checkpoints nor results."""
+    argv = [sys.executable, "-m", "hpc_elastic", "run", "--standalone", str(SCRIPT), *OPTIONS]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    told = [
+        subprocess.run(argv, env=environ, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
+        for _ in range(2)
+    ]
+    assert ["hpc_elastic_runs"] == os.listdir(tmp_path)
+    runs = list((tmp_path / "hpc_elastic_runs").iterdir())
+    assert 2 == len(runs)
+    for run in runs:
+        assert run.name.startswith("run-2")
+        assert (run / "result.json").exists()
+        assert (run / "saved" / "step-60.json").exists()
+        assert 1 == sum(text.count(f"run directory: {run}\n") for text in told)
+
+
 def test_preemption(tmp_path: Path, expected: bytes) -> None:
     """SIGTERM to the agent saves a checkpoint between two regular ones; the next start goes on from it."""
     directory = tmp_path / "preempt"

@@ -30,6 +30,19 @@ def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
     assert "sbatch.licences" == caught.value.where
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nothere.toml", ""),
+        ("tarin.toml", "did you mean 'train.toml'?"),
+        ("train", "did you mean 'train.toml'?"),
+    ],
+)
+def test_file_names_are_not_alike_for_their_ending(name: str, near: str) -> None:
+    """A short name with the same ending is no likely meaning."""
+    assert near == options.near_file(name, ["h.toml", "train.toml"])
+
+
 def test_the_installed_slurm_decides_where_there_is_one() -> None:
     """An option that the site does not have is refused, one that a plugin adds is taken."""
     options.check_known(["container-image"], {"container-image"})

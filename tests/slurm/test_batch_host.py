@@ -1,0 +1,97 @@
+"""What survivors do when the batch host's agent is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted, Requeued
+from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.slurm.batch_host import requeue_in_its_place, script_is_alive
+from hpc_elastic.testing.clock import FakeClock
+from tests.slurm.stand_in import FakeJob
+
+E0 = Epoch(0, 0, 0)
+
+
+class EventfulClock(FakeClock):
+    """A clock during whose sleeps something happens."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        super().__init__()
+        self._happen = happen
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and the event happen."""
+        super().sleep(seconds)
+        self._happen()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
+    """Return a running job of two nodes, and let its commands be found."""
+    job = FakeJob(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(job.bin))
+    job.set(NodeList="n[1-2]")
+    return job
+
+
+@pytest.fixture
+def drained(run_paths: RunPaths) -> RunPaths:
+    """Return a run whose batch host n1 is lost and whose workers are gone."""
+    log = open_log(run_paths, "test")
+    for entry in (EpochStarted(E0, "7", ("n1", "n2"), "n1"), Drained(E0, Cause.NODE_LOSS, None, "")):
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    return run_paths
+
+
+def finish(paths: RunPaths, clock: FakeClock, place: int = 0) -> list[str]:
+    """Let a survivor act in the batch host's place; return what it says."""
+    said: list[str] = []
+    environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "SLURM_JOB_NUM_NODES": "2"}
+    requeue_in_its_place(paths, environ, place, clock, said.append)
+    return said
+
+
+def requeues(paths: RunPaths) -> int:
+    """Return how many requeues are recorded."""
+    return sum(isinstance(record.entry, Requeued) for record in read_records(paths))
+
+
+def test_a_counting_script_is_alive(run_paths: RunPaths) -> None:
+    """A counter that moves is a script that lives; one that stands still, or none, is not."""
+    beat = Path(run_paths.batch_beat)
+    counts = iter(range(100))
+    assert not script_is_alive(run_paths, FakeClock())
+    assert script_is_alive(run_paths, EventfulClock(lambda: beat.write_text(str(next(counts)))))
+    assert not script_is_alive(run_paths, FakeClock())
+
+
+def test_the_script_is_left_to_decide(drained: RunPaths, job: FakeJob) -> None:
+    """When only the agent beside the script is gone, survivors leave at once and requeue nothing."""
+    beat = Path(drained.batch_beat)
+    counts = iter(range(100))
+    clock = EventfulClock(lambda: beat.write_text(str(next(counts))) and None)
+    assert ["its batch script is alive: it decides"] == finish(drained, clock)
+    assert 0 == requeues(drained)
+
+
+def test_the_job_is_requeued_once_slurm_has_noticed(drained: RunPaths, job: FakeJob) -> None:
+    """The first survivor waits until Slurm has taken the node away, then requeues."""
+    looks = iter(range(100))
+    clock = EventfulClock(lambda: job.set(NodeList="n[1-2]" if next(looks) < 20 else "n2"))
+    finish(drained, clock)
+    assert 1 == requeues(drained)
+    assert clock.monotonic() - 1000 > 20
+
+
+def test_the_second_survivor_takes_over_only_if_need_be(drained: RunPaths, job: FakeJob) -> None:
+    """A later survivor does nothing when the first has requeued, and acts when nobody has."""
+    job.set(NodeList="n2")
+    finish(drained, FakeClock(), place=1)
+    assert 1 == requeues(drained)
+    assert [] == finish(drained, FakeClock(), place=0)
+    assert 1 == requeues(drained)
