@@ -127,3 +127,51 @@ def is_running(pid: int) -> bool:
 def gone(workers: list[dict[str, Any]]) -> bool:
     """Tell whether none of these workers runs."""
     return not any(is_running(worker["pid"]) for worker in workers)
+
+
+SLEEP = "import time; time.sleep(600)"
+
+STEPS = """
+import sys, time
+from hpc_elastic import worker
+start = worker.latest_checkpoint()
+step = start.step if start else 0
+while True:
+    time.sleep(0.01 * (1 + int(os.environ["RANK"])))
+    step += 1
+    worker.tick(step)
+    stop = worker.should_stop()
+    open(file + ".asks", "w").close()
+    if stop:
+        if os.environ["RANK"] == "0":
+            worker.checkpoint_saved(step)
+        open(file + ".stopped", "w").write(str(step))
+        break
+"""
+
+
+def crash(rounds: str, code: str, then: str = "") -> str:
+    """Return a worker whose rank 3 runs `code` in some rounds; the others sleep, or do `then`."""
+    return f"""
+import time
+if os.environ["RANK"] == "3" and os.environ["HPC_ELASTIC_ROUND"] in {rounds!r}.split():
+    {code}
+elif os.environ["HPC_ELASTIC_ROUND"] in {rounds!r}.split():
+    {SLEEP}
+{then}
+"""
+
+
+MakeAgents = Callable[[str], Agents]
+
+
+def slurm(node: str, nodes: str) -> dict[str, str]:
+    """Return the environment of a task that srun has started on a node."""
+    return {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURMD_NODENAME": node,
+        "HPC_ELASTIC_SUBMISSION": "0",
+    }
