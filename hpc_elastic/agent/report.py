@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord
 
 
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
 class AgentLog:
     """Writes each line with one write() to every place it is shown.
 
@@ -48,7 +52,7 @@ class AgentLog:
             names = ", ".join(member.node for member in formed.members)
             where = f"{formed.master_addr}:{formed.master_port}"
             step = f", resuming from step {formed.checkpoint.step}" if formed.checkpoint else ""
-            self.say(f"round {formed.number}: {place.world_size} workers on {names}; master {where}{step}")
+            self.say(f"round {formed.number}: {_workers(place.world_size)} on {names}; master {where}{step}")
         self.say(f"round {formed.number}: starting {ranks} of {place.world_size}")
 
     def failed(self, failure: FailureRecord) -> None:

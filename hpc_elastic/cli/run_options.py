@@ -13,7 +13,8 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.launch import LaunchOptions, default_python
-from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
+from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.slurm.environment import SlurmEnv

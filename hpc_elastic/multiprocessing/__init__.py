@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.context import SubprocessContext
     from hpc_elastic.multiprocessing.guard import Guard
-    from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+    from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from hpc_elastic.multiprocessing.pcontext import (
         PContext,
         RunProcsResult,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StartSettings,
     )
     from hpc_elastic.multiprocessing.process import WorkerStartError
+    from hpc_elastic.multiprocessing.std import Std, to_map
 
 _HOMES = {
     "PContext": "pcontext",
@@ -32,8 +33,8 @@ _HOMES = {
     "DefaultLogsSpecs": "logs",
     "LogsDest": "logs",
     "LogsSpecs": "logs",
-    "Std": "logs",
-    "to_map": "logs",
+    "Std": "std",
+    "to_map": "std",
     "WorkerStartError": "process",
     "RunProcsResult": "pcontext",
     "SignalException": "pcontext",

@@ -84,7 +84,8 @@ def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
     names = names_text(tuple(member.node for member in entry.members))
     step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
     size = f"{count_text(workers, 'worker')} on {names}"
-    return f"round {entry.number}: {size}{step}, formed in {span_text(span_s)}"
+    lost = f", without {names_text(entry.lost)} (lost)" if entry.lost else ""
+    return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
 
 
 def _ended(entry: RoundEnded, _before: RunState, span_s: float) -> str:

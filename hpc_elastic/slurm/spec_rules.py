@@ -63,7 +63,7 @@ def _check_command(spec: JobSpec) -> None:
 
 
 def _check_streams(spec: JobSpec) -> None:
-    from hpc_elastic.multiprocessing.logs import Std  # noqa: PLC0415 - only where a spec is built
+    from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
 
     for field, text in (("redirects", spec.redirects), ("tee", spec.tee)):
         try:

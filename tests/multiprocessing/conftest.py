@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
-from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
+from hpc_elastic.multiprocessing.std import Std
 from tests.multiprocessing.waiting import MakeContext
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
-from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.multiprocessing.process import WorkerStartError
+from hpc_elastic.multiprocessing.std import Std
 from tests.multiprocessing.waiting import ESCAPED, FOR_EVER, MakeContext, wait_gone, wait_line, wait_readable
 
 

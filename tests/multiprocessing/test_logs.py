@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, Std, log_line_prefix, set_aside, to_map
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, log_line_prefix, set_aside
+from hpc_elastic.multiprocessing.std import Std, to_map
 
 
 @pytest.mark.parametrize(
