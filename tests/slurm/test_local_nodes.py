@@ -29,6 +29,7 @@ while step < int(sys.argv[1]):
     if worker.should_stop():
         worker.checkpoint_saved(step)
         sys.exit(0)
+    print("goes on", flush=True)  # from here on it stops when it is asked to
 print("finished", flush=True)
 """
 LONG = 100_000
@@ -60,7 +61,7 @@ class LocalRun:
         """Wait until the workers of a round run."""
         logs = Path(self.paths.attempt_logs(number))
         wait_until(
-            lambda: any("starts at" in log.read_text() for log in logs.glob("*/stdout.log")),
+            lambda: any("goes on" in log.read_text() for log in logs.glob("*/stdout.log")),
             f"round {number}",
             timeout_s=30,
         )
