@@ -109,5 +109,6 @@ def is_alive(entry: Seen, now: float, lease: float) -> bool:
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Return a sort key under which ``node2`` comes before ``node10``."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+    parts = re.split(r"([0-9]+)", name)
+    numbers_count = ((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))
+    return (*numbers_count, (-1, name))  # the name itself tells 1 from 01
