@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.memory import MemoryStore
@@ -15,6 +16,10 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.clock import FakeClock
 
 _PR_SET_CHILD_SUBREAPER = 36
+# the same examples each time: a failure that comes and goes tells nobody anything
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+
 _OF_A_JOB = ("SLURM_", "SBATCH_", "HPC_ELASTIC_RUN", "TORCHELASTIC_")
 
 
