@@ -87,9 +87,7 @@ class LocalElasticAgent(ElasticAgent):
         try:
             info = self._rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
-            self._note_signals()
-            self._insist(self._tell_wish)
-            return self._leave_unstarted()
+            return self._leave_for_signal()
         except NodesLostError as error:
             return self._too_few(str(error), Cause.NODE_LOSS)
         except RendezvousTimeoutError as error:
@@ -102,6 +100,14 @@ class LocalElasticAgent(ElasticAgent):
             raise RuntimeError("the rendezvous keeps no record of its rounds")
         return self._start(info.round)
 
+    def _leave_for_signal(self) -> Outcome:
+        """Leave because this agent was signalled before it had workers."""
+        self._note_signals()
+        self._insist(self._tell_wish)
+        if self._state.leaving:
+            return self._leave_unstarted()
+        return Outcome(ExitCode.REQUEUE, f"left for {self._wish.detail}; the others could not be told")
+
     def _leave_unstarted(self) -> Outcome:
         """Leave without workers; if nobody has any, this start of the job is over."""
         state = self._state
@@ -111,8 +117,11 @@ class LocalElasticAgent(ElasticAgent):
         return self._final_outcome()
 
     def _insist(self, write: Callable[[], object]) -> None:
-        """Write something before leaving; give up when the run directory refuses for too long."""
-        limit = self._now() + self._parts.times.exit_barrier
+        """Write something before leaving; give up when the run directory refuses for too long.
+
+        An agent that was signalled has no longer than its workers would have.
+        """
+        limit = self._wish.deadline or self._now() + self._parts.times.exit_barrier
         while True:
             try:
                 write()
@@ -366,6 +375,8 @@ class LocalElasticAgent(ElasticAgent):
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)
         group.context.close(timeout=0)
+        for process in group.context.unkillable():
+            self._parts.log.say(f"cannot be killed: {process}")
         self._last_failures = group.failures()
         self._group = None
 

@@ -200,10 +200,6 @@ class Slurm:
         """Put a job back into the queue; of an array only the task that is named."""
         self._run("scontrol", "requeue", job_ref)
 
-    def start_now(self, job_ref: str) -> None:
-        """Cut the delay of a job that waits after a requeue."""
-        self._run("scontrol", "update", f"jobid={job_ref}", "StartTime=now")
-
     def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
         """End a job, or only send a signal to its agents."""
         arguments = [f"--signal={signal}"] if signal else []

@@ -17,7 +17,6 @@ from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import LOCAL_JOB, ExitCode
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
 from hpc_elastic.multiprocessing.tail import Tail
-from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
@@ -27,7 +26,6 @@ from hpc_elastic.slurm.lifecycle import CANCELLED_CODE
 from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.submit import read_request
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
@@ -56,21 +54,6 @@ def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None)
             return runner.run()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def resume_local(root: str, *, nodes: int) -> int:
-    """Take up a run that ended, on this machine, from its last checkpoint.
-
-    Args:
-        root: the run directory.
-        nodes: how many agents to start as nodes.
-
-    Raises:
-        RunDirError: there is no run, or it belongs to somebody else.
-    """
-    stored = read_request(RunPaths(root))
-    done = submissions.read_submissions(stored.paths)
-    return run_local(stored.again(done[-1].number + 1 if done else 0), nodes=nodes)
 
 
 def script_environ(

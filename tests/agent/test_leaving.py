@@ -97,6 +97,17 @@ def test_a_signal_is_heeded_while_the_run_directory_refuses(make: MakeAgents) ->
     assert 1 == output.count("does not answer, the workers go on")
 
 
+def test_a_signal_while_joining_is_heeded_when_nothing_can_be_written(make: MakeAgents) -> None:
+    """An agent that waits for others and cannot tell them still leaves in time, to be started again."""
+    agents = make("")
+    agent = agents.start(0, "--nnodes", "2", "--stop-timeout", "0.5")
+    log = Path(agents.paths.members)
+    wait_for(lambda: log.is_dir() and bool(os.listdir(log)), "the agent to wait")
+    refuse(agents)
+    agent.send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+
+
 def test_an_end_that_cannot_be_written_is_not_waited_for_for_ever(make: MakeAgents) -> None:
     """When the workers are done but nothing can be written, the agent leaves after the exit barrier."""
     agents = make("import time\nwhile not os.path.exists(os.path.join(place, 'go')): time.sleep(0.01)")
