@@ -325,8 +325,7 @@ class LocalElasticAgent(ElasticAgent):
                 wake_at = min(wake_at, deadline)
         seconds = wake_at - self._now()
         if self._waits_for_others(status):
-            nodes = len(group.formed.members)
-            seconds = min(seconds, FAST_LOOK_S + 0.002 * nodes)
+            seconds = min(seconds, self._time_to_next_look())
         self._parts.loop.wait(0.0 if more else seconds, group.exit_fds())
 
     # signals
@@ -343,10 +342,8 @@ class LocalElasticAgent(ElasticAgent):
             self._end_sooner(self._group)
 
     def _end_sooner(self, group: LocalGroup) -> None:
-        deadline = self._wish.deadline
-        if self._wish.at_once:
-            group.stop(signal.SIGTERM, self._now())
-        elif deadline is not None:
+        deadline = self._now() if self._wish.at_once else self._wish.deadline
+        if deadline is not None:
             group.stop(signal.SIGTERM, deadline)
 
     def _heed_wish(self) -> None:
@@ -387,13 +384,14 @@ class LocalElasticAgent(ElasticAgent):
         limit = self._now() + self._parts.times.exit_barrier
         phases = (Phase.STOPPED, Phase.SUCCEEDED)
         while not self._run.everyone_in(*phases) and self._now() < limit:
-            self._parts.loop.wait(self._barrier_patience())
+            self._parts.loop.wait(self._time_to_next_look())
             if self._parts.loop.signals or self._state.epoch > self._run.membership.epoch:
                 break
             self._run.tick(look=True)
         return self._final_outcome()
 
-    def _barrier_patience(self) -> float:
+    def _time_to_next_look(self) -> float:
+        """Return the time between two looks while nodes agree [s]; more nodes look less often."""
         formed = self._state.round
         return FAST_LOOK_S + 0.002 * (len(formed.members) if formed else 0)
 
