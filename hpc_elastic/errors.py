@@ -4,6 +4,7 @@ HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
 ├── StoreError                the shared directory did not do what was asked
+│   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
 ├── RendezvousError
 │   ├── RendezvousClosedError
 │   ├── RendezvousTimeoutError
@@ -16,6 +17,8 @@ HpcElasticError
 """
 
 from __future__ import annotations
+
+from errno import ETIMEDOUT
 
 
 class HpcElasticError(Exception):
@@ -47,7 +50,29 @@ class RunDirError(InputError):
 
 
 class StoreError(HpcElasticError):
-    """An operation on the shared directory failed."""
+    """An operation on the shared directory failed.
+
+    Args:
+        message: what failed, naming the path.
+        errno: the operating system's error number, where one told of the failure.
+    """
+
+    def __init__(self, message: str, *, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """What was waited for in a store did not come in time; the message names what is missing.
+
+    Args:
+        message: what was waited for, where and for how long.
+        missing: the keys, or ranks, that did not come.
+    """
+
+    def __init__(self, message: str, *, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message, errno=ETIMEDOUT)
+        self.missing = missing
 
 
 class RendezvousError(HpcElasticError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -25,20 +24,18 @@ from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
+from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
+from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.worker import checkpoints
-
-# Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
-# takes the port between its choice and the moment rank 0 listens on it.
-_PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
-_PORTS = range(20_000, 32_000)
 
 
 class LaunchOptions(NamedTuple):
@@ -143,7 +140,7 @@ def _build(
 def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> SharedFsRendezvous:
     paths, clock = options.paths, SystemClock()
     store = SharedDirStore(paths.root)
-    journal = RunLog(store, clock, options.node, paths.lock)
+    journal = RunLog(store, clock, options.node, ContentionLock(paths.lock, clock))
     epoch = current_epoch(
         journal.refresh(), slurm, os.environ.get(Env.SUBMISSION), os.environ.get(Env.RELAUNCH)
     )
@@ -177,59 +174,6 @@ def current_epoch(
     done = state.ending is not None and state.ending.decision is Decision.DONE
     another = state.job_id not in ("", slurm.job_ref) and not done
     return Epoch(known.submission + another, slurm.restart_count, 0)
-
-
-def prepare_run_dir(paths: RunPaths) -> None:
-    """Make what is missing of the run directory; it must belong to this user alone.
-
-    Raises:
-        RunDirError: it cannot be made or belongs to somebody else.
-    """
-    try:
-        os.makedirs(paths.root, mode=0o700, exist_ok=True)
-        _check_owner(paths)
-        present = set(os.listdir(paths.root))
-        for directory in paths.directories():
-            if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
-                os.makedirs(directory, mode=0o700, exist_ok=True)
-        os.makedirs(paths.agent_logs, mode=0o700, exist_ok=True)
-        os.makedirs(os.path.join(paths.journal, segment_name(1)), mode=0o700, exist_ok=True)
-    except OSError as error:
-        if error.errno in _PASSING:
-            raise StoreError(f"{paths.root}: {error.strerror}") from error
-        raise RunDirError(
-            f"it cannot be used: {error.strerror}",
-            where=f"run directory {paths.root}",
-            fix="choose a directory on a shared file system that you can write to with --run-dir",
-        ) from error
-
-
-def _check_owner(paths: RunPaths) -> None:
-    """Refuse a directory, or a link to one, that others can write to or have made."""
-    fix = "choose a directory of your own with --run-dir"
-    for found in (os.lstat(paths.root), os.stat(paths.root)):
-        if found.st_uid != os.geteuid():
-            who = f"it belongs to user {found.st_uid}, not to you"
-            raise RunDirError(who, where=f"run directory {paths.root}", fix=fix)
-    mode = os.stat(paths.root).st_mode & 0o777
-    if mode & 0o022:
-        what = f"others can write to it (mode {mode:o})"
-        raise RunDirError(what, where=f"run directory {paths.root}", fix=f"chmod 700 {paths.root}")
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody on this machine listens on now."""
-    import socket  # noqa: PLC0415 - 5 ms
-
-    for _ in range(100):
-        port = _PORTS[int.from_bytes(os.urandom(4), "little") % len(_PORTS)]
-        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    return 29500
 
 
 def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:

@@ -319,7 +319,7 @@ class LocalElasticAgent(ElasticAgent):
     def _sleep(self, status: Group) -> None:
         group = self._running_group
         more = group.context.pump_logs() if not status.is_gone else False
-        wake_at = self._run.membership.next_beat_at()
+        wake_at = self._run.next_turn_at()
         for deadline in (group.context.next_deadline(), self._drain.deadline if self._drain else None):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)

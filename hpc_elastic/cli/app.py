@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hpc_elastic import __version__
-from hpc_elastic.cli import job_options, logs, render, status, stop, submit, usage
+from hpc_elastic.cli import doctor_command, job_options, logs, render, status, stop, submit, usage
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.slurm.commands import hint_for as slurm_hint
@@ -36,6 +36,8 @@ app.command("timeline")(status.timeline)
 app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("cancel")(stop.cancel)
+app.command("doctor")(doctor_command.doctor)
+app.command("scale")(stop.scale)
 
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -149,7 +149,25 @@ class Requeued(NamedTuple):
     cause: Cause
 
 
-Entry = EpochStarted | RoundFormed | RoundEnded | DrainRequested | StopAgreed | Drained | RunEnded | Requeued
+class SizeWanted(NamedTuple):
+    """The user wants rounds of another size, between the job's minimum and maximum."""
+
+    submission: int  # holds for this submission of the run, over its requeues
+    size: int  # nodes
+    detail: str  # for people: who asked
+
+
+Entry = (
+    EpochStarted
+    | RoundFormed
+    | RoundEnded
+    | DrainRequested
+    | StopAgreed
+    | Drained
+    | RunEnded
+    | Requeued
+    | SizeWanted
+)
 
 
 class Record(NamedTuple):
@@ -170,6 +188,7 @@ _KINDS: dict[str, type] = {
     "drained": Drained,
     "ending": RunEnded,
     "requeue": Requeued,
+    "size": SizeWanted,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 

@@ -7,11 +7,24 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.rendezvous.journal import Epoch, Member
-from hpc_elastic.rendezvous.roster import MemberName, Phase, Roster, Seen, forgive, observe, parse_name
+from hpc_elastic.rendezvous.roster import (
+    MEMBERS,
+    MemberName,
+    Phase,
+    Roster,
+    Seen,
+    Suspicion,
+    forgive,
+    is_news,
+    newest_record,
+    observe,
+    parse_name,
+    parse_suspicion,
+    suspicions_in,
+)
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.protocol import Store
 
-MEMBERS = "members"
 NODES = "nodes"
 STEPS = "steps"
 
@@ -53,8 +66,12 @@ class Membership:
         self.facts = facts
         self.epoch = epoch
         self.roster: Roster = {}
+        self.suspicions: frozenset[Suspicion] = frozenset()
+        self.newest_record = 0  # number of the newest journal record that anybody tells of
+        self.known = 0  # number of the newest journal record this agent has read; told with each beat
         self._name: MemberName | None = None
         self._beat_at = float("-inf")
+        self._was_blind = False  # since the last look
 
     @property
     def node_id(self) -> str:
@@ -79,10 +96,12 @@ class Membership:
         """Tell what this agent is doing; counts as a heartbeat."""
         old = self._name
         counter = 0 if old is None else old.counter + 1
-        new = MemberName(self.node_id, self.epoch, phase, round_number, counter)
+        new = MemberName(self.node_id, self.epoch, phase, round_number, counter, self.known)
         self._store.mark(MEMBERS, new.text(), instead_of=old.text() if old else None)
         self._name = new
-        self._beat_at = self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._was_blind = self._was_blind or self._was_away(now)  # this beat hides it from the next look
+        self._beat_at = now
 
     def ensure_phase(self, phase: Phase, round_number: int) -> None:
         """Tell what this agent is doing unless that is what it told last."""
@@ -113,12 +132,26 @@ class Membership:
         now = self._clock.monotonic()
         half = self._settings.lease / 2
         roster = observe(self.roster, names, self.epoch, now)
-        if now - before > half or self._was_away(before):
+        if now - before > half or self._was_away(before) or self._was_blind:
             roster = forgive(roster, now)
+            self._was_blind = False
         if self._name is not None:  # a stale listing may not show the own name yet
             roster = {**roster, self.node_id: Seen(self._name, now)}
         self.roster = roster
+        self.suspicions = suspicions_in(names, self.epoch)
+        self.newest_record = newest_record(names, roster)
         return roster
+
+    def tell_news(self) -> None:
+        """Beat at once, so that those who look at the members hear of a new journal record."""
+        name = self._name
+        if name is not None and not name.phase.is_terminal:
+            self.set_phase(name.phase, name.round)
+
+    def suspect(self, suspicion: Suspicion) -> None:
+        """Tell the other observers that a member is silent by this agent's clock."""
+        if suspicion not in self.suspicions:
+            self._store.mark(MEMBERS, suspicion.text())
 
     def forgive(self) -> None:
         """Start all leases anew: this observer could not see."""
@@ -133,10 +166,10 @@ class Membership:
         return self._beat_at + self._settings.heartbeat_interval
 
     def remove_older(self) -> None:
-        """Take away the names that agents of earlier epochs have left behind."""
+        """Take away the names that earlier epochs have left behind."""
         for text in self._store.list(MEMBERS):
-            name = parse_name(text)
-            if name is not None and name.epoch < self.epoch:
+            name = parse_name(text) or parse_suspicion(text)
+            if is_news(text) or (name is not None and name.epoch < self.epoch):
                 self._store.unmark(MEMBERS, text)
 
     def tell_step(self, round_number: int, step: int) -> None:

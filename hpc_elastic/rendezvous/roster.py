@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch
 
+MEMBERS = "members"  # the directory that holds the names
+
 
 class Phase(str, Enum):
     """What a member is doing, as its name tells."""
@@ -37,6 +39,7 @@ class MemberName(NamedTuple):
     phase: Phase
     round: int  # joining: the round it wants; else the round it is or was in
     counter: int
+    known: int = 0  # number of the newest journal record it has read
 
     @property
     def node(self) -> str:
@@ -45,23 +48,8 @@ class MemberName(NamedTuple):
 
     def text(self) -> str:
         """Return the file name."""
-        parts = (self.node_id, self.epoch.text(), self.phase.value, str(self.round), str(self.counter))
-        return "+".join(parts)
-
-
-_NAME = re.compile(r"(?P<id>[^+/]+)\+(\d+)-(\d+)-(\d+)\+([a-z]+)\+(\d+)\+(\d+)")
-
-
-def parse_name(text: str) -> MemberName | None:
-    """Return the facts in a file name, or None for a foreign name."""
-    found = _NAME.fullmatch(text)
-    if found is None:
-        return None
-    node_id, submission, restart, relaunch, phase, number, counter = found.groups()
-    if phase not in Phase._value2member_map_:
-        return None
-    epoch = Epoch(int(submission), int(restart), int(relaunch))
-    return MemberName(node_id, epoch, Phase(phase), int(number), int(counter))
+        numbers = (str(self.round), str(self.counter), str(self.known))
+        return "+".join((self.node_id, self.epoch.text(), self.phase.value, *numbers))
 
 
 class Seen(NamedTuple):
@@ -72,6 +60,67 @@ class Seen(NamedTuple):
 
 
 Roster = Mapping[str, Seen]
+
+
+class Suspicion(NamedTuple):
+    """An observer's mark, in a file name: by its clock a member has not beaten for a lease."""
+
+    node_id: str
+    epoch: Epoch
+    counter: int  # of the member when it was last seen; a higher one refutes the suspicion
+    by: str  # node_id of the observer
+
+    def text(self) -> str:
+        """Return the file name."""
+        return "+".join((self.node_id, self.epoch.text(), "suspected", str(self.counter), "by", self.by))
+
+
+_NAME = re.compile(r"([^+/]+)\+(\d+)-(\d+)-(\d+)\+([a-z]+)\+(\d+)\+(\d+)\+(\d+)")
+_SUSPICION = re.compile(r"([^+/]+)\+(\d+)-(\d+)-(\d+)\+suspected\+(\d+)\+by\+([^+/]+)")
+_NEWS = re.compile(r"news\+(\d+)")
+
+
+def parse_name(text: str) -> MemberName | None:
+    """Return the facts in a file name, or None for a foreign name."""
+    found = _NAME.fullmatch(text)
+    if found is None:
+        return None
+    node_id, submission, restart, relaunch, phase, *numbers = found.groups()
+    if phase not in Phase._value2member_map_:
+        return None
+    epoch = Epoch(int(submission), int(restart), int(relaunch))
+    return MemberName(node_id, epoch, Phase(phase), *map(int, numbers))
+
+
+def parse_suspicion(text: str) -> Suspicion | None:
+    """Return the suspicion in a file name, or None for any other name."""
+    found = _SUSPICION.fullmatch(text)
+    if found is None:
+        return None
+    node_id, submission, restart, relaunch, counter, by = found.groups()
+    return Suspicion(node_id, Epoch(int(submission), int(restart), int(relaunch)), int(counter), by)
+
+
+def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:
+    """Return the suspicions of an epoch in a listing."""
+    found = (parse_suspicion(name) for name in names if "+suspected+" in name)
+    return frozenset(suspicion for suspicion in found if suspicion and suspicion.epoch == epoch)
+
+
+def news_name(number: int) -> str:
+    """Return the name by which somebody who is no member tells of a journal record it has added."""
+    return f"news+{number}"
+
+
+def is_news(name: str) -> bool:
+    """Tell whether a name tells of a record."""
+    return _NEWS.fullmatch(name) is not None
+
+
+def newest_record(names: Iterable[str], roster: Roster) -> int:
+    """Return the highest number of a journal record that anybody tells of; 0 if nobody does."""
+    told = [int(found[1]) for found in map(_NEWS.fullmatch, names) if found]
+    return max((*told, *(entry.name.known for entry in roster.values())), default=0)
 
 
 def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> dict[str, Seen]:
@@ -100,11 +149,6 @@ def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> d
 def forgive(roster: Roster, now: float) -> dict[str, Seen]:
     """Return the roster as if everybody had just been seen: the observer itself was blind."""
     return {node_id: entry._replace(changed_at=now) for node_id, entry in roster.items()}
-
-
-def is_alive(entry: Seen, now: float, lease: float) -> bool:
-    """Tell whether a member that should beat has done so within the lease [s]."""
-    return not entry.name.phase.is_terminal and now - entry.changed_at < lease
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
-from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, is_alive, natural
+from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent
+from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState
 
-PROPOSERS = 3  # members that watch closely and put agreements together; more would be in the way
+ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
 
 
 class RendezvousSettings(NamedTuple):
@@ -41,6 +42,10 @@ class Wait(NamedTuple):
 
     joined: int
     missing: tuple[str, ...]
+
+
+class Announce(NamedTuple):
+    """Announce this start of the run: nobody has, and it is this node's turn."""
 
 
 class Form(NamedTuple):
@@ -79,7 +84,7 @@ class TooFew(NamedTuple):
     timed_out: bool
 
 
-JoinAction = Wait | Form | Joined | AskToJoin | Spare | Leave | Fenced | TooFew
+JoinAction = Wait | Announce | Form | Joined | AskToJoin | Spare | Leave | Fenced | TooFew
 
 
 class Joining(NamedTuple):
@@ -90,6 +95,14 @@ class Joining(NamedTuple):
     me: str  # node_id
     epoch: Epoch
     settings: RendezvousSettings
+    announces: bool = True  # whether this node is among the first to announce a start
+
+    @property
+    def target(self) -> int:
+        """The most nodes that a round takes in: what the user wants, within the job's bounds."""
+        low, high = self.settings.min_nodes, self.settings.max_nodes
+        wanted = self.state.wanted
+        return high if wanted is None else max(low, min(high, wanted))
 
 
 def join(view: Joining, waited: Waited, now: float) -> JoinAction:
@@ -97,6 +110,8 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     state = view.state
     if state.epoch > view.epoch:
         return Fenced()
+    if state.epoch < view.epoch:
+        return _before_the_start(view, waited, now)
     if state.leaving:
         return Leave()
     if state.running is not None:
@@ -104,10 +119,17 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     return _between_rounds(view, waited, now)
 
 
+def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
+    """Let the first nodes announce the start; the others do it only if they do not."""
+    if now - waited.since >= view.settings.leader_patience or view.announces:
+        return Announce()
+    return Wait(0, ())
+
+
 def _beside_a_round(view: Joining, running: RoundFormed) -> JoinAction:
     if any(member.node_id == view.me for member in running.members):
         return Joined(running)
-    if view.state.drain is None and len(running.members) < view.settings.max_nodes:
+    if view.state.drain is None and len(running.members) < view.target:
         return AskToJoin()
     return Spare()
 
@@ -117,9 +139,9 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     ready = joiners(view, now)
     absent = missing(view, ready, now)
     if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
-        chosen = ready[: settings.max_nodes]
-        if view.me == chosen[0] or _leader_is_late(waited, settings, now):
-            return Form(tuple(chosen))
+        chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
+        if view.me in chosen and _is_turn_of(chosen.index(view.me), waited, settings, now):
+            return Form(chosen)
     if len(ready) + len(absent) < settings.min_nodes and view.state.expected:
         return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
@@ -127,9 +149,45 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     return Wait(len(ready), absent)
 
 
+def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]:
+    """Return the nodes of the next round, in rank order: those of the last round come first.
+
+    A node that stood by takes a place that is free; it drives nobody out.
+    """
+    stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
+    newcomers_last = sorted(ready, key=lambda node_id: stay.get(_node(node_id), len(stay)))
+    chosen = set(newcomers_last[:target])
+    return [node_id for node_id in ready if node_id in chosen]
+
+
+def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:
+    """Return the nodes in the order of their ranks.
+
+    In a round of the same size everybody keeps the rank of the last round, and a node that replaces
+    another takes its place. With another size the ranks follow the order of `chosen`, Slurm's.
+    """
+    if last is None or len(last.members) != len(chosen):
+        return tuple(chosen)
+    places = {member.node: place for place, member in enumerate(last.members)}
+    order: list[str | None] = [None] * len(chosen)
+    moving = []
+    for node_id in chosen:
+        place = places.get(_node(node_id), len(chosen))
+        if place < len(chosen) and order[place] is None:
+            order[place] = node_id
+        else:
+            moving.append(node_id)
+    free = iter(moving)
+    return tuple(next(free) if node_id is None else node_id for node_id in order)
+
+
+def _node(node_id: str) -> str:
+    return node_id.rpartition(".")[0]
+
+
 def _gone(state: RunState, ready: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
-    here = {node_id.rpartition(".")[0] for node_id in ready}
+    here = {_node(node_id) for node_id in ready}
     members = {member.node for member in state.round.members} if state.round else set()
     return tuple(sorted((members | state.lost) - here, key=natural))
 
@@ -143,15 +201,39 @@ def _enough(view: Joining, waited: Waited, ready: list[str], now: float) -> bool
 
 def _everybody_in(view: Joining, ready: list[str], now: float) -> bool:
     """Tell whether waiting longer cannot bring more nodes into the round."""
-    if len(ready) >= view.settings.max_nodes:
-        return True
+    if len(ready) >= view.target:
+        return not _others_go_first(view, ready, now)
     nobody_knows_who_comes = view.state.round is None and not view.state.expected
     return not nobody_knows_who_comes and not missing(view, ready, now)
 
 
-def _leader_is_late(waited: Waited, settings: RendezvousSettings, now: float) -> bool:
+def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
+    """Tell whether a living member of the last round is still to come and would take a place."""
+    places = (
+        {member.node: place for place, member in enumerate(view.state.round.members)}
+        if view.state.round
+        else {}
+    )
+    chosen = choose(view.state.round, ready, view.target)
+    last = max(places.get(_node(node_id), len(places)) for node_id in chosen)
+    return any(places.get(node, len(places)) < last for node in missing(view, ready, now))
+
+
+def _is_turn_of(place: int, waited: Waited, settings: RendezvousSettings, now: float) -> bool:
+    """Tell whether a node forms the round: the first at once, each further one a while later."""
     since = waited.complete_since
-    return since is not None and now - since >= settings.leader_patience
+    return place == 0 or (since is not None and now - since >= place * settings.leader_patience)
+
+
+def look_interval(view: Joining, now: float) -> float:
+    """Return the time between two looks at the members while this node joins [s].
+
+    Only those that may have to form the round look each time; the others wait for its record.
+    """
+    ready = joiners(view, now)
+    if view.me in ready and ready.index(view.me) < WATCHERS:
+        return 0.0
+    return max(view.settings.heartbeat_interval, 0.01 * len(view.roster))
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
@@ -196,32 +278,14 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     Before the first round of an epoch these are the nodes Slurm has given; later the members of the
     last round and everybody else who is alive.
     """
-    in_already = {node_id.rpartition(".")[0] for node_id in ready}
-    alive = {entry.name.node for entry in view.roster.values() if is_alive(entry, now, view.settings.lease)}
+    in_already = {_node(node_id) for node_id in ready}
+    others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
+    quiet = silent(others, now, view.settings.lease)
+    beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
+    alive = {name.node for name in beating if name.node_id not in quiet}
     first = view.state.round is None
     may_come = alive | set(view.state.expected) if first else alive
     return tuple(sorted(may_come - in_already - (view.state.lost - alive), key=natural))
-
-
-def lost_members(running: RoundFormed, roster: Roster, settings: RendezvousSettings, now: float) -> list[str]:
-    """Return the node names of members whose lease has run out, or who left while the round runs."""
-    lost = []
-    for member in running.members:
-        seen = roster.get(member.node_id)
-        if seen is None or seen.name.phase is Phase.SUCCEEDED:
-            continue
-        if not is_alive(seen, now, settings.lease):
-            lost.append(member.node)
-    return lost
-
-
-def watch_every(group_rank: int) -> int:
-    """Return every how many heartbeats a member looks at its peers.
-
-    The first three look each time, the others now and then in case all three are lost at once: the
-    cost of watching grows with the number of nodes, not with its square.
-    """
-    return 1 if group_rank < PROPOSERS else 5
 
 
 def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:
@@ -237,7 +301,7 @@ def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bo
 
 def is_proposer(formed: RoundFormed, node_id: str) -> bool:
     """Tell whether a member is one of the few that gather what all members have told."""
-    return any(member.node_id == node_id for member in formed.members[:PROPOSERS])
+    return any(member.node_id == node_id for member in formed.members[:WATCHERS])
 
 
 def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous import journal
 from hpc_elastic.rendezvous.journal import Entry, Record
+from hpc_elastic.rendezvous.roster import MEMBERS, news_name
 from hpc_elastic.rendezvous.state import RunState, fits, fold
-from hpc_elastic.store.lock import contention_lock
+from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 LOG = "journal"
 _MAX_TRIES = 200
+_UNLOCKED_TRIES = 2  # taking the lock costs more than one lost race
 
 
 class RunLog:
@@ -26,14 +28,22 @@ class RunLog:
         store: where the run lives.
         clock: for the time shown with a record.
         writer: who writes, for people: a node's name, "batch" or "login".
-        lock_path: lock that keeps contenders from wasting work; None for none.
+        lock: keeps contenders from wasting work; None for none.
+
+    Attributes:
+        is_member: whether the writer tells the others of a new record by its own name among the
+            members; who is none leaves a name of its own there.
+        appended: number of the last record that this process has added.
     """
 
-    def __init__(self, store: Store, clock: Clock, writer: str, lock_path: str | None = None) -> None:
+    is_member = True
+    appended = 0
+
+    def __init__(self, store: Store, clock: Clock, writer: str, lock: ContentionLock | None = None) -> None:
         self._store = store
         self._clock = clock
         self._writer = writer
-        self._lock_path = lock_path
+        self._lock = lock
         self.state = RunState()
 
     def refresh(self) -> RunState:
@@ -51,8 +61,8 @@ class RunLog:
     def commit(self, choose: Callable[[RunState], Entry | None]) -> RunState:
         """Append what `choose` wants in the newest state, as long as it still fits.
 
-        `choose` is asked again each time somebody else was first. After the first lost race the
-        lock is taken, so that many contenders do not all write and lose.
+        `choose` is asked again each time somebody else was first. After two lost races the lock is
+        taken, so that many contenders do not all write and lose.
 
         Returns:
             The state in which the entry stands, or in which nothing more was to be added.
@@ -60,11 +70,11 @@ class RunLog:
         Raises:
             StoreError: the shared directory refused, or others were first every time.
         """
-        if self._try_append(choose):
-            return self.state
+        for _ in range(_UNLOCKED_TRIES):
+            if self._try_append(choose):
+                return self.state
         for _ in range(_MAX_TRIES):
-            lock = contention_lock(self._lock_path) if self._lock_path else nullcontext()
-            with lock:
+            with self._lock.held() if self._lock else nullcontext():
                 if self._try_append(choose):
                     return self.state
         raise StoreError(f"{_MAX_TRIES} attempts to add journal record {self.state.last + 1} were lost")
@@ -77,6 +87,10 @@ class RunLog:
         number, data = state.last + 1, journal.encode(entry, at=self._clock.wall(), by=self._writer)
         if not self._store.append(LOG, number, data):
             return False
+        self.appended = number
+        if not self.is_member:
+            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+                self._store.mark(MEMBERS, news_name(number))
         # a listing may not show the own record yet, but it stands
         self.state = fold(state, [journal.parse(number, data)])
         return True
@@ -84,7 +98,10 @@ class RunLog:
 
 def open_log(paths: RunPaths, writer: str) -> RunLog:
     """Return the journal of a run directory, as a command on a login node or batch host uses it."""
-    return RunLog(SharedDirStore(paths.root), SystemClock(), writer, paths.lock)
+    clock = SystemClock()
+    log = RunLog(SharedDirStore(paths.root), clock, writer, ContentionLock(paths.lock, clock))
+    log.is_member = False
+    return log
 
 
 def read_records(paths: RunPaths) -> list[Record]:

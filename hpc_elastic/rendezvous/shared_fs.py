@@ -55,6 +55,8 @@ class SharedFsRendezvous(RendezvousHandler):
     def __init__(self, run: SharedRun, waiting: Waiting) -> None:
         self.run = run
         self._waiting = waiting
+        self._looked_at = float("-inf")
+        self._has_offered = False
 
     # torch's interface
 
@@ -96,6 +98,7 @@ class SharedFsRendezvous(RendezvousHandler):
             RendezvousGracefulExitError: a newer start of the run exists, or a signal interrupted.
         """
         waited = rules.Waited(since=self.run.now())
+        self._has_offered = False
         state = self._patiently(self._enter)
         while True:
             if self.run.blind_since is not None:  # no verdict on anybody from what was known before
@@ -114,18 +117,34 @@ class SharedFsRendezvous(RendezvousHandler):
     # inside
 
     def _view(self, state: RunState) -> rules.Joining:
-        member = self.run.membership
-        return rules.Joining(state, member.roster, member.node_id, member.epoch, self.run.settings)
+        member, expected = self.run.membership, self.run.facts.expected
+        first = not expected or self.run.node in expected[: rules.ANNOUNCERS]
+        return rules.Joining(state, member.roster, member.node_id, member.epoch, self.run.settings, first)
 
     def _enter(self) -> RunState:
-        """Announce this start of the run, and this node as one that wants to join."""
-        member = self.run.membership
-        state = self.run.announce()
-        if not state.leaving and state.epoch == member.epoch:
-            member.offer(self._waiting.offer_port())
-            member.ensure_phase(Phase.JOINING, state.rounds + 1)
-        member.look()
+        """Show this node as one that wants to join, if this start of the run is announced already."""
+        state = self.run.refresh()
+        self._stand_in(state)
+        self._look_at_members()
         return state
+
+    def _stand_in(self, state: RunState) -> None:
+        """Tell what this node brings, once, and that it wants to be in the next round."""
+        member = self.run.membership
+        if state.leaving or state.epoch != member.epoch or self._is_in(state):
+            return
+        if not self._has_offered:
+            member.offer(self._waiting.offer_port())
+            self._has_offered = True
+        member.ensure_phase(Phase.JOINING, state.rounds + 1)
+
+    def _is_in(self, state: RunState) -> bool:
+        running, me = state.running, self.run.membership.node_id
+        return running is not None and any(member.node_id == me for member in running.members)
+
+    def _look_at_members(self) -> None:
+        self.run.membership.look()
+        self._looked_at = self.run.now()
 
     def _patiently(self, step: Callable[[], _T]) -> _T:
         """Take a step, again and again while the shared directory does not answer.
@@ -145,13 +164,13 @@ class SharedFsRendezvous(RendezvousHandler):
                 self._waiting.wait(self.run.settings.heartbeat_interval)
 
     def _look_again(self) -> RunState:
-        state = self.run.tick(look=True)
-        if not state.leaving and state.epoch == self.run.membership.epoch and self.run.blind_since is None:
-            in_round = state.running is not None and any(
-                member.node_id == self.run.membership.node_id for member in state.running.members
-            )
-            if not in_round:
-                self.run.membership.ensure_phase(Phase.JOINING, state.rounds + 1)
+        now = self.run.now()
+        look = now - self._looked_at >= rules.look_interval(self._view(self.run.state), now)
+        if look:
+            self._looked_at = now
+        state = self.run.tick(look=look)
+        if self.run.blind_since is None:
+            self._stand_in(state)
         return state
 
     def _carry_out(self, action: rules.JoinAction, waited: rules.Waited) -> float:
@@ -159,6 +178,10 @@ class SharedFsRendezvous(RendezvousHandler):
         match action:
             case rules.Form(node_ids):
                 return 0.0 if self._form(node_ids) else 0.01
+            case rules.Announce():
+                self._stand_in(self.run.announce())
+                self._look_at_members()
+                return 0.0 if self.run.state.epoch >= self.run.membership.epoch else 0.01
             case rules.AskToJoin():
                 self._stand_beside(f"{self.run.node} wants to join")
                 return self._patience(waited)
@@ -190,7 +213,7 @@ class SharedFsRendezvous(RendezvousHandler):
         """
         age = self.run.now() - waited.since
         floor = 0.01 + 0.001 * len(self.run.facts.expected)
-        return min(max(floor, age / 10), self.run.settings.heartbeat_interval / 2)
+        return min(max(floor, age / 10), self.run.settings.heartbeat_interval)
 
     def _form(self, node_ids: tuple[str, ...]) -> bool:
         """Publish the next round; False if a chosen node's offer cannot be read yet."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
-from hpc_elastic.rendezvous import rules
+from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Checkpoint,
@@ -23,10 +24,12 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.rendezvous.membership import Membership
-from hpc_elastic.rendezvous.roster import Phase, is_alive
+from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.state import RunState
+
+REREAD_BEATS = 5  # heartbeats after which the journal is read even if nobody tells of a new record
 
 
 class RunFacts(NamedTuple):
@@ -69,7 +72,9 @@ class SharedRun:
         self.facts = facts
         self.settings = settings
         self.around = around
-        self._beats = 0
+        self._beats = 0  # heartbeats since this agent took its place in a round
+        self._on_watch = False  # whether it was this agent's turn at the last heartbeat
+        self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
         self._blind_since: float | None = None
         self._lost: tuple[int, tuple[str, ...]] = (0, ())
 
@@ -88,7 +93,9 @@ class SharedRun:
 
     def refresh(self) -> RunState:
         """Read what is new in the journal."""
-        return self._log.refresh()
+        state = self._log.refresh()
+        self.membership.known = state.last
+        return state
 
     @property
     def node(self) -> str:
@@ -118,6 +125,7 @@ class SharedRun:
         """Be a member of a round from now on; return the group rank."""
         self.membership.ensure_phase(Phase.RUNNING, formed.number)
         self._beats = 0
+        self._on_watch = False
         return [member.node_id for member in formed.members].index(self.membership.node_id)
 
     def report_crash(self, number: int, failure: dict[str, Any]) -> RunState:
@@ -133,15 +141,8 @@ class SharedRun:
         formed = self.state.round
         if formed is None or self._blind_since is not None:
             return ()
-        alive = self.live_members(formed)
-        roster = self.membership.roster
-        return tuple(
-            member.node
-            for member in formed.members
-            if member.node_id not in alive
-            and member.node_id in roster
-            and roster[member.node_id].name.phase is not Phase.LEFT
-        )
+        quiet = self._silent(formed)
+        return tuple(member.node for member in formed.members if member.node_id in quiet)
 
     def place_among_survivors(self) -> int | None:
         """Return this node's place among the members of the newest round that have not vanished."""
@@ -184,6 +185,13 @@ class SharedRun:
 
     # what this agent sees of the others
 
+    def next_turn_at(self) -> float:
+        """Return when there is something to do though nothing happens, by this node's clock [s].
+
+        That is the next heartbeat, or the end of a peer's lease.
+        """
+        return min(self.membership.next_beat_at(), self._expiry_at)
+
     def tick(self, *, look: bool = False) -> RunState:
         """Beat if due, read what is new, watch the peers if it is this node's turn.
 
@@ -194,14 +202,8 @@ class SharedRun:
             look: look at the peers whether it is this node's turn or not.
         """
         try:
-            if self.now() >= self.membership.next_beat_at():
-                look = look or self._is_my_turn()
-                if look:
-                    self._watch()
-                self.membership.beat_if_due()
-            elif look:
-                self._watch()
-            state = self._log.refresh()
+            nothing_new = self._take_turn(look=look)
+            state = self._log.state if nothing_new else self.refresh()
         except StoreError:
             self.note_blindness()
             return self._log.state
@@ -221,7 +223,8 @@ class SharedRun:
         return state
 
     def note_blindness(self) -> None:
-        """Remember that the shared directory does not answer."""
+        """Remember that the shared directory does not answer; what was concluded before is void."""
+        self._lost = (0, ())
         if self._blind_since is None:
             self._blind_since = self.now()
 
@@ -251,39 +254,85 @@ class SharedRun:
         )
 
     def live_members(self, formed: RoundFormed) -> list[str]:
-        """Return the ids of the members of a round whose lease has not run out."""
+        """Return the ids of the members of a round that have not vanished."""
+        quiet = self._silent(formed)
+        left = (
+            member.node_id
+            for member in formed.members
+            if (entry := self.membership.roster.get(member.node_id)) and entry.name.phase is Phase.LEFT
+        )
+        return [m.node_id for m in formed.members if m.node_id not in quiet.union(left)]
+
+    def _silent(self, formed: RoundFormed) -> frozenset[str]:
+        """Return the ids of the members of a round that have not beaten for a lease."""
+        me, roster = self.membership.node_id, self.membership.roster
+        ids = (member.node_id for member in formed.members if member.node_id != me)
+        entries = (roster[node_id] for node_id in ids if node_id in roster)
+        return liveness.silent(entries, self.now(), self.settings.lease)
+
+    def _take_turn(self, *, look: bool) -> bool:
+        """Beat and watch as far as it is due.
+
+        Returns:
+            Whether the names have told that the journal holds nothing new. A member that watches
+            the others reads it in their names, so that a heartbeat costs everybody two operations.
+        """
         now = self.now()
-        roster = self.membership.roster
+        beat_due = now >= self.membership.next_beat_at()
+        if beat_due:
+            self._on_watch = self._is_on_watch()
+        watches = beat_due and self._on_watch
+        if look or watches or now >= self._expiry_at:
+            self._watch()
+        if beat_due:
+            self.membership.beat_if_due()
+        told = watches and self.membership.newest_record <= self.state.last
+        return told and not look and self._beats % REREAD_BEATS != 0
 
-        def is_gone(node_id: str) -> bool:
-            seen = roster.get(node_id)
-            if seen is None or seen.name.phase is Phase.SUCCEEDED or node_id == self.membership.node_id:
-                return False
-            return not is_alive(seen, now, self.settings.lease)
-
-        return [member.node_id for member in formed.members if not is_gone(member.node_id)]
-
-    def _is_my_turn(self) -> bool:
+    def _is_on_watch(self) -> bool:
         running = self.state.running
         if running is None:
-            return True
-        if len(running.members) == 1:
-            return False  # nobody to watch
-        self._beats += 1
+            return False  # who waits for others looks without being told to
         ids = [member.node_id for member in running.members]
-        rank = ids.index(self.membership.node_id) if self.membership.node_id in ids else 0
-        return self._beats % rules.watch_every(rank) == 0
+        if self.membership.node_id not in ids:
+            return False
+        self._beats += 1
+        return liveness.is_on_watch(ids.index(self.membership.node_id), len(ids), self._beats)
 
     def _watch(self) -> None:
-        roster = self.membership.look()
+        self.membership.look()
         running = self.state.running
+        self._expiry_at = float("inf")
         if running is None:
             return
-        others = [m for m in running.members if m.node_id != self.membership.node_id]
-        peers = running._replace(members=tuple(others))
-        lost = rules.lost_members(peers, roster, self.settings, self.now())
-        self._lost = (running.number, tuple(lost))
+        view, now = self._view(running), self.now()
+        verdict = liveness.judge(view, now)
+        for suspicion in verdict.suspected:
+            self.membership.suspect(suspicion)
+        nodes = {member.node_id: member.node for member in running.members}
+        self._lost = (running.number, tuple(nodes[node_id] for node_id in verdict.lost))
+        if self._on_watch:
+            self._expiry_at = liveness.next_expiry(view, now)
+
+    def _view(self, running: RoundFormed) -> liveness.View:
+        return liveness.View(
+            me=self.membership.node_id,
+            members=tuple(member.node_id for member in running.members),
+            roster=self.membership.roster,
+            suspicions=self.membership.suspicions,
+            lease=self.settings.lease,
+            heartbeat_interval=self.settings.heartbeat_interval,
+        )
 
     def commit(self, entry: Entry) -> RunState:
-        """Add an entry to the journal if it still fits, and return the state."""
-        return self._log.commit(lambda _state: entry)
+        """Add an entry to the journal if it still fits, and return the state.
+
+        Whoever looks at the members next sees that there is news.
+        """
+        before = self._log.appended
+        state = self._log.commit(lambda _state: entry)
+        self.membership.known = state.last
+        if self._log.appended != before:
+            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+                self.membership.tell_news()
+        return state

@@ -22,6 +22,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SizeWanted,
     StopAgreed,
     Then,
 )
@@ -48,11 +49,18 @@ class RunState(NamedTuple):
     counts: Mapping[Cause, int] = {}  # rounds ended per cause in this submission
     requeues: int = 0  # in this submission
     requeued: bool = False  # this start of the job has been handed back to Slurm
+    size: SizeWanted | None = None  # what the user wanted last
 
     @property
     def running(self) -> RoundFormed | None:
         """The round whose workers run, if any."""
         return self.round if self.ended is None else None
+
+    @property
+    def wanted(self) -> int | None:
+        """How many nodes the user wants in a round; None for as many as there are."""
+        is_current = self.size is not None and self.size.submission == self.epoch.submission
+        return self.size.size if self.size is not None and is_current else None
 
     @property
     def leaving(self) -> bool:
@@ -106,6 +114,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         rounds=state.rounds,
         counts={} if resubmitted else state.counts,
         requeues=0 if resubmitted else state.requeues,
+        size=state.size,
     )
 
 
@@ -140,7 +149,7 @@ def _blamed(state: RunState, entry: RoundFormed) -> Mapping[Cause, int]:
 
 def _ended(state: RunState, entry: RoundEnded) -> RunState:
     running = state.running
-    if running is None or running.number != entry.number:
+    if running is None or running.number != entry.number or state.ending is not None:
         return state
     lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
@@ -187,6 +196,12 @@ def _requeued(state: RunState, entry: Requeued) -> RunState:
     return state._replace(requeues=state.requeues + 1, requeued=True)
 
 
+def _size(state: RunState, entry: SizeWanted) -> RunState:
+    if entry.submission < state.epoch.submission or state.wanted == entry.size:
+        return state
+    return state._replace(size=entry)
+
+
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     EpochStarted: _epoch,
     RoundFormed: _round,
@@ -196,4 +211,5 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     Drained: _drained,
     RunEnded: _ending,
     Requeued: _requeued,
+    SizeWanted: _size,
 }

@@ -20,6 +20,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SizeWanted,
     StopAgreed,
     Then,
 )
@@ -117,6 +118,10 @@ def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
     return f"requeued ({CAUSES[entry.cause]})"
 
 
+def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float) -> str:
+    return f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
+
+
 def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
     return ending_text(entry)
 
@@ -130,6 +135,7 @@ _TEXTS: dict[type, Callable[[Any, RunState, float], str]] = {
     Drained: _drained,
     Requeued: _requeued,
     RunEnded: _run_ended,
+    SizeWanted: _size_wanted,
 }
 
 

@@ -154,6 +154,25 @@ class Slurm:
         except (SlurmNotFoundError, SlurmCommandError):
             return None
 
+    def version(self) -> str:
+        """Return which Slurm this is, e.g. ``slurm 23.02.4``."""
+        return self._run("sbatch", "--version").strip()
+
+    def controllers(self) -> list[tuple[str, bool]]:
+        """Return the hosts of the controllers, the primary one first, and whether each is up."""
+        return parse.controllers(self._run("scontrol", "ping"))
+
+    def srun(self, arguments: Sequence[str]) -> int:
+        """Run a job step and wait for it, however long it is queued; it writes where this process does.
+
+        Returns:
+            srun's exit code.
+        """
+        program = shutil.which("srun", path=self._environ.get("PATH"))
+        if program is None:
+            raise SlurmNotFoundError("srun")
+        return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
+
     def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
         """Queue a job and return its id.
 

@@ -96,3 +96,9 @@ def is_unknown_job(stderr: str) -> bool:
 def may_have_been_queued(stderr: str) -> bool:
     """Return whether a failed sbatch may still have reached the controller."""
     return "timed out" in stderr.lower() or "Zero Bytes were transmitted" in stderr
+
+
+def controllers(output: str) -> list[tuple[str, bool]]:
+    """Return host and whether it is up of each line of ``scontrol ping``."""
+    lines = re.findall(r"^Slurmctld\([^)]*\) at (\S+) is (\w+)", output, re.MULTILINE)
+    return [(host, state == "UP") for host, state in lines]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import mounts
-from hpc_elastic.slurm.mounts import Sharing
 from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.store import files
+from hpc_elastic.store import files, mount, probe, probe_findings
+from hpc_elastic.store.finding import Level
+from hpc_elastic.store.mount import Sharing
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
@@ -40,7 +41,8 @@ def check(root: str, *, allow_local: bool) -> list[str]:
         _check_existing(root)
     else:
         _check_parent(root)
-    return [] if allow_local else _check_shared(root)
+    warnings = [] if allow_local else _check_shared(root)
+    return [*warnings, *_check_works(root)]
 
 
 def _ancestors(path: str) -> list[str]:
@@ -49,11 +51,6 @@ def _ancestors(path: str) -> list[str]:
     while os.path.dirname(found[0]) != found[0]:
         found.insert(0, os.path.dirname(found[0]))
     return found
-
-
-def _nearest(path: str) -> str:
-    """Return the path itself or the nearest directory above it that exists."""
-    return next(place for place in reversed(_ancestors(path)) if os.path.exists(place))
 
 
 def _check_links(root: str) -> None:
@@ -102,7 +99,14 @@ def _check_existing(root: str) -> None:
 
 
 def _holds_a_run(root: str) -> RunDirError:
-    identity = read_identity(RunPaths(root))
+    paths = RunPaths(root)
+    identity = read_identity(paths)
+    if not os.path.exists(paths.script):
+        return RunDirError(
+            f"the run directory {root} holds a run whose submission was interrupted or is just being made",
+            where="run_dir",
+            fix=f"unless another submit is at work there: rm {shlex.quote(paths.identity)}, and submit again",
+        )
     return RunDirError(
         f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
         where="run_dir",
@@ -111,7 +115,7 @@ def _holds_a_run(root: str) -> RunDirError:
 
 
 def _check_parent(root: str) -> None:
-    parent = _nearest(root)
+    parent = probe.nearest(root)
     if not os.path.isdir(parent):
         raise RunDirError(
             f"the run directory {root} cannot be created: {parent} is a file", where="run_dir", fix=_OTHER_DIR
@@ -125,27 +129,42 @@ def _check_parent(root: str) -> None:
 
 
 def _check_shared(root: str) -> list[str]:
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            table = mounts.parse_mountinfo(file.read())
-    except OSError:
-        return []
-    path = os.path.realpath(root)
-    mount = mounts.mount_of(path, table)
-    judged = mounts.sharing(path, mount)
+    found = mount.mount_at(root)
+    judged = mount.sharing(os.path.realpath(root), found)
     if judged is Sharing.LOCAL:
         raise RunDirError(
-            f"the run directory {root} is not shared: only this machine sees {mount.kind} on {mount.point}",
+            f"the run directory {root} is not shared: only this machine sees {found.kind} on {found.point}",
             where="run_dir",
             fix="choose a directory that all nodes see; --allow-local-run-dir if they do see this one",
         )
     if judged is Sharing.UNCERTAIN:
         warning = (
-            f"the run directory {root} is on {mount.kind}, which looks like a local disk\n"
+            f"the run directory {root} is on {found.kind}, which looks like a local disk\n"
             "  fix: choose a directory that all nodes see; --allow-local-run-dir if they do see this one"
         )
         return [warning]
     return []
+
+
+def _check_works(root: str) -> list[str]:
+    """Try out in a few milliseconds what every record of a run needs: room, and exclusive names."""
+    place = probe.nearest(root)
+    findings = [
+        *probe_findings.space_findings(probe.space_of(place)),
+        *probe_findings.trial_findings(probe.quick_probe(place)),
+    ]
+    for finding in findings:
+        if finding.level is Level.PROBLEM:
+            raise RunDirError(
+                f"the run directory {root} cannot be used: {finding.what}: {finding.value}",
+                where="run_dir",
+                fix=finding.fix,
+            )
+    return [
+        f"the run directory {root}: {finding.what}: {finding.value}\n  fix: {finding.fix}"
+        for finding in findings
+        if finding.level is Level.WARNING
+    ]
 
 
 def read_identity(paths: RunPaths) -> dict[str, object]:
@@ -188,7 +207,8 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         Whether the directory itself is new.
 
     Raises:
-        RunDirError: it cannot be created, or another submission was first.
+        RunDirError: it cannot be created, and nothing that blocks is left behind; or another submission
+            was first.
     """
     paths = request.paths
     identity = {
@@ -199,15 +219,18 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         "user": _user(),
         "token": request.token,
     }
+    is_new = False
     try:
         is_new = _make_private(paths.root)
         if not files.publish_new(paths.identity, (json.dumps(identity, indent=1) + "\n").encode()):
             raise _holds_a_run(paths.root)
         for directory in paths.directories():
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            files.make_directory(directory)
         files.replace(paths.job, request.job_json())
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
     except OSError as error:
+        if _holds(paths, request.token):
+            discard(paths, with_root=is_new)
         raise RunDirError(
             f"the run directory {paths.root} cannot be written: {error.strerror} ({error.filename})",
             where="run_dir",
@@ -216,10 +239,17 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
     return is_new
 
 
-def _make_private(root: str) -> bool:
-    os.makedirs(os.path.dirname(root), exist_ok=True)
+def _holds(paths: RunPaths, token: str) -> bool:
+    """Tell whether what is in a run directory is of one submission, or nothing at all."""
     try:
-        os.mkdir(root, 0o700)
+        return read_identity(paths).get("token") == token
+    except RunDirError:
+        return not os.path.lexists(paths.identity)
+
+
+def _make_private(root: str) -> bool:
+    try:
+        files.retry(lambda: _make_with_parents(root))
     except FileExistsError:
         status = os.stat(root)
         if status.st_uid != os.geteuid():
@@ -230,6 +260,14 @@ def _make_private(root: str) -> bool:
             os.chmod(root, 0o700)
         return False
     return True
+
+
+def _make_with_parents(root: str) -> None:
+    try:
+        os.mkdir(root, 0o700)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        os.mkdir(root, 0o700)
 
 
 def _user() -> str:

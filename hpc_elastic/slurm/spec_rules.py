@@ -148,14 +148,21 @@ def _check_signals(spec: JobSpec) -> None:
 
 def _check_times(spec: JobSpec) -> None:
     _check_lead(spec)
-    heartbeat_s = DEFAULT_HEARTBEAT_S if spec.heartbeat_interval is None else spec.heartbeat_interval
-    lease_s = DEFAULT_LEASE_S if spec.lease is None else spec.lease
+    heartbeat_s, lease_s = heartbeat_and_lease_s(spec)
     if lease_s < 3 * heartbeat_s:
         raise InputError(
             f"lease = {number_text(lease_s)} s is less than three heartbeats of {number_text(heartbeat_s)} s",
             where="heartbeat_interval" if spec.lease is None else "lease",
             fix=f"set lease to {number_text(3 * heartbeat_s)} or more",
         )
+
+
+def heartbeat_and_lease_s(spec: JobSpec) -> tuple[float, float]:
+    """Return the heartbeat interval and the lease that the agents of a job will be given [s]."""
+    return (
+        DEFAULT_HEARTBEAT_S if spec.heartbeat_interval is None else spec.heartbeat_interval,
+        DEFAULT_LEASE_S if spec.lease is None else spec.lease,
+    )
 
 
 def _check_lead(spec: JobSpec) -> None:

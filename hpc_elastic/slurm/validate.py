@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options, run_dir, script, spec_rules
 from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.store.mount import mount_at, safe_lease
 
 _IMPORT_TIMEOUT_S = 30.0
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
@@ -41,7 +42,16 @@ def check(
     found += _check_python(request)
     found += _check_worker(request)
     found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
-    return found
+    return [*found, *_check_lease(request)]
+
+
+def _check_lease(request: SubmitRequest) -> list[str]:
+    """Compare the lease with the caching of the file system; agents use the longer one anyway."""
+    lease_s, reason = safe_lease(
+        mount_at(request.paths.root), *spec_rules.heartbeat_and_lease_s(request.spec)
+    )
+    fix = f"choose another run directory, or set lease to {lease_s:g}, which the agents use here anyway"
+    return [f"{reason}\n  fix: {fix}"] if reason else []
 
 
 def _check_workdir(workdir: str) -> None:

@@ -5,26 +5,69 @@ a hard link to a name that exists fails on all of them, a directory listing is f
 milliseconds, and a name that was looked up before it existed can stay invisible for half a minute.
 So a record is published by linking a finished private file to its name, and nobody looks up a name
 that no listing has shown.
+
+An error that passes (an interrupted call, a handle that the file server forgot, a private file that
+somebody swept away while this process was frozen) is tried again a bounded number of times. Every
+OSError that leaves here names the public path, never a private file.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
-_STALE_RETRIES = 5
-_LOST_RACE = (errno.EEXIST, errno.EPERM)  # sshfs reports EEXIST of a link as EPERM
+_TRIES = 5
+_PASSING = (errno.EINTR, errno.ESTALE, errno.ETXTBSY)
 _GONE = (errno.ENOENT, errno.ESTALE)
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # said of directories by some file systems
 _counter = 0
 TEMPORARY = ".tmp."
-_NONCE = os.urandom(4).hex()  # host names and pids repeat in containers
+_T = TypeVar("_T")
 
 
-def _private_name(directory: str) -> str:
-    """Return a name in `directory` that no other process uses."""
+def pid_namespace() -> str:
+    """Return what tells apart the containers of a machine, in which process ids repeat."""
+    try:
+        return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
+    except OSError:
+        return "0"
+
+
+_NONCE = f"{pid_namespace()}-{os.urandom(4).hex()}"  # host names and pids repeat in containers
+
+
+def private_name(directory: str) -> str:
+    """Return a name in `directory` that no other process uses; `leftovers` tells whose it is."""
     global _counter  # noqa: PLW0603 - only makes names unique within this process
     _counter += 1
     return os.path.join(directory, f"{TEMPORARY}{os.uname().nodename}.{os.getpid()}.{_counter}.{_NONCE}")
+
+
+def retry(act: Callable[[], _T]) -> _T:
+    """Return what `act` returns; try again a few times while the error is one that passes.
+
+    Raises:
+        OSError: what `act` raised.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+    return act()
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Have errors name `path`: calls on descriptors name nothing, others a private file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _write_private(path: str, data: bytes, *, durable: bool) -> None:
@@ -36,17 +79,52 @@ def _write_private(path: str, data: bytes, *, durable: bool) -> None:
             view = view[os.write(fd, view) :]
         if durable:
             os.fsync(fd)
-    finally:
+    except BaseException:
+        _close_quietly(fd)
+        raise
+    try:
         os.close(fd)
+    except OSError as error:  # network file systems tell here that a write failed
+        if not durable and error.errno != errno.EINTR:
+            raise
+
+
+def _close_quietly(fd: int) -> None:
+    """Close a descriptor through which nothing was written that is not yet known to be safe."""
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+@contextmanager
+def _directory_of(path: str) -> Iterator[int]:
+    """Open the directory of a file before it is changed, so that little can fail afterwards."""
+    directory = os.path.dirname(path)
+    fd = retry(lambda: os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    try:
+        yield fd
+    finally:
+        _close_quietly(fd)
+
+
+def _sync(fd: int) -> None:
+    """Make the names in an open directory durable, where the file system has a way to."""
+    try:
+        retry(lambda: os.fsync(fd))
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
 
 
 def sync_directory(directory: str) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Make the names in a directory durable.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    with named(directory), _directory_of(os.path.join(directory, "")) as fd:
+        _sync(fd)
 
 
 def publish_new(path: str, data: bytes) -> bool:
@@ -57,36 +135,97 @@ def publish_new(path: str, data: bytes) -> bool:
         was lost and the repeated request finds our own link (two links to the private file).
 
     Raises:
-        OSError: the file system refused (full, not writable, gone).
+        OSError: the file system refused (full, not writable, gone). Only when the very last step
+            fails, which makes the new name durable, does the file exist all the same.
     """
-    directory = os.path.dirname(path)
-    private = _private_name(directory)
+    with named(path), _directory_of(path) as directory:
+        tries, is_ours = _TRIES, None
+        while is_ours is None:
+            tries -= 1
+            is_ours = _try_to_publish(path, data, is_last=tries == 0)
+        if is_ours:
+            _sync(directory)
+    return is_ours
+
+
+def _try_to_publish(path: str, data: bytes, *, is_last: bool) -> bool | None:
+    """Return whether this process created the name, or None if it should try again."""
+    private = private_name(os.path.dirname(path))
     try:
-        _write_private(private, data, durable=True)
+        try:
+            _write_private(private, data, durable=True)
+        except OSError as error:
+            if is_last or error.errno not in (*_PASSING, errno.EEXIST):  # EEXIST: our own, reply lost
+                raise
+            return None
         try:
             os.link(private, path, follow_symlinks=False)
         except OSError as error:
-            if error.errno not in _LOST_RACE or not _is_taken(path):
-                raise
-            if _links(private) == 1:  # the private name only: the other file is not ours
-                return False
+            return _judge_link(error, private, path, is_last=is_last)
+        return True
     finally:
-        _unlink_quietly(private)
-    sync_directory(directory)
-    return True
+        _forget(private)
+
+
+def _judge_link(error: OSError, private: str, path: str, *, is_last: bool) -> bool | None:
+    """Return what a refused link means: ours all the same, somebody else's, or None to try again.
+
+    Raises:
+        OSError: `error`, if it is neither.
+    """
+    links = _links(private)
+    if links > 1:
+        return True
+    if error.errno == errno.EEXIST or (error.errno == errno.EPERM and is_listed(path)):
+        return False  # sshfs reports EEXIST of a link as EPERM
+    swept = error.errno == errno.ENOENT and links == 0
+    if is_last or not (swept or error.errno in _PASSING):
+        raise error
+    return None
 
 
 def _links(path: str) -> int:
     """Return the link count as the server knows it: opening makes a client ask, `stat` may not."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = retry(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return 0
     try:
         return os.fstat(fd).st_nlink
     finally:
-        os.close(fd)
+        _close_quietly(fd)
 
 
-def _is_taken(path: str) -> bool:
-    return os.path.basename(path) in os.listdir(os.path.dirname(path))
+def is_listed(path: str) -> bool:
+    """Tell whether a name is there, by a listing of its directory: no look-up that a client caches."""
+    return os.path.basename(path) in retry(lambda: os.listdir(os.path.dirname(path)))
+
+
+def make_directory(path: str) -> None:
+    """Make a directory that only its owner can use, unless the name is there; the one above must exist.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    with named(path):
+        try:
+            retry(lambda: os.mkdir(path, 0o700))
+        except FileExistsError:
+            pass
+        except OSError:
+            if not os.path.isdir(path):  # file servers may refuse what is there already
+                raise
+
+
+def move(private: str, path: str) -> None:
+    """Give a finished private file, durable by itself, its name; it takes the place of what has it.
+
+    Raises:
+        OSError: the file system refused; as for `replace`.
+    """
+    with named(path), _directory_of(path) as directory:
+        retry(lambda: os.rename(private, path))
+        _sync(directory)
 
 
 def replace(path: str, data: bytes, *, durable: bool = True) -> None:
@@ -95,87 +234,132 @@ def replace(path: str, data: bytes, *, durable: bool = True) -> None:
     Does not guarantee anything between two writers.
 
     Raises:
-        OSError: the file system refused.
+        OSError: the file system refused. Only when the very last step fails, which makes the new
+            content durable, do readers see the new content all the same.
     """
-    private = _private_name(os.path.dirname(path))
-    try:
-        _write_private(private, data, durable=durable)
-        os.rename(private, path)
-    except BaseException:
-        _unlink_quietly(private)
-        raise
-    if durable:
-        sync_directory(os.path.dirname(path))
+    with named(path):
+        if not durable:
+            _rename_private(path, data, durable=False)
+            return
+        with _directory_of(path) as directory:
+            _rename_private(path, data, durable=True)
+            _sync(directory)
+
+
+def _rename_private(path: str, data: bytes, *, durable: bool) -> None:
+    passing = (*_PASSING, errno.EEXIST, errno.ENOENT)  # ENOENT: swept away, or renamed and the reply lost
+    for is_last in (*[False] * (_TRIES - 1), True):
+        private = private_name(os.path.dirname(path))
+        try:
+            _write_private(private, data, durable=durable)
+            os.rename(private, path)
+        except BaseException as error:
+            _forget(private)
+            if is_last or not isinstance(error, OSError) or error.errno not in passing:
+                raise
+        else:
+            return
 
 
 def read(path: str) -> bytes | None:
     """Return the content of a file, or None if there is none.
 
-    A file that is replaced while it is read shows up as ESTALE on network file systems; the path is
-    then opened again a bounded number of times.
+    A file that is replaced while it is read shows up as ESTALE or, for a moment, as absent on
+    network file systems; the path is then opened again a bounded number of times.
+
+    Raises:
+        OSError: the file system refused.
     """
-    for _ in range(_STALE_RETRIES):
+    for _ in range(_TRIES):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return _read_all(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
+            with named(path):
+                return retry(lambda: _read_once(path))
+        except FileNotFoundError:
+            if not _is_there(path):
                 return None
-            if error.errno != errno.ESTALE:
-                raise
     return None
 
 
-def _read_all(fd: int) -> bytes:
-    chunks = []
-    while chunk := os.read(fd, 1 << 16):
-        chunks.append(chunk)
-    return b"".join(chunks)
+def _is_there(path: str) -> bool:
+    try:
+        return is_listed(path)
+    except OSError:
+        return False
+
+
+def _read_once(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = []
+        while chunk := os.read(fd, 1 << 16):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    finally:
+        _close_quietly(fd)
 
 
 def list_names(directory: str) -> list[str]:
     """Return the published names in a directory, sorted; an absent directory has none.
 
     Private files of writers and names the file system itself makes (``.nfs…``) are left out.
+
+    Raises:
+        OSError: the directory cannot be listed; never told as "empty", which would be a fact.
     """
-    for _ in range(_STALE_RETRIES):
+    with named(directory):
         try:
-            return sorted(name for name in os.listdir(directory) if not name.startswith("."))
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            if error.errno != errno.ESTALE:
-                raise
-    return []
+            names = retry(lambda: os.listdir(directory))
+        except FileNotFoundError:
+            return []
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def touch_name(directory: str, name: str) -> None:
-    """Create an empty file: a fact that is told by its name alone."""
-    fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.close(fd)
+    """Create an empty file: a fact that is told by its name alone.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    path = os.path.join(directory, name)
+    with named(path):
+        _close_quietly(retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)))
 
 
 def rename_name(directory: str, old: str, new: str) -> None:
-    """Change a fact told by a name; creates it when the old name has vanished."""
-    try:
-        os.rename(os.path.join(directory, old), os.path.join(directory, new))
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise
-        touch_name(directory, new)
+    """Change a fact told by a name; creates it when the old name has vanished.
+
+    Raises:
+        OSError: the file system refused; the old name stays.
+    """
+    with named(os.path.join(directory, new)):
+        try:
+            retry(lambda: os.rename(os.path.join(directory, old), os.path.join(directory, new)))
+        except FileNotFoundError:
+            touch_name(directory, new)
 
 
 def remove_name(directory: str, name: str) -> None:
-    """Take a name away; it may be gone already."""
-    _unlink_quietly(os.path.join(directory, name))
+    """Take a name away; it may be gone already.
+
+    Raises:
+        OSError: the file system refused; the name stays.
+    """
+    path = os.path.join(directory, name)
+    with named(path):
+        _unlink(path)
 
 
-def _unlink_quietly(path: str) -> None:
+def _unlink(path: str) -> None:
     try:
-        os.unlink(path)
+        retry(lambda: os.unlink(path))
     except OSError as error:
         if error.errno not in _GONE:
             raise
+
+
+def _forget(path: str) -> None:
+    """Remove a private file; if that fails it is a leftover like those of the dead."""
+    try:
+        _unlink(path)
+    except OSError:
+        pass

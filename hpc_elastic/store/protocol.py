@@ -1,7 +1,8 @@
-"""What the rendezvous needs of a store; every implementation passes `tests/store/contract.py`."""
+"""What everything that is shared needs of a store; all implementations pass `tests/store/contract.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -36,6 +37,32 @@ class Store(Protocol):
 
     def get(self, directory: str, name: str) -> bytes | None:
         """Return a file's value, or None if there is none."""
+        ...
+
+    def create(self, directory: str, name: str, value: bytes) -> bool:
+        """Create a file that never changes, complete or not at all; an absent directory is made.
+
+        Returns:
+            False if the name is taken; what is there stays.
+
+        Raises:
+            StoreError: the shared directory refused. After a lost reply the file may exist.
+        """
+        ...
+
+    def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:
+        """Return the names in a directory, sorted, as soon as they differ from what is known.
+
+        Args:
+            directory: the directory; it may be absent, which is as good as empty.
+            known: the names of an earlier listing, sorted.
+            timeout: how long to wait [s]; then the listing is returned although nothing differs.
+
+        Does not guarantee that every change is seen: what came and went in between is missed.
+
+        Raises:
+            StoreError: the shared directory could not be read.
+        """
         ...
 
     def list(self, directory: str) -> list[str]:

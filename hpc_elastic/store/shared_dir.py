@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.store import files
 
 SEGMENT_RECORDS = 256
+_FIRST_LOOK_S = 0.001  # time between two looks while waiting: grows from here ...
+_LOOK_GROWTH = 1.5
+_LOOK_S = 0.05  # ... to this: as fresh as the listings of network file systems are
+_LATE_S = 30.0  # who has waited this long is in no hurry ...
+_LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 
 
 def segment_name(number: int) -> str:
@@ -43,11 +49,11 @@ class SharedDirStore:
         path = os.path.join(segment, record_name(number))
         with _errors_named(path):
             if number % SEGMENT_RECORDS == 0:
-                _make(segment)
+                self.make_directory(os.path.join(log, segment_name(number)))
             try:
                 return files.publish_new(path, value)
             except FileNotFoundError:
-                _make(segment)
+                self.make_directory(os.path.join(log, segment_name(number)))
                 return files.publish_new(path, value)
 
     def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
@@ -77,6 +83,39 @@ class SharedDirStore:
         with _errors_named(path):
             return files.read(path)
 
+    def create(self, directory: str, name: str, value: bytes) -> bool:
+        """Create a file exclusively; see `Store.create`."""
+        path = os.path.join(self.root, directory, name)
+        with _errors_named(path):
+            try:
+                return files.publish_new(path, value)
+            except FileNotFoundError:
+                self.make_directory(directory)
+                return files.publish_new(path, value)
+
+    def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:
+        """Wait for other names; see `Store.wait`.
+
+        A change by this machine is seen at once where inotify works, everything else by looking.
+        """
+        from hpc_elastic.store.watch import Watch  # noqa: PLC0415 - ctypes; only where something waits
+
+        path = os.path.join(self.root, directory)
+        known = list(known)
+        clock = SystemClock()
+        started = clock.monotonic()
+        look_s = _FIRST_LOOK_S
+        with closing(Watch()) as watch, _errors_named(path):
+            self.make_directory(directory)  # a name must not be looked for again and again
+            while True:
+                watch.add_directory(path)  # before looking, so that nothing falls in between
+                names = files.list_names(path)
+                waited = clock.monotonic() - started
+                if names != known or waited >= timeout:
+                    return names
+                watch.wait(min(look_s, timeout - waited))
+                look_s = min(look_s * _LOOK_GROWTH, _LOOK_S if waited < _LATE_S else _LATE_LOOK_S)
+
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory, sorted."""
         path = os.path.join(self.root, directory)
@@ -94,8 +133,20 @@ class SharedDirStore:
 
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""
-        with _errors_named(directory):
-            files.remove_name(os.path.join(self.root, directory), name)
+        path = os.path.join(self.root, directory)
+        with _errors_named(os.path.join(path, name)):
+            files.remove_name(path, name)
+
+    def make_directory(self, directory: str) -> None:
+        """Make a directory and those between it and the root, private to their owner, if it is absent.
+
+        A network file system may go on for half a minute not to see a directory that it has looked
+        for in vain; making it ends that.
+        """
+        path = self.root
+        for part in directory.split("/"):
+            path = os.path.join(path, part)
+            files.make_directory(path)
 
     @staticmethod
     def _segment_exists(directory: str, number: int) -> bool:
@@ -119,10 +170,6 @@ def _read_run(segment: str, first: int) -> list[tuple[int, bytes]]:
     return got
 
 
-def _make(directory: str) -> None:
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-
-
 @contextmanager
 def _errors_named(path: str) -> Iterator[None]:
     """Turn an OSError into a StoreError that names the path and what to look at."""
@@ -135,4 +182,4 @@ def _errors_named(path: str) -> Iterator[None]:
             errno.EACCES: " (no permission)",
             errno.ESTALE: " (the file server lost the file handle)",
         }.get(error.errno or 0, "")
-        raise StoreError(f"{path}: {error.strerror}{hint}") from error
+        raise StoreError(f"{path}: {error.strerror}{hint}", errno=error.errno) from error

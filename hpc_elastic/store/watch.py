@@ -7,9 +7,13 @@ looking: it only makes a look come early where it can.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import select
 import struct
 from collections.abc import Iterator
+
+from hpc_elastic.clock import SystemClock
 
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
@@ -72,6 +76,18 @@ class Watch:
         except BlockingIOError:
             pass
         return relevant
+
+    def wait(self, seconds: float) -> None:
+        """Wait [s], or less if something but a writer's private file changes on this machine."""
+        clock = SystemClock()
+        deadline = clock.monotonic() + seconds
+        poll = select.poll()
+        if self._fd >= 0:
+            poll.register(self._fd, select.POLLIN)
+        while (left := deadline - clock.monotonic()) > 0:
+            poll.poll(math.ceil(left * 1000))
+            if self.drain():
+                return
 
     def close(self) -> None:
         """Release the file descriptor."""

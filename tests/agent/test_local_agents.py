@@ -20,6 +20,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
 )
 from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm.scale import scale
 from tests.agent.agents import SLEEP, MakeAgents, crash, gone, slurm, wait_for
 
 
@@ -109,7 +110,7 @@ def test_a_joining_node_makes_the_world_larger(make: MakeAgents) -> None:
 
 
 def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
-    """A third agent of exactly two stands by and takes the place of a lost one."""
+    """A third agent of exactly two stands by and takes the place of a lost one; the other keeps its rank."""
     agents = make(SLEEP)
     started = [agents.start(node, "--nnodes", "2") for node in (0, 1)]
     agents.wait_workers(1, 4)
@@ -117,7 +118,21 @@ def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
     started[0].kill()
     agents.wait_workers(2, 4)
     host = os.uname().nodename
-    assert [f"{host}-1", f"{host}-2"] == [member.node for member in agents.rounds()[1].members]
+    assert [f"{host}-2", f"{host}-1"] == [member.node for member in agents.rounds()[1].members]
+
+
+def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
+    """A smaller size sends the last nodes to stand by; a larger one takes them in again."""
+    agents = make(SLEEP)
+    for node in range(3):
+        agents.start(node, "--nnodes", "1:3", env=slurm(f"n{node}", "n[0-2]"))
+    agents.wait_workers(1, 6)
+    scale(agents.paths, 2, print)
+    agents.wait_workers(2, 4)
+    scale(agents.paths, 3, print)
+    agents.wait_workers(3, 6)
+    sizes = [[member.node for member in formed.members] for formed in agents.rounds()]
+    assert [["n0", "n1", "n2"], ["n0", "n1"], ["n0", "n1", "n2"]] == sizes
 
 
 def test_missing_nodes_are_named(make: MakeAgents) -> None:

@@ -23,8 +23,9 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    Then,
 )
-from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.rendezvous.run_log import open_log, read_state
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.testing.waiting import wait_until
@@ -328,3 +329,54 @@ def test_stop_works_without_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[
     assert "asked to save and stop" in capfd.readouterr().out
     assert 0 == app.run(["status", "4711"])
     assert "draining: stopped by the user" in capfd.readouterr().out
+
+
+def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The wanted size is on record; workers save before the next, smaller round."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "nodes": "1:3"}}))
+    write(paths, STARTED, round_of(1))
+    assert 0 == app.run(["scale", "4711", "--nodes", "1"])
+    assert "the next round has 1 of 2 nodes" in capfd.readouterr().out
+    state = read_state(paths)
+    assert 1 == state.wanted
+    assert state.drain is not None
+    assert Then.REJOIN is state.drain.then
+    assert 0 == app.run(["timeline", "4711"])
+    assert "1 node wanted (hpc-elastic scale)" in capfd.readouterr().out
+
+
+def test_scale_before_the_start_holds_for_it(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A job that waits starts with the size that is wanted; a requeue keeps it, a new submission does not."""
+    assert 0 == app.run(["scale", "4711", "--nodes", "1"])
+    assert "the next round has up to 1 node" in capfd.readouterr().out
+    write(paths, STARTED)
+    assert 1 == read_state(paths).wanted
+    write(paths, EpochStarted(Epoch(0, 1, 0), "4711", ()))
+    assert 1 == read_state(paths).wanted
+    write(paths, EpochStarted(Epoch(1, 0, 0), "4712", ()))
+    assert read_state(paths).wanted is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "fix"),
+    [
+        ("2:3", "4", "a number from 2 to 3"),
+        ("2:3", "1", "a number from 2 to 3"),
+        ("2", "1", "--nodes MIN:MAX"),
+    ],
+)
+def test_scale_keeps_to_what_was_submitted(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], nodes: str, wanted: str, fix: str
+) -> None:
+    """A size outside the job's bounds is refused, with the bounds."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "nodes": nodes}}))
+    assert 2 == app.run(["scale", "4711", "--nodes", wanted])
+    assert fix in capfd.readouterr().err
+    assert read_state(paths).wanted is None
+
+
+def test_a_run_that_has_ended_has_no_size(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to scale any more."""
+    write(paths, STARTED, round_of(1), RunEnded(Decision.DONE, 0, "", None))
+    assert 2 == app.run(["scale", "4711", "--nodes", "1"])
+    assert "has ended already: done" in capfd.readouterr().err

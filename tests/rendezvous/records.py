@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SizeWanted,
     StopAgreed,
     Then,
 )
@@ -49,4 +50,5 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Drained, epochs, causes, st.none() | small, text),
     st.builds(RunEnded, st.sampled_from(Decision), st.integers(0, 255), text, failures),
     st.builds(Requeued, epochs, causes),
+    st.builds(SizeWanted, small, st.integers(1, 8), text),
 )

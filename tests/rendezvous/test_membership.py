@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.journal import Epoch
+from hpc_elastic.rendezvous.liveness import is_alive
 from hpc_elastic.rendezvous.membership import MEMBERS, Membership, NodeFacts
-from hpc_elastic.rendezvous.roster import Phase, is_alive
+from hpc_elastic.rendezvous.roster import Phase, Suspicion, news_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -49,7 +50,7 @@ def test_a_member_has_one_name(memory_store: MemoryStore, mine: Membership, cloc
         clock.advance(1.0)
         mine.beat_if_due()
     mine.set_phase(Phase.RUNNING, 1)
-    assert ["n1.1+0-0-0+running+1+4"] == memory_store.list(MEMBERS)
+    assert ["n1.1+0-0-0+running+1+4+0"] == memory_store.list(MEMBERS)
 
 
 def test_beats_come_at_the_interval(memory_store: MemoryStore, mine: Membership, clock: FakeClock) -> None:
@@ -125,8 +126,10 @@ def test_older_starts_are_cleared_away(memory_store: MemoryStore, clock: FakeClo
     newer = new_member(memory_store, clock, "n2", REQUEUED)
     newer.set_phase(Phase.JOINING, 2)
     memory_store.mark(MEMBERS, "foreign")
+    memory_store.mark(MEMBERS, news_name(3))
+    memory_store.mark(MEMBERS, Suspicion(node_id("n1"), E0, 3, node_id("n2")).text())
     newer.remove_older()
-    assert ["foreign", "n2.1+0-1-0+joining+2+0"] == memory_store.list(MEMBERS)
+    assert ["foreign", "n2.1+0-1-0+joining+2+0+0"] == memory_store.list(MEMBERS)
 
 
 def test_steps_are_told_per_round(mine: Membership, theirs: Membership) -> None:

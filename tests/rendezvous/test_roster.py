@@ -7,14 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.rendezvous.journal import Epoch
+from hpc_elastic.rendezvous.liveness import is_alive
 from hpc_elastic.rendezvous.roster import (
     MemberName,
     Phase,
+    Suspicion,
     forgive,
-    is_alive,
+    is_news,
     natural,
+    newest_record,
+    news_name,
     observe,
     parse_name,
+    parse_suspicion,
+    suspicions_in,
 )
 from tests.rendezvous.build import E0, REQUEUED, roster, seen
 
@@ -34,6 +40,14 @@ names = st.builds(
     st.sampled_from(Phase),
     counts,
     counts,
+    counts,
+)
+suspicions = st.builds(
+    Suspicion,
+    names.map(lambda name: name.node_id),
+    st.builds(Epoch, counts, counts, counts),
+    counts,
+    names.map(lambda name: name.node_id),
 )
 
 
@@ -45,11 +59,40 @@ def test_a_name_says_what_it_was_given(member: MemberName) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ".nfs0001", "n1.1", "n1.1+0-0-0+running+1", "n1.1+0-0-0+dancing+1+1", "n1.1+0-0-0+running+1+1+1"],
+    [
+        "",
+        ".nfs0001",
+        "n1.1",
+        "n1.1+0-0-0+running+1+1",
+        "n1.1+0-0-0+dancing+1+1+1",
+        "n1.1+0-0-0+running+1+1+1+1",
+        "n1.1+0-0-0+suspected+1+by+n2.1",
+        "news+7",
+    ],
 )
 def test_a_foreign_name_is_none(text: str) -> None:
     """Names that nobody of us made are passed over."""
     assert parse_name(text) is None
+
+
+@given(suspicion=suspicions)
+def test_a_suspicion_says_what_it_was_given(suspicion: Suspicion) -> None:
+    """The facts in a suspicion's name come back, and it is not taken for a member."""
+    assert suspicion == parse_suspicion(suspicion.text())
+    assert parse_name(suspicion.text()) is None
+    listing = [suspicion.text(), "n1.1+0-0-0+suspected+x+by+n2.1", "other"]
+    assert {suspicion} == suspicions_in(listing, suspicion.epoch)
+    assert set() == suspicions_in(listing, suspicion.epoch._replace(submission=10**10))
+
+
+def test_names_tell_of_the_newest_record() -> None:
+    """Members tell what they have read, others what they have added."""
+    members = observe({}, [MemberName("n1.1", E0, Phase.RUNNING, 1, 0, 7).text()], E0, now=0.0)
+    assert 7 == newest_record([], members)
+    assert 9 == newest_record([news_name(9), "news+x"], members)
+    assert 0 == newest_record([], {})
+    assert is_news(news_name(9))
+    assert not is_news("news+x")
 
 
 def test_the_node_of_a_dotted_name() -> None:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.rendezvous import rules
-from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
+from hpc_elastic.rendezvous.journal import Cause, RoundFormed, SizeWanted, Then
 from hpc_elastic.rendezvous.roster import Phase, Roster
 from hpc_elastic.rendezvous.rules import (
+    Announce,
     AskToJoin,
     Fenced,
     Form,
@@ -24,6 +25,7 @@ from hpc_elastic.rendezvous.rules import (
     Waited,
     join,
 )
+from hpc_elastic.rendezvous.state import RunState
 from tests.rendezvous.build import (
     NODES,
     REQUEUED,
@@ -66,11 +68,95 @@ def test_only_the_first_node_forms_at_once() -> None:
 
 
 def test_a_late_leader_is_not_waited_for() -> None:
-    """If the first node does not act, the others may, after its time is up."""
-    fresh = roster(seen("n1", at=1.0), seen("n2", at=1.0), seen("n3", at=1.0))
-    view = joining(after(start()), fresh, me="n3")
-    assert Wait(3, ()) == step(view, now=0.9)
-    assert Form(EVERYBODY) == step(view, now=1.0)
+    """If the first node does not act, the second does after a while, and the third after another."""
+    fresh = roster(seen("n1", at=2.0), seen("n2", at=2.0), seen("n3", at=2.0))
+    second, third = (joining(after(start()), fresh, me=node) for node in ("n2", "n3"))
+    assert Wait(3, ()) == step(second, now=0.9)
+    assert Form(EVERYBODY) == step(second, now=1.0)
+    assert Wait(3, ()) == step(third, now=1.9)
+    assert Form(EVERYBODY) == step(third, now=2.0)
+
+
+def test_the_first_nodes_announce_a_start() -> None:
+    """Only if none of them does, another one may after a while."""
+    view = joining(RunState(), {})
+    assert Announce() == step(view)
+    assert Wait(0, ()) == step(view._replace(announces=False), now=0.9)
+    assert Announce() == step(view._replace(announces=False), now=1.0)
+
+
+def test_only_a_few_look_at_all_the_others() -> None:
+    """A node that is not to form the round waits for the record of it."""
+    many = roster(*(seen(f"n{i}") for i in range(200)))
+    state = after(start(expected=tuple(f"n{i}" for i in range(200))))
+    intervals = [rules.look_interval(joining(state, many, me=f"n{i}"), now=0) for i in (0, 2, 3, 199)]
+    assert [0.0, 0.0, 2.0, 2.0] == intervals
+
+
+# Size and places
+
+
+def test_the_wanted_size_is_kept_to() -> None:
+    """A round takes in as many nodes as are wanted, within the job's bounds."""
+    for wanted, expected in ((2, EVERYBODY[:2]), (1, EVERYBODY[:2]), (9, EVERYBODY)):
+        assert Form(expected) == step(joining(after(start(), SizeWanted(0, wanted, "")), ALL_IN))
+
+
+def test_a_spare_stands_by_a_round_of_the_wanted_size() -> None:
+    """Room that is not wanted is not asked for; when it is wanted, it is."""
+    members = roster(seen("n1", Phase.RUNNING), seen("n2", Phase.RUNNING), seen("n3", round_number=2))
+    small = after(start(), SizeWanted(0, 2, ""), formed(1, ("n1", "n2")))
+    assert Spare() == step(joining(small, members, me="n3"))
+    assert AskToJoin() == step(joining(after(SizeWanted(0, 3, ""), state=small), members, me="n3"))
+
+
+def test_a_spare_drives_nobody_out() -> None:
+    """Who was in the last round is in the next, though another node comes first in Slurm's order."""
+    state = after(start(), formed(1, ("n2", "n3")), crash(1))
+    members = roster(*(seen(node, round_number=2) for node in NODES))
+    settings = SETTINGS._replace(max_nodes=2)
+    view = joining(state, members, me="n2", settings=settings)
+    assert Form((node_id("n2"), node_id("n3"))) == step(view)
+
+
+def test_a_spare_does_not_overtake_a_member_that_is_on_its_way() -> None:
+    """A full round waits for a living member of the last one, and starts without it if it is lost."""
+    state = after(start(), formed(1, ("n1", "n2")), crash(1))
+    settings = SETTINGS._replace(max_nodes=2)
+    slow = roster(
+        seen("n1", Phase.RUNNING, at=3), seen("n2", round_number=2, at=3), seen("n3", round_number=2, at=3)
+    )
+    view = joining(state, slow, me="n2", settings=settings)
+    assert Wait(2, ("n1",)) == step(view, now=5)
+    gone = roster(
+        seen("n1", Phase.RUNNING, at=0), seen("n2", round_number=2, at=3), seen("n3", round_number=2, at=3)
+    )
+    assert Form((node_id("n3"), node_id("n2"))) == step(view._replace(roster=gone, me=node_id("n3")), now=5)
+
+
+def test_a_spare_takes_the_place_of_the_lost() -> None:
+    """All others keep their ranks."""
+    state = after(start(expected=("n1", "n2", "n3", "n4")), formed(1), loss(1, "n1"))
+    members = roster(*(seen(node, round_number=2) for node in ("n2", "n3", "n4")))
+    view = joining(state, members, me="n4")
+    assert Form((node_id("n4"), node_id("n2"), node_id("n3"))) == step(view)
+
+
+def test_a_smaller_round_closes_the_gap() -> None:
+    """Without a replacement the ranks follow Slurm's order again."""
+    state = after(start(), formed(1), loss(1, "n1"))
+    members = roster(*(seen(node, round_number=2) for node in ("n2", "n3")))
+    assert Form((node_id("n2"), node_id("n3"))) == step(joining(state, members, me="n2"))
+
+
+def test_most_nodes_silent_together_are_waited_for() -> None:
+    """Between rounds, too, a stalled file system is not taken for the loss of most nodes."""
+    state = after(start(), formed(1), crash(1))
+    stalled = roster(seen("n1", round_number=2, at=10), *(seen(n, Phase.RUNNING, at=1) for n in ("n2", "n3")))
+    settings = SETTINGS._replace(min_nodes=1)
+    view = joining(state, stalled, settings=settings)
+    assert Wait(1, ("n2", "n3")) == step(view, since=10, now=10)
+    assert Form((node_id("n1"),)) == step(view, since=10, now=13)
 
 
 def test_expected_nodes_are_waited_for() -> None:
@@ -238,40 +324,6 @@ def test_an_older_start_is_fenced() -> None:
 
 
 # In a round
-
-
-def test_a_silent_member_is_lost() -> None:
-    """A member whose lease has run out is lost; the others are not."""
-    members = roster(
-        seen("n1", Phase.RUNNING, at=10), seen("n2", Phase.RUNNING, at=6), seen("n3", Phase.RUNNING, at=6.1)
-    )
-    assert ["n2"] == rules.lost_members(formed(1), members, SETTINGS, now=10)
-
-
-def test_a_member_that_left_is_lost() -> None:
-    """Who leaves while the round runs is missed at once."""
-    members = roster(seen("n1", Phase.RUNNING), seen("n2", Phase.LEFT), seen("n3", Phase.RUNNING))
-    assert ["n2"] == rules.lost_members(formed(1), members, SETTINGS, now=0)
-
-
-def test_who_has_succeeded_is_not_lost() -> None:
-    """A node whose workers are all done may be silent."""
-    members = roster(
-        seen("n1", Phase.RUNNING, at=100), seen("n2", Phase.SUCCEEDED), seen("n3", Phase.RUNNING, at=100)
-    )
-    assert [] == rules.lost_members(formed(1), members, SETTINGS, now=100)
-
-
-def test_who_was_never_seen_is_not_judged() -> None:
-    """Nobody is given up by an observer that has not looked yet."""
-    assert [] == rules.lost_members(formed(1), {}, SETTINGS, now=100)
-
-
-def test_the_cost_of_watching_is_linear() -> None:
-    """The first three look at every beat, the others at every fifth."""
-    assert [1, 1, 1, 5, 5] == [rules.watch_every(rank) for rank in (0, 1, 2, 3, 999)]
-    looks = sum(1 / rules.watch_every(rank) for rank in range(1000))
-    assert looks < 210
 
 
 def test_everybody_must_be_in_the_phase() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from hpc_elastic.store.protocol import Store
 
 BOUNDARY = 256  # records per segment of the shared directory
+LONG_S = 50.0  # longer than any test may take
 
 
 class StoreContract:
@@ -113,3 +116,78 @@ class StoreContract:
         store.unmark("members", "n1+0")
         store.unmark("members", "n1+0")
         assert [] == store.list("members")
+
+    def test_a_created_file_is_read_back(self, store: Store) -> None:
+        """A file is created once, byte for byte; whoever comes later is told so and changes nothing."""
+        assert store.create("kv", "a+1", b"\x00\xffone")
+        assert not store.create("kv", "a+1", b"two")
+        assert b"\x00\xffone" == store.get("kv", "a+1")
+        assert ["a+1"] == store.list("kv")
+
+    def test_directories_are_made_when_needed(self, store: Store) -> None:
+        """The directory of a created file, and those above it, need not exist; each has its own names."""
+        assert store.create("kv/round-1", "a", b"")
+        assert store.create("kv/round-2", "a", b"2")
+        assert b"" == store.get("kv/round-1", "a")
+        assert ["a"] == store.list("kv/round-1")
+
+    def test_a_name_that_was_taken_away_is_free(self, store: Store) -> None:
+        """A name can be created again once it has been taken away."""
+        assert store.create("kv", "a", b"1")
+        store.unmark("kv", "a")
+        assert store.get("kv", "a") is None
+        assert store.create("kv", "a", b"2")
+        assert b"2" == store.get("kv", "a")
+
+    def test_one_of_many_creates(self, store: Store) -> None:
+        """Of threads that want the same name at once, one gets it, and the value is that one's."""
+        start = threading.Barrier(4)
+        won: list[bytes] = []
+
+        def race(value: bytes) -> None:
+            start.wait()
+            if store.create("kv", "a", value):
+                won.append(value)
+
+        racers = [threading.Thread(target=race, args=(b"%d" % number,)) for number in range(4)]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        assert [store.get("kv", "a")] == won
+
+    def test_what_is_news_is_not_waited_for(self, store: Store) -> None:
+        """If the names differ from what is known already, they are returned at once."""
+        store.mark("members", "b")
+        store.mark("members", "a")
+        assert ["a", "b"] == store.wait("members", [], LONG_S)
+        assert ["a", "b"] == store.wait("members", ["a", "c"], LONG_S)
+        store.unmark("members", "a")
+        assert ["b"] == store.wait("members", ("a", "b"), LONG_S)
+
+    @pytest.mark.parametrize("timeout", [-1.0, 0.0, 0.01])
+    def test_waiting_ends(self, store: Store, timeout: float) -> None:
+        """When the time is over, the names are returned although they are known."""
+        store.mark("members", "a")
+        assert ["a"] == store.wait("members", ["a"], timeout)
+        assert [] == store.wait("absent", [], timeout)
+
+    @pytest.mark.parametrize("directory", ["members", "made/late"])
+    def test_a_new_name_ends_waiting(self, store: Store, directory: str) -> None:
+        """Whoever waits is told of a name that another writer makes, also in a directory made later."""
+        heard: list[list[str]] = []
+        listener = threading.Thread(target=lambda: heard.append(store.wait(directory, [], LONG_S)))
+        listener.start()
+        assert store.create(directory, "a", b"")
+        listener.join()
+        assert [["a"]] == heard
+
+    def test_a_name_taken_away_ends_waiting(self, store: Store) -> None:
+        """Whoever waits is told of a name that is taken away."""
+        store.mark("members", "a")
+        heard: list[list[str]] = []
+        listener = threading.Thread(target=lambda: heard.append(store.wait("members", ["a"], LONG_S)))
+        listener.start()
+        store.unmark("members", "a")
+        listener.join()
+        assert [[]] == heard

@@ -48,6 +48,18 @@ class BothStores(RuleBasedStateMachine):
         self._real.put(directory, name, value)
         self._fake.put(directory, name, value)
 
+    @rule(directory=st.sampled_from((*DIRECTORIES, "made/late")), name=NAMES, value=st.binary(max_size=20))
+    def create(self, directory: str, name: str, value: bytes) -> None:
+        """Create a file, or find its name taken."""
+        created = self._real.create(directory, name, value)
+        assert created == self._fake.create(directory, name, value)
+        assert self._fake.get(directory, name) == self._real.get(directory, name)
+
+    @rule(directory=st.sampled_from((*DIRECTORIES, "made/late")), known=st.lists(NAMES, unique=True))
+    def wait(self, directory: str, known: list[str]) -> None:
+        """Look for something else than what is known, without patience."""
+        assert self._fake.wait(directory, sorted(known), 0) == self._real.wait(directory, sorted(known), 0)
+
     @rule(directory=st.sampled_from(DIRECTORIES), name=NAMES)
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -164,3 +166,27 @@ def test_errors_name_the_path(tmp_path: Path) -> None:
     store = SharedDirStore(str(tmp_path / "gone"))
     with pytest.raises(StoreError, match="gone/nodes/a: No such file or directory"):
         store.put("nodes", "a", b"1")
+
+
+def test_errors_carry_the_number(tmp_path: Path) -> None:
+    """The operating system's error number comes with the error, also into another process."""
+    store = SharedDirStore(str(tmp_path / "gone"))
+    with pytest.raises(StoreError) as caught:
+        store.put("nodes", "a", b"1")
+    copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
+    assert (errno.ENOENT, str(caught.value)) == (copied.errno, str(copied))
+
+
+def test_created_files_are_private(shared_dir_store: SharedDirStore) -> None:
+    """Created files and the directories made for them can be read by their owner alone."""
+    assert shared_dir_store.create("a/b", "c", b"1")
+    for place in ("a", "a/b", "a/b/c"):
+        assert 0 == os.stat(os.path.join(shared_dir_store.root, place)).st_mode & 0o077
+
+
+def test_a_full_disk_creates_nothing(shared_dir_store: SharedDirStore) -> None:
+    """A file that could not be written whole does not exist, and its name is still free."""
+    with _largest_file(64), pytest.raises(StoreError, match="kv/a"):
+        shared_dir_store.create("kv", "a", b"x" * 1000)
+    assert [] == shared_dir_store.list("kv")
+    assert shared_dir_store.create("kv", "a", b"1")

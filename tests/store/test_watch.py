@@ -74,3 +74,21 @@ def test_a_closed_watch_does_nothing(tmp_path: Path) -> None:
     assert -1 == watch.fileno()
     watch.add_directory(str(tmp_path))
     watch.drain()
+
+
+def test_waiting_ends_with_a_change(watch: Watch, tmp_path: Path) -> None:
+    """Whoever waits goes on when a name has appeared, however long it would have waited."""
+    watch.add_directory(str(tmp_path))
+    (tmp_path / "a").touch()
+    watch.wait(50)
+    assert not _is_awake(watch)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_waiting_ends_without_a_change(watch: Watch, tmp_path: Path, is_closed: bool) -> None:
+    """A writer's private file wakes nobody, and without inotify a wait is just a wait."""
+    watch.add_directory(str(tmp_path))
+    (tmp_path / ".tmp.1").touch()
+    if is_closed:
+        watch.close()
+    watch.wait(0.01)

@@ -1,0 +1,162 @@
+"""``hpc-elastic doctor``: is this machine, and a directory, fit for runs?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
+
+import typer
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError, SlurmNotFoundError
+from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.request import RUNS_FOLDER
+
+if TYPE_CHECKING:
+    from hpc_elastic.slurm.commands import Slurm
+    from hpc_elastic.store.finding import Finding
+
+_COLOURS = {"ok": None, "info": None, "warning": "yellow", "PROBLEM": "red"}
+_STEP_MINUTES = 5  # far more than the waits for silent nodes
+
+Directory = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+    typer.Argument(
+        metavar="[DIR]", help=f"Directory for runs. Default: ./{RUNS_FOLDER}.", show_default=False
+    ),
+]
+Nodes = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        metavar="N",
+        min=2,
+        help="Try the directory from N nodes; Slurm is asked for them. Options of srun go after --.",
+        show_default=False,
+    ),
+]
+
+
+class Group(NamedTuple):
+    """The nodes that try a directory together, as Slurm told this process."""
+
+    rank: int
+    node: str
+    names: tuple[str, ...]
+    meeting: str  # the same for all of them, and for nobody else
+
+
+def doctor(context: typer.Context, directory: Directory = None, nodes: Nodes = None) -> int:
+    """Check Python, Slurm and a directory before a run depends on them; exit code 1 if something is wrong.
+
+    Started by srun on several nodes, or with --nodes N, it finds out whether they see the same directory,
+    how soon a name is seen, and whether locks exclude between nodes.
+
+    Example: hpc-elastic doctor /scratch/me --nodes 2 -- -p short
+    """
+    environ = os.environ  # noqa: TID251 - what Slurm says about this process
+    path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))
+    words: tuple[str, ...] = context.obj or ()
+    _check_words(words, nodes)
+    group = group_of(environ)
+    if group is not None and nodes is None:
+        return 0 if environ.get("SLURM_LOCALID", "0") != "0" else _together(path, group)
+    return _here(path, nodes, words)
+
+
+def _check_words(words: Sequence[str], nodes: int | None) -> None:
+    if words and nodes is None:
+        raise InputError(
+            f"options of srun are given ({' '.join(words)}), but srun is not asked for",
+            where="--",
+            fix="add --nodes 2",
+        )
+
+
+def group_of(environ: Mapping[str, str]) -> Group | None:
+    """Return the nodes of this job step; None outside a step of several nodes.
+
+    Raises:
+        InputError: a variable of Slurm's holds what Slurm never writes.
+    """
+    slurm = SlurmEnv.from_environ(environ)
+    if slurm is None or not slurm.in_step or len(slurm.node_names) < 2:  # noqa: PLR2004 - alone
+        return None
+    node = slurm.node_name or os.uname().nodename
+    meeting = f"{slurm.job_id}.{environ.get('SLURM_STEP_ID', '0')}.{slurm.restart_count}"
+    return Group(slurm.node_index, node, slurm.node_names, meeting)
+
+
+def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
+    """Check this machine, then let Slurm start the same on several nodes if that is wanted."""
+    from hpc_elastic.cli.doctor_checks import machine_findings  # noqa: PLC0415 - rare command
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415
+
+    slurm = Slurm()
+    if nodes is not None and not slurm.has("srun"):
+        raise SlurmNotFoundError("srun")
+    findings = [*machine_findings(slurm, SystemClock()), *_directory(path, is_alone=nodes is None)]
+    code = _print(findings)
+    if nodes is None:
+        return code
+    typer.echo(f"\nasking Slurm for {nodes} nodes, then trying {path} from them ...")
+    return max(code, _start(slurm, path, nodes, words))
+
+
+def _start(slurm: Slurm, path: str, nodes: int, words: Sequence[str]) -> int:
+    sys.stdout.flush()
+    shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={_STEP_MINUTES}")
+    program = (sys.executable, "-m", "hpc_elastic", "doctor", path)
+    return 1 if slurm.srun([*shape, "--job-name=hpc-elastic-doctor", *words, *program]) else 0
+
+
+def _together(path: str, group: Group) -> int:
+    """Try the directory as one of several nodes; only the first one prints what is well."""
+    from hpc_elastic.store.finding import Level  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.pair_findings import pair_findings  # noqa: PLC0415
+    from hpc_elastic.store.probe import nearest  # noqa: PLC0415
+    from hpc_elastic.store.probe_pair import Member, probe_pair  # noqa: PLC0415
+
+    me = Member(group.rank, group.node)
+    pair = probe_pair(nearest(path), me, len(group.names), group.meeting)
+    findings = [*_directory(path, is_alone=False), *pair_findings(pair, group.names)]
+    if group.rank:
+        findings = [each for each in findings if each.level is Level.PROBLEM]
+    named = [each._replace(what=f"{group.node}: {each.what}") for each in findings]
+    return _print(named)
+
+
+def _directory(path: str, *, is_alone: bool) -> list[Finding]:
+    """Try a directory, or the nearest one above it if it is not there yet."""
+    from hpc_elastic.slurm.spec_rules import DEFAULT_HEARTBEAT_S, DEFAULT_LEASE_S  # noqa: PLC0415
+    from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415
+    from hpc_elastic.store.probe import nearest, probe_directory  # noqa: PLC0415
+    from hpc_elastic.store.probe_findings import directory_findings, sharing_findings  # noqa: PLC0415
+
+    place = nearest(path)
+    found = []
+    if place != path:
+        found.append(Finding("directory", f"{path} is not there yet; looking at {place}", Level.INFO))
+    if not os.path.isdir(place):
+        return [Finding("directory", f"{place} is not a directory", Level.PROBLEM, "name a directory")]
+    try:
+        probed = probe_directory(place)
+    except OSError as error:
+        return [*found, Finding("directory", str(error), Level.PROBLEM, "name a directory you may write to")]
+    found += directory_findings(probed, heartbeat_s=DEFAULT_HEARTBEAT_S, lease_s=DEFAULT_LEASE_S)
+    return [*found, *sharing_findings(probed.path, probed.mount)] if is_alone else found
+
+
+def _print(findings: Sequence[Finding]) -> int:
+    """Print a table in one piece; return the exit code."""
+    from hpc_elastic.store.finding import Level, lines, width_of, worst  # noqa: PLC0415
+
+    width = width_of(findings)
+    styled = [
+        typer.style("\n".join(lines(finding, width)), fg=_COLOURS[finding.level.value])
+        for finding in findings
+    ]
+    if styled:
+        typer.echo("\n".join(styled))
+    return int(worst(findings) is Level.PROBLEM)

@@ -1,0 +1,79 @@
+"""Changing how many nodes a run uses while it runs, within the nodes that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, DrainRequested, SizeWanted, Then
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.lifecycle import LOGIN
+from hpc_elastic.slurm.run_files import RunFiles, read_run
+from hpc_elastic.slurm.values import NodeRange, parse_nodes
+
+
+def scale(paths: RunPaths, size: int, say: Callable[[str], None]) -> None:
+    """Have the run go on with another number of nodes, from the next round on.
+
+    A round that is larger is paused: its workers save and stop at one step. A smaller one takes in
+    nodes that stand by.
+
+    Args:
+        paths: the files of the run.
+        size: how many nodes are wanted.
+        say: prints a line.
+
+    Raises:
+        InputError: the run has ended, or cannot have that size.
+    """
+    run = read_run(paths)
+    _check(run, size)
+    log = open_log(paths, LOGIN)
+    submission = max(run.submission, run.state.epoch.submission, 0)
+    state = log.commit(lambda _: SizeWanted(submission, size, "hpc-elastic scale"))
+    running = state.running
+    if running is not None and len(running.members) > size and not state.leaving:
+        log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, f"scale to {_count(size)}"))
+    say(_told(state, size))
+
+
+def _told(state: RunState, size: int) -> str:
+    running = state.running
+    now = len(running.members) if running is not None else 0
+    if now == size:
+        return f"the run has {_count(size)} and stays so"
+    if now > size:
+        return f"the workers save and stop at one step; the next round has {size} of {now} nodes"
+    if now:
+        return f"the run takes in nodes that stand by, up to {size}; it has {now} now"
+    return f"the next round has up to {_count(size)}"
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _check(run: RunFiles, size: int) -> None:
+    if run.state.ending is not None and run.state.epoch.submission >= run.submission:
+        raise InputError(
+            f"the run has ended already: {run.state.ending.decision.value}",
+            where="RUN",
+            fix=f"to go on from its last checkpoint: {run.command_to_go_on}",
+        )
+    bounds = _bounds(run)
+    if bounds is not None and not bounds.low <= size <= bounds.high:
+        raise InputError(
+            f"the run was submitted for {bounds.low} to {bounds.high} nodes, and {size} are wanted",
+            where="--nodes",
+            fix=f"give a number from {bounds.low} to {bounds.high}"
+            if bounds.low < bounds.high
+            else "submit with --nodes MIN:MAX to be able to change the size",
+        )
+
+
+def _bounds(run: RunFiles) -> NodeRange | None:
+    """Return what the job was submitted for; None if only its own command line knows."""
+    nodes = run.spec.get("nodes")
+    return None if nodes is None else parse_nodes(nodes)
