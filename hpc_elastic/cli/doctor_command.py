@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from hpc_elastic.store.finding import Finding
 
 _COLOURS = {"ok": None, "info": None, "warning": "yellow", "PROBLEM": "red"}
-_STEP_MINUTES = 5  # far more than the waits for silent nodes
+_STEP_MINUTES = 10  # far more than the waits for silent nodes
 
 Directory = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Argument(
-        metavar="[DIR]", help=f"Directory for runs. Default: ./{RUNS_FOLDER}.", show_default=False
-    ),
+    typer.Argument(metavar="DIR", help=f"Directory for runs. Default: ./{RUNS_FOLDER}.", show_default=False),
 ]
 Nodes = Annotated[
     Optional[int],  # noqa: UP045
@@ -48,10 +46,11 @@ class Group(NamedTuple):
 
 
 def doctor(context: typer.Context, directory: Directory = None, nodes: Nodes = None) -> int:
-    """Check Python, Slurm and a directory before a run depends on them; exit code 1 if something is wrong.
+    """Check Python, Slurm and a directory before runs depend on them.
 
-    Started by srun on several nodes, or with --nodes N, it finds out whether they see the same directory,
-    how soon a name is seen, and whether locks exclude between nodes.
+    Started by srun on several nodes, or with --nodes N, it finds out whether they
+    see the same directory, how soon a name is seen, and whether locks exclude
+    between nodes. The exit code is 1 if something is wrong.
 
     Example: hpc-elastic doctor /scratch/me --nodes 2 -- -p short
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -94,6 +95,10 @@ def _checked(path: str) -> RunPaths:
     if os.stat(path).st_uid != os.geteuid():
         raise RunDirError(
             f"the run in {path} belongs to user {_owner(path)}", where="RUN", fix="ask its owner"
+        )
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {path} cannot be read", where="RUN", fix=f"chmod u+rwx {shlex.quote(path)}"
         )
     if not os.path.exists(paths.identity) and not os.path.isdir(paths.journal):
         raise RunDirError(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+from hpc_elastic import __version__
 from hpc_elastic.errors import RendezvousStateError
 
 FORMAT = 1
@@ -213,7 +214,8 @@ _PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
 def encode(entry: Entry, *, at: float, by: str) -> bytes:
     """Return the JSON form of a record; its number is its file name."""
     kind = _KIND_OF[type(entry)]
-    data = {"format": FORMAT, "kind": kind, "at": round(at, 3), "by": by, **entry._asdict()}
+    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3), "by": by}
+    data = {**head, **entry._asdict()}
     return json.dumps(data).encode()
 
 
@@ -226,9 +228,9 @@ def parse(number: int, data: bytes) -> Record:
     try:
         fields = json.loads(data)
         if fields["format"] != FORMAT:
-            raise RendezvousStateError(
-                f"journal record {number} has format {fields['format']}, this version reads {FORMAT}"
-            )
+            raise _unknown(number, f"has format {fields['format']}", fields)
+        if fields["kind"] not in _KINDS:
+            raise _unknown(number, f"is of the unknown kind {fields['kind']!r}", fields)
         kind = _KINDS[fields["kind"]]
         optional = kind._field_defaults  # type: ignore[attr-defined]
         names = kind._fields  # type: ignore[attr-defined]
@@ -236,7 +238,20 @@ def parse(number: int, data: bytes) -> Record:
         entry = kind(**{name: _PARSE_FIELD.get(name, _same)(value) for name, value in values.items()})
         return Record(number, float(fields["at"]), str(fields["by"]), entry)
     except (ValueError, KeyError, TypeError) as error:
-        raise RendezvousStateError(f"journal record {number} is damaged: {error!r}") from error
+        raise RendezvousStateError(
+            f"journal record {number} is damaged: {error!r}\n"
+            "  fix: bring the file back from a backup or snapshot, or submit a new run"
+        ) from error
+
+
+def _unknown(number: int, what: str, fields: dict[str, Any]) -> RendezvousStateError:
+    by = fields.get("version")
+    writer = f"hpc_elastic {by}" if by else "another version of hpc_elastic"
+    return RendezvousStateError(
+        f"journal record {number} {what}; {writer} wrote it, "
+        f"this is {__version__}, which reads format {FORMAT}\n"
+        f"  fix: use one version for the whole run: install {writer} on all nodes and here"
+    )
 
 
 def _same(value: Any) -> Any:

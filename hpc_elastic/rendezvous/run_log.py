@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import RendezvousStateError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous import journal
 from hpc_elastic.rendezvous.journal import Entry, Record
@@ -14,7 +14,7 @@ from hpc_elastic.rendezvous.roster import MEMBERS, news_name
 from hpc_elastic.rendezvous.state import RunState, fits, fold
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
-from hpc_elastic.store.shared_dir import SharedDirStore
+from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
 
 LOG = "journal"
 _MAX_TRIES = 200
@@ -55,7 +55,7 @@ class RunLog:
         """
         new = self._store.read_after(LOG, self.state.last)
         if new:
-            self.state = fold(self.state, [journal.parse(number, data) for number, data in new])
+            self.state = fold(self.state, [_parse(self._store, number, data) for number, data in new])
         return self.state
 
     def commit(self, choose: Callable[[RunState], Entry | None]) -> RunState:
@@ -106,8 +106,18 @@ def open_log(paths: RunPaths, writer: str) -> RunLog:
 
 def read_records(paths: RunPaths) -> list[Record]:
     """Return all records of a run, oldest first."""
-    found = SharedDirStore(paths.root).read_after(LOG, 0)
-    return [journal.parse(number, data) for number, data in found]
+    store = SharedDirStore(paths.root)
+    return [_parse(store, number, data) for number, data in store.read_after(LOG, 0)]
+
+
+def _parse(store: Store, number: int, data: bytes) -> Record:
+    """Return the record in `data`; errors name its file."""
+    try:
+        return journal.parse(number, data)
+    except RendezvousStateError as error:
+        path = f"{LOG}/{segment_name(number)}/{record_name(number)}"
+        root = getattr(store, "root", "")
+        raise RendezvousStateError(f"{root}/{path}: {error}" if root else f"{path}: {error}") from error
 
 
 def read_state(paths: RunPaths) -> RunState:

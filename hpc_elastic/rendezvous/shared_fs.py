@@ -157,6 +157,7 @@ class SharedFsRendezvous(RendezvousHandler):
             try:
                 return step()
             except StoreError as error:
+                self.run.note_blindness()
                 if self._waiting.interrupted():
                     raise RendezvousInterruptedError("interrupted by a signal") from error
                 if self.run.now() - since >= self.run.settings.join_timeout:

@@ -76,6 +76,7 @@ class SharedRun:
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
         self._blind_since: float | None = None
+        self._failed_at = float("-inf")  # when the shared directory last did not answer
         self._lost: tuple[int, tuple[str, ...]] = (0, ())
 
     @property
@@ -188,9 +189,10 @@ class SharedRun:
     def next_turn_at(self) -> float:
         """Return when there is something to do though nothing happens, by this node's clock [s].
 
-        That is the next heartbeat, or the end of a peer's lease.
+        That is the next heartbeat, or the end of a peer's lease; what failed is not tried in haste.
         """
-        return min(self.membership.next_beat_at(), self._expiry_at)
+        due = min(self.membership.next_beat_at(), self._expiry_at)
+        return max(due, self._failed_at + self.settings.heartbeat_interval)
 
     def tick(self, *, look: bool = False) -> RunState:
         """Beat if due, read what is new, watch the peers if it is this node's turn.
@@ -225,8 +227,9 @@ class SharedRun:
     def note_blindness(self) -> None:
         """Remember that the shared directory does not answer; what was concluded before is void."""
         self._lost = (0, ())
+        self._failed_at = self.now()
         if self._blind_since is None:
-            self._blind_since = self.now()
+            self._blind_since = self._failed_at
 
     @property
     def blind_since(self) -> float | None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import stat
 
+from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
@@ -189,9 +190,15 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         identity = json.loads(data)
     except ValueError:
         identity = None
-    if not isinstance(identity, dict) or identity.get("format") != FORMAT:
+    if not isinstance(identity, dict) or not isinstance(identity.get("format"), int):
+        raise RunDirError(f"{paths.identity} is damaged", where="run_dir", fix=_OTHER_DIR)
+    if identity["format"] != FORMAT:
+        by = identity.get("version", "another version")
         raise RunDirError(
-            f"{paths.identity} is damaged or of an unknown format", where="run_dir", fix=_OTHER_DIR
+            f"{paths.identity} has format {identity['format']} and was written by hpc_elastic {by}; "
+            f"this is {__version__}, which reads format {FORMAT}",
+            where="run_dir",
+            fix=f"use hpc_elastic {by} for this run, or {_OTHER_DIR}",
         )
     return identity
 
@@ -213,6 +220,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
     paths = request.paths
     identity = {
         "format": FORMAT,
+        "version": __version__,
         "run_id": request.run_id,
         "name": request.spec.name,
         "created": date_text(now_s),

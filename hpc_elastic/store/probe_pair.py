@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.store import files, probe
-from hpc_elastic.store.mount import UNKNOWN, Mount, mount_at
+from hpc_elastic.store.mount import UNKNOWN, Mount, listing_staleness, mount_at
 
 T = TypeVar("T")
 PREFIX = ".hpc_elastic-doctor-"
@@ -51,8 +51,17 @@ class Limits(NamedTuple):
     """How long each wait may take [s]."""
 
     meet: float = 30.0  # until all are there; they start one after the other
-    step: float = 45.0  # until all have answered; sshfs shows each name after 20 s
+    step: float = 15.0  # until all have answered
     get: float = 5.0  # until a released lock is had
+
+
+_LONGEST_CACHE_S = 60.0  # nobody waits for what is cached longer
+
+
+def limits_on(mount: Mount) -> Limits:
+    """Return limits that leave time for a name to be seen there, and for the answer to it."""
+    stale_s = min(listing_staleness(mount), _LONGEST_CACHE_S)
+    return Limits(Limits().meet + stale_s, Limits().step + 2 * stale_s)
 
 
 class PeerView(NamedTuple):
@@ -101,16 +110,18 @@ def probe_pair(
         me: this process.
         number_of_nodes: how many take part, each with another rank.
         meeting: names this meeting; all who take part give the same, and nobody else ever does.
-        limits: how long to wait for others.
+        limits: how long to wait for others; `limits_on` the mount by default.
         clock: measures the waits.
 
     Returns:
         What this node saw. It never waits much longer than the limits, and leaves nothing behind.
     """
-    there = _Meeting(os.path.join(path, PREFIX + meeting), number_of_nodes, limits or Limits(), clock)
-    found = PairProbe(path, me, mount_at(path), number_of_nodes, ())
+    mount = mount_at(path)
+    limits = limits or limits_on(mount)
+    there = _Meeting(os.path.join(path, PREFIX + meeting), number_of_nodes, limits, clock)
+    found = PairProbe(path, me, mount, number_of_nodes, ())
     try:
-        there.enter(me, found.mount)
+        there.enter(me, mount)
         found = found._replace(peers=there.meet(me))
         if found.leads:
             return _lead(there, found)

@@ -177,7 +177,7 @@ def _errors_named(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         hint = {
-            errno.ENOSPC: " (the file system is full)",
+            errno.ENOSPC: " (the file system is full, or out of inodes)",
             errno.EDQUOT: " (your quota is used up)",
             errno.EACCES: " (no permission)",
             errno.ESTALE: " (the file server lost the file handle)",

@@ -86,3 +86,10 @@ def test_only_the_token_itself_finds_a_job() -> None:
 def test_time_left_is_read(text: str, seconds: float | None) -> None:
     """As squeue prints it."""
     assert seconds == parse.time_left_s(text + "\n")
+
+
+def test_the_controllers_are_read() -> None:
+    """Of one, of two, and of words that are something else."""
+    said = "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN\n"
+    assert [("ctl", True), ("ctl2", False)] == parse.controllers(said)
+    assert [] == parse.controllers("slurm_load: error")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,8 @@ from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import SubmitRequest, plan
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.store import probe
+from hpc_elastic.store.probe import Space
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
@@ -139,15 +144,70 @@ def test_a_directory_in_memory_is_not_shared() -> None:
     assert "--allow-local-run-dir" in error.fix
 
 
+def _refused(code: int) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("link", errno.EOPNOTSUPP, "exclusive link: Operation not supported"),
+        ("write", errno.ENOSPC, "writing: No space left on device"),
+        ("mkdir", errno.EDQUOT, "writing: Disk quota exceeded"),
+    ],
+)
+def test_a_file_system_that_cannot_hold_a_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, words: str
+) -> None:
+    """Before anything is queued, with nothing left behind."""
+    monkeypatch.setattr(os, name, _refused(code))
+    error = refusal(tmp_path / "new" / "run")
+    assert f"the run directory {tmp_path}/new/run cannot be used: {words}" == error.message
+    assert error.fix
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs work there, with more lost races."""
+    monkeypatch.setattr(fcntl, "flock", _refused(errno.ENOLCK))
+    (warning,) = run_dir.check(str(tmp_path / "run"), allow_local=True)
+    assert "lock, open files: No locks available\n  fix: runs work without locks" in warning
+
+
+def test_little_room_is_a_warning_and_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that cannot write its records fails hours later; checkpoints need more."""
+    monkeypatch.setattr(probe, "space_of", lambda _: Space(1 << 28, 10**6))
+    (warning,) = run_dir.check(str(tmp_path / "run"), allow_local=True)
+    assert "free space: 256.0 MiB\n  fix: remove files" in warning
+    monkeypatch.setattr(probe, "space_of", lambda _: Space(1 << 40, 10))
+    assert "free inodes: 10" in refusal(tmp_path / "run").message
+
+
 def test_a_damaged_identity_is_an_error_and_no_traceback(tmp_path: Path) -> None:
-    """Missing, not JSON, or of a later version."""
+    """Missing or not what it should be."""
     paths = RunPaths(tmp_path)
     with pytest.raises(RunDirError, match="holds no run"):
         run_dir.read_identity(paths)
-    for text in ("{", "[]", '{"format": 2}'):
+    for text in ("{", "[]", "{}"):
         Path(paths.identity).write_text(text)
-        with pytest.raises(RunDirError, match="damaged or of an unknown format"):
+        with pytest.raises(RunDirError, match=r"run\.json is damaged"):
             run_dir.read_identity(paths)
+
+
+def test_a_run_of_another_version_is_told_with_that_version(tmp_path: Path) -> None:
+    """And with what to do."""
+    paths = RunPaths(tmp_path)
+    Path(paths.identity).write_text('{"format": 2, "version": "9.1"}')
+    with pytest.raises(
+        RunDirError, match=r"run\.json has format 2 and was written by hpc_elastic 9\.1"
+    ) as caught:
+        run_dir.read_identity(paths)
+    assert caught.value.fix.startswith("use hpc_elastic 9.1 for this run")
 
 
 def test_submissions_are_numbered_records(run_paths: RunPaths) -> None:

@@ -13,6 +13,7 @@ from hpc_elastic.slurm import validate
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import plan
 from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.store.mount import Mount
 
 
 def check(**fields: Any) -> list[str]:
@@ -104,3 +105,18 @@ def test_an_interpreter_that_setup_provides_is_not_looked_for(workdir: Path) -> 
 def test_the_interpreter_that_submits_is_the_default(workdir: Path) -> None:
     """It has this package, or this test would not run."""
     assert [] == check(python=sys.executable)
+
+
+def test_a_lease_that_the_file_system_does_not_allow_is_a_warning(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agents use a longer one anyway; ordinary file systems cause no warning."""
+    monkeypatch.setattr(validate, "mount_at", lambda _: Mount("/keys", "fuse.sshfs"))
+    (warning,) = check(heartbeat_interval=1, lease=5)
+    assert warning.startswith(
+        "a lease of 5 s is too short for fuse.sshfs on /keys, where a listing can be 20 s"
+    )
+    assert "set lease to 22.5" in warning
+    assert [] == check(heartbeat_interval=1, lease=22.5)
+    monkeypatch.setattr(validate, "mount_at", lambda _: Mount("/home", "nfs4"))
+    assert [] == check()

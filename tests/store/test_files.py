@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from hpc_elastic.store import files
 
@@ -98,3 +101,85 @@ def test_a_vanished_name_is_made_again(tmp_path: Path) -> None:
 def test_an_absent_directory_has_no_names(tmp_path: Path) -> None:
     """Listing a directory that nobody has made gives nothing."""
     assert [] == files.list_names(str(tmp_path / "absent"))
+
+
+class Sweeper(threading.Thread):
+    """Removes a writer's private files as long as they come, at most so many."""
+
+    def __init__(self, directory: Path, times: int) -> None:
+        super().__init__()
+        self._directory = directory
+        self._given_up = threading.Event()
+        self._times = times
+        self.swept = 0
+
+    def run(self) -> None:
+        """Wait for private files and remove them."""
+        while self.swept < self._times and not self._given_up.is_set():
+            for name in os.listdir(self._directory):
+                if name.startswith(files.TEMPORARY):
+                    os.unlink(self._directory / name)
+                    self.swept += 1
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._given_up.set()
+        self.join()
+
+
+@pytest.mark.parametrize("write", [files.publish_new, files.replace])
+def test_a_writer_gets_over_a_sweep(tmp_path: Path, write: Callable[[str, bytes], object]) -> None:
+    """A writer that was taken for dead writes its private file again."""
+    sweeper = Sweeper(tmp_path, times=2)
+    sweeper.start()
+    try:
+        assert write(str(tmp_path / "record"), LARGE) in (True, None)
+    finally:
+        sweeper.stop()
+    assert 2 == sweeper.swept
+    assert ["record"] == os.listdir(tmp_path)
+    assert len(LARGE) == (tmp_path / "record").stat().st_size
+
+
+@pytest.mark.parametrize("write", [files.publish_new, files.replace])
+def test_a_writer_does_not_try_for_ever(tmp_path: Path, write: Callable[[str, bytes], object]) -> None:
+    """If all its private files are taken away, it says so and names the public path."""
+    sweeper = Sweeper(tmp_path, times=1000)
+    sweeper.start()
+    try:
+        with pytest.raises(FileNotFoundError) as caught:
+            write(str(tmp_path / "record"), LARGE)
+    finally:
+        sweeper.stop()
+    assert (str(tmp_path / "record"), None) == (caught.value.filename, caught.value.filename2)
+    assert [] == os.listdir(tmp_path)
+
+
+def test_errors_name_the_public_file(tmp_path: Path) -> None:
+    """Wherever the call was made: on a descriptor, a private file or a listing."""
+    gone = tmp_path / "gone"
+    for act in (
+        lambda: files.publish_new(str(gone / "a"), b""),
+        lambda: files.replace(str(gone / "a"), b"", durable=False),
+        lambda: files.touch_name(str(gone), "a"),
+        lambda: files.rename_name(str(gone), "b", "a"),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            act()
+        assert str(gone / "a") == caught.value.filename
+
+
+def test_what_cannot_be_listed_is_not_empty(tmp_path: Path) -> None:
+    """An error is no fact about who is there."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        files.list_names(str(tmp_path / "file"))
+
+
+def test_a_directory_is_made_once(tmp_path: Path) -> None:
+    """Private to its owner; one that is there stays, and the one above must be there."""
+    files.make_directory(str(tmp_path / "a"))
+    files.make_directory(str(tmp_path / "a"))
+    assert 0o700 == (tmp_path / "a").stat().st_mode & 0o777
+    with pytest.raises(FileNotFoundError):
+        files.make_directory(str(tmp_path / "b" / "c"))

@@ -1,0 +1,113 @@
+"""Building the rendezvous over a shared directory outside of our agent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import RendezvousConnectionError, StoreError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.contact import Turn
+from hpc_elastic.rendezvous.interface import full_host_name
+from hpc_elastic.rendezvous.journal import Epoch, Member
+from hpc_elastic.rendezvous.membership import NODES, Membership, NodeFacts
+from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.ports import free_port
+from hpc_elastic.rendezvous.round_store import open_round_store
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
+from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler, WatchSleeper
+from hpc_elastic.rendezvous.shared_fs_options import Options, options_from
+from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.protocol import Store
+from hpc_elastic.store.shared_dir import SharedDirStore
+
+_RUN_ID = "run_id.json"
+_handlers = itertools.count()
+
+
+def create_handler(params: RendezvousParameters) -> SharedFsHandler:
+    """Return a rendezvous over the directory that the endpoint names; it is made if it is absent.
+
+    Options are those of `shared_fs_options.options_from`.
+
+    Raises:
+        ValueError: there is no endpoint, it holds another run, or an option cannot be used.
+        RunDirError: the directory cannot be used.
+        RendezvousConnectionError: the directory does not answer.
+    """
+    options = options_from(params)
+    if not params.endpoint.strip():
+        raise ValueError(
+            "The endpoint of the rendezvous backend 'shared_fs' must be a directory that all nodes see."
+        )
+    try:
+        return _build(RunPaths(params.endpoint.strip()), params, options)
+    except StoreError as error:
+        raise RendezvousConnectionError(str(error)) from error
+
+
+def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> SharedFsHandler:
+    clock = SystemClock()
+    prepare_run_dir(paths)
+    store = SharedDirStore(paths.root)
+    _claim(store, paths, params.run_id)
+    host = os.uname().nodename
+    node = options.node or host
+    log = RunLog(store, clock, node, ContentionLock(paths.lock, clock))
+    epoch = _epoch(log.refresh(), options.restart)
+    member = Member(f"{node}.{os.getpid()}-{next(_handlers)}", node, 1)
+    facts = NodeFacts(member, host=host, addr=params.local_addr or full_host_name())
+    run = SharedRun(
+        log,
+        Membership(store, clock, facts, epoch, options.settings),
+        RunFacts(params.run_id),
+        options.settings,
+        Around(clock, lambda: None),
+    )
+    turn = Turn(clock, WatchSleeper(paths))
+    rendezvous = SharedFsRendezvous(run, Waiting(turn.wait, free_port, lambda: turn.is_leaving))
+    return SharedFsHandler(
+        rendezvous,
+        turn,
+        lambda number: open_round_store(paths.root, f"round-{number}"),
+        options.close_timeout,
+    )
+
+
+def _epoch(state: RunState, restart: int | None) -> Epoch:
+    """Return the start of the run that a handler belongs to; one that was left is followed by another."""
+    known = Epoch(max(state.epoch.submission, 0), max(state.epoch.restart, 0), 0)
+    if restart is not None:
+        return known._replace(restart=restart)
+    left = state.drained is not None or state.leave_cause is not None
+    return known._replace(restart=known.restart + 1) if left else known
+
+
+def _claim(store: Store, paths: RunPaths, run_id: str) -> None:
+    """Make the directory that of a run, or find that it is.
+
+    Raises:
+        ValueError: it is that of another run.
+    """
+    if not run_id:
+        raise ValueError("The run id must be a non-empty string.")
+    own = json.dumps({"run_id": run_id}).encode()
+    submitted = os.path.basename(paths.identity)
+    if submitted in store.list("."):
+        data = store.get(".", submitted)
+    elif store.create(NODES, _RUN_ID, own):
+        return
+    else:
+        data = store.get(NODES, _RUN_ID)
+    found = json.loads(data or own)["run_id"]
+    if found != run_id:
+        raise ValueError(
+            f"The directory {paths.root} belongs to the run '{found}', not to '{run_id}': "
+            "give each run a directory of its own as the endpoint."
+        )

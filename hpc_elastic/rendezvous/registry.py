@@ -1,0 +1,146 @@
+"""Rendezvous handlers by name: the built-in ones, those of plug-ins and those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from hpc_elastic.rendezvous.interface import RendezvousHandler
+from hpc_elastic.rendezvous.parameters import RendezvousParameters
+
+__all__ = [
+    "RendezvousHandlerCreator",
+    "RendezvousHandlerRegistry",
+    "get_rendezvous_handler",
+    "rendezvous_handler_registry",
+]
+
+PLUGIN_GROUPS = ("hpc_elastic.handlers", "torchrun.handlers")
+_OF_TORCH = ("c10d", "etcd", "etcd-v2")
+
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+
+
+class Plugin(Protocol):
+    """An installed package's offer of a handler; its `load()` returns a function that returns the creator."""
+
+    @property
+    def name(self) -> str:
+        """The name of the backend."""
+        ...
+
+    def load(self) -> Callable[[], RendezvousHandlerCreator]:
+        """Import what the plug-in names."""
+        ...
+
+
+class RendezvousHandlerRegistry:
+    """Knows how to make the handler of each backend.
+
+    Args:
+        plugins: finds the plug-ins; asked once, when a name is not known.
+    """
+
+    def __init__(self, plugins: Callable[[], Iterable[Plugin]] = tuple) -> None:
+        self._registry: dict[str, RendezvousHandlerCreator] = {}
+        self._plugins: Callable[[], Iterable[Plugin]] | None = plugins
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Make a handler known by name.
+
+        Raises:
+            ValueError: there is no name, or another creator has it.
+        """
+        if not backend:
+            raise ValueError("The rendezvous backend name must be a non-empty string.")
+        known = self._registry.get(backend, creator)
+        if known != creator:
+            raise ValueError(
+                f"The rendezvous backend '{backend}' cannot be registered with '{creator}' as it "
+                f"is already registered with '{known}'."
+            )
+        self._registry[backend] = creator
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Return a new handler.
+
+        Raises:
+            ValueError: nobody has registered the backend, or its parameters cannot be used.
+            RuntimeError: the handler says that it is of another backend.
+        """
+        if params.backend not in self._registry:
+            self._register_plugins()
+        creator = self._registry.get(params.backend)
+        if creator is None:
+            raise ValueError(self._unknown(params.backend))
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            raise RuntimeError(
+                f"The rendezvous backend '{handler.get_backend()}' does not match the requested "
+                f"backend '{params.backend}'."
+            )
+        return handler
+
+    def _register_plugins(self) -> None:
+        """Register what installed packages offer; one that fails is told of and left out."""
+        find, self._plugins = self._plugins, None
+        for plugin in find() if find is not None else ():
+            try:
+                self.register(plugin.name, plugin.load()())
+            except Exception:
+                import logging  # noqa: PLC0415 - rare
+
+                logging.getLogger(__name__).warning(
+                    "Exception while registering out of tree plugin %s: ", plugin.name, exc_info=True
+                )
+
+    def _unknown(self, backend: str) -> str:
+        names = ", ".join(f"'{name}'" for name in sorted(self._registry)) or "none"
+        if backend in _OF_TORCH:
+            return (
+                f"The rendezvous backend '{backend}' is not registered: it needs a server, and none is "
+                "run here. Use 'shared_fs' with a directory that all nodes see as the endpoint, or "
+                f"`register` a handler of your own under this name. Registered are: {names}."
+            )
+        return (
+            f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`? "
+            f"Registered are: {names}."
+        )
+
+
+def _shared_fs(params: RendezvousParameters) -> RendezvousHandler:
+    from hpc_elastic.rendezvous.create import create_handler  # noqa: PLC0415 - only if it is asked for
+
+    return create_handler(params)
+
+
+def _static(params: RendezvousParameters) -> RendezvousHandler:
+    from hpc_elastic.rendezvous.static import create_rdzv_handler  # noqa: PLC0415 - only if it is asked for
+
+    return create_rdzv_handler(params)
+
+
+def installed_plugins() -> list[Plugin]:
+    """Return what installed packages offer in their entry points, our group before torch's."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - 30 ms
+
+    return [plugin for group in PLUGIN_GROUPS for plugin in entry_points(group=group)]
+
+
+def _with_built_in(registry: RendezvousHandlerRegistry) -> RendezvousHandlerRegistry:
+    registry.register("shared_fs", _shared_fs)
+    registry.register("static", _static)
+    return registry
+
+
+rendezvous_handler_registry = _with_built_in(RendezvousHandlerRegistry(installed_plugins))
+"""The registry that launchers use; `register` adds to it."""
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Return a new handler of the backend that the parameters name.
+
+    Raises:
+        ValueError: nobody has registered the backend, or its parameters cannot be used.
+    """
+    return rendezvous_handler_registry.create_handler(params)

@@ -1,0 +1,25 @@
+"""The key-value store that the nodes of a round share; loaded when it is first used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def open_round_store(root: str, scope: str, timeout: float | None = None) -> Any:
+    """Return a key-value store in a run directory.
+
+    Args:
+        root: the run directory.
+        scope: what the store is for; stores with different scopes share nothing.
+        timeout: how long a read waits for its key [s]; the store's own default if not given.
+    """
+    from hpc_elastic.store.of_run import open_store  # noqa: PLC0415 - the agent does without
+
+    return open_store(root, scope) if timeout is None else open_store(root, scope, timeout=timeout)
+
+
+def with_prefix(prefix: str, store: Any) -> Any:
+    """Return a part of a store in which all keys begin with a prefix."""
+    from hpc_elastic.store.prefix import PrefixStore  # noqa: PLC0415 - the agent does without
+
+    return PrefixStore(prefix, store)

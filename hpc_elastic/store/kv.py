@@ -1,0 +1,291 @@
+"""A key-value store with the interface of ``torch.distributed.Store``, without a server.
+
+How writers agree is told in `kv_versions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import StoreTimeoutError
+from hpc_elastic.store import kv_format
+from hpc_elastic.store.kv_format import Listing, Record, key_bytes, value_bytes
+from hpc_elastic.store.kv_versions import Change, Versions, Wish
+from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.protocol import Store
+
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+_PAUSE_PER_NAME_S = 20e-6  # who waits in a large directory looks less often
+_LONGEST_PAUSE_S = 0.05
+_SHOWN_KEYS = 16
+_INT64 = range(-(2**63), 2**63)
+
+
+class KeyValueStore:
+    """Keys and values that all processes of a run share; see `hpc_elastic.store.open_store`.
+
+    Keys are text or bytes of any length and content, values text or bytes of at most 16 MiB. All
+    methods can be called from several threads. A `StoreError` from a writing method means that the
+    write may or may not have taken place.
+
+    Args:
+        store: where everything is kept.
+        directory: the directory in it that holds these keys and nothing else.
+        timeout: how long reading waits for keys, and writing for its turn; seconds or a timedelta.
+        lock_path: a file to lock under contention.
+        place: names the directory in messages.
+    """
+
+    has_no_host = True  # nobody has to outlive the others for their sake
+
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        *,
+        timeout: timedelta | float = DEFAULT_TIMEOUT,
+        lock_path: str | None = None,
+        place: str | None = None,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._timeout_s = seconds(timeout)
+        self._lock_path = lock_path
+        self._place = place or directory
+        self._clock = SystemClock()
+        self._versions = Versions(store, directory, self._place)
+        self._lock = ContentionLock(lock_path) if lock_path else None
+
+    def __repr__(self) -> str:
+        return f"KeyValueStore({self._place!r})"
+
+    def clone(self) -> KeyValueStore:
+        """Return another client of the same keys."""
+        return KeyValueStore(
+            self._store,
+            self._directory,
+            timeout=self._timeout_s,
+            lock_path=self._lock_path,
+            place=self._place,
+        )
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long reading waits for keys that are not there."""
+        return timedelta(seconds=self._timeout_s)
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """Set how long reading waits for keys that are not there."""
+        self._timeout_s = seconds(timeout)
+
+    @staticmethod
+    def has_extended_api() -> bool:
+        """Tell that `append`, `multi_get` and `multi_set` are there."""
+        return True
+
+    # Reading
+
+    def get(self, key: str | bytes) -> bytes:
+        """Return the value of a key; waits until it has one.
+
+        Raises:
+            StoreTimeoutError: it has none within the store's timeout.
+            StoreError: the store could not be read.
+        """
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str | bytes]) -> list[bytes]:
+        """Return the values of keys; waits until all have one; see `get`."""
+        wanted = _keys(keys)
+        deadline = self._clock.monotonic() + self._timeout_s
+        while True:
+            listing = self._wait(wanted, deadline, self._timeout_s)
+            records = [self._versions.current(key, listing)[1] for key in wanted]
+            values = [record.value for record in records if not record.deleted]
+            if len(values) == len(wanted):  # else one was deleted meanwhile
+                return values
+
+    def wait(self, keys: Sequence[str | bytes], timeout: timedelta | float | None = None) -> None:
+        """Wait until all keys have a value.
+
+        Args:
+            keys: the keys.
+            timeout: how long [timedelta, or s]; by default the store's timeout.
+
+        Raises:
+            StoreTimeoutError: not all have one in time; names those that have none.
+        """
+        timeout_s = self._timeout_s if timeout is None else seconds(timeout)
+        self._wait(_keys(keys), self._clock.monotonic() + timeout_s, timeout_s)
+
+    def check(self, keys: Sequence[str | bytes]) -> bool:
+        """Tell whether all keys have a value now."""
+        listing = self._versions.look()
+        return all(self._versions.is_there(key, listing) for key in _keys(keys))
+
+    def num_keys(self) -> int:
+        """Return how many keys have a value."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """Return all keys that have a value, in no particular order."""
+        listing = self._versions.look()
+        found = (self._versions.key_of(encoded, listing) for encoded in listing.latest)
+        return [
+            kv_format.key_text(key)
+            for key in found
+            if key is not None and self._versions.is_there(key, listing)
+        ]
+
+    # Writing
+
+    def set(self, key: str | bytes, value: str | bytes) -> None:
+        """Give a key a value, whatever it had."""
+        wish = Wish(value_bytes(key_bytes(key), value))
+        self._update(key, lambda _: wish)
+
+    def multi_set(self, keys: Sequence[str | bytes], values: Sequence[str | bytes]) -> None:
+        """Give each key its value, one after the other.
+
+        Raises:
+            ValueError: there are not as many keys as values; nothing was set.
+        """
+        if len(keys) != len(values):
+            raise ValueError(f"multi_set needs one value per key, not {len(values)} for {len(keys)} keys")
+        for key, value in zip(_keys(keys), values, strict=True):
+            self.set(key, value)
+
+    def add(self, key: str | bytes, value: int) -> int:
+        """Add to a key's number, which is 0 if the key is absent; `get` returns it as decimal text.
+
+        Returns:
+            The sum.
+
+        Raises:
+            ValueError: the key's value is no whole number, or the sum has more than 64 bits.
+        """
+        if not isinstance(value, int):
+            raise TypeError(f"only whole numbers can be added, not {type(value).__name__}: {value!r}")
+
+        def more(before: bytes | None) -> Wish:
+            return Wish(str(_sum(key_bytes(key), before or b"0", value)).encode())
+
+        return int(self._update(key, more).value)
+
+    def append(self, key: str | bytes, value: str | bytes) -> None:
+        """Add to the end of a key's value; an absent key gets the value."""
+        end = value_bytes(key_bytes(key), value)
+        self._update(key, lambda before: Wish((before or b"") + end))
+
+    def compare_set(self, key: str | bytes, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        """Set a key if it has the expected value; an empty one also fits a key that is absent.
+
+        Returns:
+            The key's value after that; `expected_value` if the key is absent and stays so.
+        """
+        expected = value_bytes(key_bytes(key), expected_value)
+        wish = Wish(value_bytes(key_bytes(key), desired_value))
+
+        def choose(before: bytes | None) -> Wish | None:
+            return wish if before == expected or (before is None and not expected) else None
+
+        record = self._update(key, choose)
+        return expected if record.deleted else record.value
+
+    def delete_key(self, key: str | bytes) -> bool:
+        """Delete a key.
+
+        Returns:
+            Whether this call did it; False: it was absent.
+        """
+        if self._versions.current(key_bytes(key))[1].deleted:
+            return False
+        was_there = False
+
+        def end(before: bytes | None) -> Wish | None:
+            nonlocal was_there
+            was_there = before is not None
+            return Wish(b"", deleted=True) if was_there else None
+
+        # told before it is true, so that nobody takes a deletion for a value unread
+        self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(key_bytes(key))))
+        self._update(key, end)
+        return was_there
+
+    # How it is done
+
+    def _update(self, key: str | bytes, change: Change) -> Record:
+        """Change a key; returns its record after that.
+
+        After the first lost race a lock gives writers their turns, so that nobody has to lose for ever;
+        it is waited for a bounded time, and that nothing is lost does not rest on it.
+        """
+        name = key_bytes(key)
+        done = self._versions.attempt(name, change)
+        if done is not None:
+            return done
+        deadline = self._clock.monotonic() + self._timeout_s
+        with self._in_turn():
+            while (done := self._versions.attempt(name, change)) is None:
+                if self._clock.monotonic() >= deadline:
+                    raise StoreTimeoutError(
+                        f"{self._place}: not within {self._timeout_s:g} s: "
+                        f"a turn to write key {kv_format.shown(name)}, which others keep changing"
+                    )
+        return done
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        if self._lock is None:
+            yield
+        else:
+            with self._lock.held():
+                yield
+
+    def _wait(self, keys: list[bytes], deadline: float, timeout_s: float) -> Listing:
+        """Return a listing in which all keys have a value."""
+        listing = self._versions.look()
+        while missing := [key for key in keys if not self._versions.is_there(key, listing)]:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise self._too_late(missing, timeout_s)
+            names = self._store.wait(self._directory, listing.names, left)
+            listing = kv_format.parse_names(names)
+            if len(missing) > 1:  # many come one by one; looking at each costs more than it tells
+                pause = min(_PAUSE_PER_NAME_S * len(names), _LONGEST_PAUSE_S, left)
+                self._clock.sleep(pause)
+        return listing
+
+    def _too_late(self, missing: list[bytes], timeout_s: float) -> StoreTimeoutError:
+        some = ", ".join(kv_format.shown(key) for key in missing[:_SHOWN_KEYS])
+        more = f" and {len(missing) - _SHOWN_KEYS} more" if len(missing) > _SHOWN_KEYS else ""
+        return StoreTimeoutError(
+            f"{self._place}: not within {timeout_s:g} s: key {some}{more}",
+            missing=tuple(kv_format.key_text(key) for key in missing),
+        )
+
+
+def seconds(timeout: timedelta | float) -> float:
+    """Return a timeout in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+
+
+def _keys(keys: Sequence[str | bytes]) -> list[bytes]:
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"a list of keys is needed, not one key: {keys!r}")
+    return [key_bytes(key) for key in keys]
+
+
+def _sum(key: bytes, before: bytes, value: int) -> int:
+    try:
+        total = int(before) + value
+    except ValueError:
+        raise ValueError(
+            f"the value of key {kv_format.shown(key)} is no whole number: {before[:80]!r}"
+        ) from None
+    if total not in _INT64:
+        raise ValueError(f"key {kv_format.shown(key)} cannot be {total}: that is more than 64 bits")
+    return total

@@ -1,0 +1,97 @@
+"""The key-value stores in a run directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+from hpc_elastic.errors import InputError, RunDirError, StoreError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.kv import DEFAULT_TIMEOUT, KeyValueStore
+from hpc_elastic.store.kv_format import encode_key, key_bytes
+from hpc_elastic.store.shared_dir import SharedDirStore
+
+_LOCK = ".lock"  # a name that no listing shows
+
+
+def open_store(
+    root: str | os.PathLike[str],
+    scope: str,
+    *,
+    timeout: timedelta | float = DEFAULT_TIMEOUT,
+    lock: bool = True,
+) -> KeyValueStore:
+    """Return the key-value store of one purpose in a run directory; makes its directory.
+
+    Args:
+        root: the run directory, which all processes see.
+        scope: the purpose; keys of different scopes have nothing to do with each other.
+        timeout: how long reading waits for keys [timedelta, or s].
+        lock: let writers of the same key queue for a file lock when they get in each other's way.
+
+    Raises:
+        InputError: the scope is empty.
+        StoreError: the directory cannot be made.
+    """
+    if not scope:
+        raise InputError("a key-value store needs a scope, not ''", fix="name the purpose of its keys")
+    paths = RunPaths(root)
+    place = os.path.join(paths.kv, encode_key(key_bytes(scope)))
+    directory = os.path.relpath(place, paths.root)
+    store = SharedDirStore(paths.root)
+    try:
+        store.make_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{place}: {error.strerror}", errno=error.errno) from error
+    lock_path = os.path.join(place, _LOCK) if lock else None
+    return KeyValueStore(store, directory, timeout=timeout, lock_path=lock_path, place=place)
+
+
+def from_env(
+    environ: Mapping[str, str] | None = None, *, timeout: timedelta | float = DEFAULT_TIMEOUT
+) -> KeyValueStore:
+    """Return the key-value store of a worker's round: empty at its start, shared by all its workers.
+
+    Args:
+        environ: the worker's environment; by default that of this process.
+        timeout: how long reading waits for keys [timedelta, or s].
+
+    Raises:
+        InputError: this process is no worker of a run.
+        RunDirError: the run directory is gone or belongs to somebody else.
+    """
+    if environ is None:
+        from os import environ as own  # noqa: PLC0415, TID251 - here a process learns its place
+
+        environ = own
+    root = environ.get(Env.RUN_DIR)
+    round_number = environ.get(Env.ROUND, "")
+    if not root or not round_number.isdecimal():
+        wrong = Env.ROUND if root else Env.RUN_DIR
+        raise InputError(
+            f"this process is no worker of a run: {wrong} is {environ.get(wrong)!r}",
+            where="hpc_elastic.store.from_env",
+            fix="start it by hpc-elastic submit or run, or give a directory: "
+            "hpc_elastic.store.open_store(directory, scope)",
+        )
+    _check_owner(root)
+    return open_store(root, f"round-{int(round_number)}", timeout=timeout)
+
+
+def _check_owner(root: str) -> None:
+    try:
+        owner = os.stat(root).st_uid
+    except OSError as error:
+        raise RunDirError(
+            f"the run directory {root} cannot be used: {error.strerror}",
+            where=Env.RUN_DIR,
+            fix="it must exist on every node for as long as the run lives",
+        ) from None
+    if owner != os.geteuid():
+        raise RunDirError(
+            f"the run directory {root} belongs to uid {owner}, not to uid {os.geteuid()}",
+            where=Env.RUN_DIR,
+            fix="workers must run as the user who submitted the run",
+        )

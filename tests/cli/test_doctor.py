@@ -1,0 +1,244 @@
+"""``hpc-elastic doctor`` as it is typed, and as srun starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic import __version__
+from hpc_elastic.cli.doctor_checks import package_finding, slurm_findings
+from hpc_elastic.cli.doctor_command import Group, group_of
+from hpc_elastic.cli.main import main
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.store.finding import Level
+from hpc_elastic.testing.clock import FakeClock
+
+_PROGRAMS = {
+    "sbatch": 'echo "slurm 23.02.4"',
+    "squeue": "true",
+    "scancel": "true",
+    "scontrol": 'printf "Slurmctld(primary) at ctl is ${CTL:-UP}\\nSlurmctld(backup) at ctl2 is DOWN\\n"',
+    "srun": 'echo "srun $*" && exit ${SRUN_CODE:-0}',
+}
+
+
+class Programs:
+    """Stand-ins for Slurm's commands on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name, body in _PROGRAMS.items():
+            self.write(name, body)
+
+    def write(self, name: str, body: str) -> None:
+        """Make a command do something else."""
+        program = self.folder / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """An environment in which only these are found, and a shell's own."""
+        return {"PATH": f"{self.folder}:/no/such/place", "LANG": "C"}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Put stand-ins for Slurm's commands first on PATH."""
+    found = Programs(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{found.folder}:{os.environ['PATH']}")
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty directory."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_good_machine_and_directory_are_told_line_by_line(
+    place: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0, and no litter."""
+    assert 0 == main(["doctor", str(place)])
+    shown = capsys.readouterr().out
+    assert "PROBLEM" not in shown
+    for what in ("python", "hpc_elastic", "packages", "free space", "exclusive link", "lock, processes"):
+        assert f"ok       {what} " in shown
+    assert __version__ in shown
+    assert f"filelock {metadata.version('filelock')}" in shown
+    assert "ctl answers in" in shown
+    assert "(slurm 23.02.4)" in shown
+    assert f"{place} (owner uid {os.geteuid()}" in shown
+    assert [] == list(place.iterdir())
+
+
+def test_a_directory_that_is_not_there_yet_is_judged_by_the_one_above(
+    place: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As submit will make it; by default the one in which it keeps runs."""
+    assert 0 == main(["doctor"])
+    assert f"{place}/hpc_elastic_runs is not there yet; looking at {place}\n" in capsys.readouterr().out
+    assert [] == list(place.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [("/proc/self", "PROBLEM  writing "), ("/dev/null", "PROBLEM  directory         /dev/null is not a dir")],
+)
+def test_a_directory_that_will_not_do_is_a_problem(
+    programs: Programs, capsys: pytest.CaptureFixture[str], directory: str, said: str
+) -> None:
+    """Exit code 1 and what to do."""
+    assert 1 == main(["doctor", directory])
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "fix: " in shown
+
+
+# Slurm
+
+
+def _controller(programs: Programs, **environ: str) -> tuple[Level, str]:
+    found = slurm_findings(Slurm({**programs.environ, **environ}), FakeClock())
+    return found[-1].level, found[-1].value
+
+
+def test_the_controller_is_asked(programs: Programs) -> None:
+    """One that is up is enough."""
+    assert (Level.OK, "ctl answers in 0.00 s (slurm 23.02.4)") == _controller(programs)
+    assert (Level.PROBLEM, "it is down") == _controller(programs, CTL="DOWN")
+
+
+def test_slurm_that_does_not_answer_is_a_problem(programs: Programs) -> None:
+    """In its own words."""
+    programs.write("scontrol", "echo 'slurm_load: Unable to contact slurm controller' >&2; exit 1")
+    (_, found) = slurm_findings(Slurm(programs.environ), SystemClock())
+    assert (Level.PROBLEM, "slurm_load: Unable to contact slurm controller") == (found.level, found.value)
+    assert "is this a login node?" in found.fix
+
+
+def test_a_missing_command_is_a_problem_and_no_slurm_a_warning(programs: Programs) -> None:
+    """Without any Slurm runs can be tried locally."""
+    (programs.folder / "scancel").unlink()
+    found = slurm_findings(Slurm(programs.environ), SystemClock())
+    assert (Level.PROBLEM, "scancel not on PATH") == (found[0].level, found[0].value)
+    (none,) = slurm_findings(Slurm({"PATH": "/no/such/place"}), SystemClock())
+    assert Level.WARNING is none.level
+    assert "--local N" in none.fix
+
+
+def test_packages_that_are_missing_or_too_old_are_a_problem() -> None:
+    """With the command that installs them."""
+
+    def wanted() -> Iterator[tuple[str, str]]:
+        yield "filelock", "4.1"
+        yield "psutil", "999.0"
+        yield "no-such-package", "1.2"
+
+    found = package_finding(wanted())
+    assert Level.PROBLEM is found.level
+    assert f"{sys.executable} -m pip install 'psutil>=999.0' 'no-such-package>=1.2'" == found.fix
+
+
+# Several nodes
+
+STEP = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_NTASKS": "2",
+}
+
+
+def test_a_step_of_several_nodes_is_recognized() -> None:
+    """All its nodes meet under the same name."""
+    one, two = [group_of({**STEP, "SLURMD_NODENAME": name}) for name in ("n1", "n2")]
+    assert Group(0, "n1", ("n1", "n2"), "17.0.0") == one
+    assert Group(1, "n2", ("n1", "n2"), "17.0.0") == two
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {**STEP, "SLURM_STEP_NODELIST": "n1"}, {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]"}],
+    ids=["no job", "one node", "no step"],
+)
+def test_elsewhere_one_process_is_alone(environ: dict[str, str]) -> None:
+    """On a login node, on one node, and in a batch script."""
+    assert group_of(environ) is None
+
+
+def _node(place: Path, name: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "doctor", str(place)],
+        env={**os.environ, **STEP, "SLURMD_NODENAME": name, **environ},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_nodes_of_a_step_try_the_directory_together(place: Path) -> None:
+    """The first one tells the result; the other, and a second task of a node, are quiet."""
+    nodes = [_node(place, "n1"), _node(place, "n2"), _node(place, "n2", SLURM_LOCALID="1")]
+    first, other, second_task = [node.communicate()[0] for node in nodes]
+    assert [0, 0, 0] == [node.returncode for node in nodes]
+    assert "n1, n2 see each other in it" in first
+    assert "excludes between nodes" in first
+    assert ["", ""] == [other, second_task]
+    assert [] == list(place.iterdir())
+
+
+def test_a_problem_of_another_node_is_told_by_itself() -> None:
+    """With its name and exit code 1."""
+    node = _node(Path("/proc/self"), "n2")
+    shown, _ = node.communicate()
+    assert 1 == node.returncode
+    assert "PROBLEM  n2: writing" in shown
+    assert "PROBLEM  n2: nodes together" in shown
+    assert "\nok " not in shown
+
+
+def test_slurm_is_asked_for_nodes(place: Path, programs: Programs, capfd: pytest.CaptureFixture[str]) -> None:
+    """With the user's own options of srun, after a look at this machine."""
+    assert 0 == main(["doctor", str(place), "--nodes", "3", "--", "-p", "short"])
+    shown = capfd.readouterr().out
+    assert "free space" in shown
+    line = shown.splitlines()[-1]
+    assert line.startswith("srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --time=10 ")
+    assert line.endswith(f" -p short {sys.executable} -m hpc_elastic doctor {place}")
+
+
+def test_what_the_nodes_find_decides_the_exit_code(
+    place: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever srun makes of it."""
+    monkeypatch.setenv("SRUN_CODE", "137")
+    assert 1 == main(["doctor", str(place), "--nodes", "2"])
+
+
+def test_without_srun_no_nodes_can_be_asked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear error, at once."""
+    monkeypatch.setenv("PATH", "/no/such/place")
+    assert 2 == main(["doctor", str(place), "--nodes", "2"])
+    shown = capsys.readouterr()
+    assert "" == shown.out
+    assert shown.err.startswith("error: 'srun' is not on PATH")
+
+
+def test_options_of_srun_need_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """They would be ignored."""
+    assert 2 == main(["doctor", ".", "--", "-p", "short"])
+    assert "options of srun are given (-p short)" in capsys.readouterr().err

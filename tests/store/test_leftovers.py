@@ -1,0 +1,183 @@
+"""Sweeping away what dead writers left, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store import files, leftovers
+from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_scopes, writer_of
+from hpc_elastic.store.of_run import open_store
+from hpc_elastic.store.shared_dir import SharedDirStore
+
+HOST, NAMESPACE = os.uname().nodename, files.pid_namespace()
+REPOSITORY = Path(__file__).parents[2]
+LEAVE = "import sys; from hpc_elastic.store import files; print(files.private_name(sys.argv[1]))"
+
+
+def _of_a_dead_process(directory: Path) -> Path:
+    """Make a private file whose writer has ended."""
+    argv = [sys.executable, "-c", LEAVE, str(directory)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    named = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+    Path(named).write_bytes(b"torn")
+    return Path(named)
+
+
+def _of_another_host(directory: Path, age_s: float, name: str = ".tmp.elsewhere.17.1.effffffc-12") -> Path:
+    """Make a private file of another machine, this old by the clock of the file system."""
+    path = directory / name
+    path.write_bytes(b"torn")
+    made = path.stat().st_mtime
+    os.utime(path, (made - age_s, made - age_s))
+    return path
+
+
+def test_what_the_dead_of_this_host_left_goes_at_once(tmp_path: Path) -> None:
+    """The process that the name tells is gone."""
+    dead = _of_a_dead_process(tmp_path)
+    assert ((str(dead),), 0, ()) == sweep([str(tmp_path)])
+    assert [] == os.listdir(tmp_path)
+
+
+def test_what_the_living_write_stays(tmp_path: Path) -> None:
+    """Files of this process, and young ones of other hosts, are theirs."""
+    mine = Path(files.private_name(str(tmp_path)))
+    mine.touch()
+    theirs = _of_another_host(tmp_path, age_s=leftovers.AGE_S / 2)
+    assert ((), 2, ()) == sweep([str(tmp_path)])
+    assert {mine.name, theirs.name} == set(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", [".tmp.elsewhere.17.1.effffffc-12", ".tmp.node1.17.1", ".tmp.", ".tmp.a.b.c.d"]
+)
+def test_what_is_old_goes_whoever_made_it(tmp_path: Path, name: str) -> None:
+    """By the clock of the file system alone; also what an unknown program named."""
+    old = _of_another_host(tmp_path, leftovers.AGE_S + 60, name)
+    assert ((str(old),), 0, ()) == sweep([str(tmp_path)])
+    assert [] == os.listdir(tmp_path)
+
+
+def test_names_and_other_hidden_files_stay_however_old(tmp_path: Path) -> None:
+    """Records, marks, names made by the file system, unfinished checkpoints, and directories."""
+    names = ["00000001", ".nfs00012", ".last.pt.unfinished-1-2-3", "tmp.a"]
+    for name in names:
+        _of_another_host(tmp_path, 10 * leftovers.AGE_S, name)
+    (tmp_path / ".tmp.directory").mkdir()
+    os.utime(tmp_path / ".tmp.directory", (0, 0))
+    assert () == sweep([str(tmp_path)]).removed
+    assert {*names, ".tmp.directory"} == set(os.listdir(tmp_path))
+
+
+def test_a_pid_of_another_container_tells_nothing() -> None:
+    """The same host name and pid in another namespace is somebody else, perhaps alive."""
+    dead = Writer(HOST, 2**22 + 1, NAMESPACE)  # above the largest pid
+    assert is_gone(dead, HOST, NAMESPACE)
+    assert not is_gone(dead._replace(namespace="1"), HOST, NAMESPACE)
+    assert not is_gone(dead._replace(host="elsewhere"), HOST, NAMESPACE)
+    assert not is_gone(dead._replace(namespace="0"), HOST, "0")
+    assert not is_gone(dead._replace(pid=os.getpid()), HOST, NAMESPACE)
+    assert not is_gone(dead._replace(pid=10**30), HOST, NAMESPACE)
+    assert not is_gone(None, HOST, NAMESPACE)
+
+
+def test_private_names_tell_their_writer(tmp_path: Path) -> None:
+    """Host names may have dots."""
+    assert Writer(HOST, os.getpid(), NAMESPACE) == writer_of(os.path.basename(files.private_name("/x")))
+    assert Writer("n1.cluster.org", 17, "effffffc") == writer_of(".tmp.n1.cluster.org.17.3.effffffc-0a1b")
+
+
+def test_work_is_bounded(tmp_path: Path) -> None:
+    """What is too much for one sweep is left to the next."""
+    for number in range(5):
+        _of_another_host(tmp_path, 2 * leftovers.AGE_S, f".tmp.elsewhere.17.{number}.x-1")
+    assert (2, 3) == (len((swept := sweep([str(tmp_path)], most=2)).removed), swept.kept)
+    assert (3, 0) == (len((swept := sweep([str(tmp_path)])).removed), swept.kept)
+
+
+def test_errors_are_told_and_end_nothing(tmp_path: Path) -> None:
+    """A place that is no directory is named, an absent one is passed over, the others are swept."""
+    (tmp_path / "file").touch()
+    good = tmp_path / "good"
+    good.mkdir()
+    old = _of_another_host(good, 2 * leftovers.AGE_S)
+    swept = sweep([str(tmp_path / "file"), str(tmp_path / "absent"), str(good)])
+    assert ((str(old),), (f"{tmp_path / 'file'}: Not a directory",)) == (swept.removed, swept.errors)
+
+
+def test_all_places_of_a_run_are_swept(run_paths: RunPaths) -> None:
+    """Wherever the run makes private files, leftovers are found."""
+    store = SharedDirStore(run_paths.root)
+    assert store.append("journal", 1, b"one")
+    places = leftovers.run_directories(run_paths)
+    assert os.path.join(run_paths.journal, "000000") in places
+    for place in places:
+        _of_another_host(Path(place), 2 * leftovers.AGE_S)
+    assert (len(places), 0, ()) == (len((swept := sweep(places)).removed), *swept[1:])
+    assert [(1, b"one")] == store.read_after("journal", 0)
+
+
+def _scope(kv: Path, name: str) -> Path:
+    (kv / name / "deep").mkdir(parents=True)
+    for number in range(3):
+        (kv / name / "deep" / str(number)).touch()
+    return kv / name
+
+
+def test_scopes_of_old_rounds_go(tmp_path: Path) -> None:
+    """With all that is in them; those to keep, and what is no scope, stay."""
+    gone, kept = _scope(tmp_path, "round-1"), _scope(tmp_path, "round-2")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(kept)
+    assert ((str(gone),), ()) == (sweep_scopes(str(tmp_path), {"round-2"})[::2])
+    assert ["file", "link", "round-2"] == sorted(os.listdir(tmp_path))
+    assert ["0", "1", "2"] == sorted(os.listdir(kept / "deep"))
+
+
+def test_only_rounds_that_are_over_go(run_paths: RunPaths) -> None:
+    """Scopes that users named stay, whatever they are called."""
+    for scope in ("round-9", "round-10", "round-11", "round-x", "mine", "round-"):
+        open_store(run_paths.root, scope).set("key", "value")
+    swept = leftovers.sweep_rounds(run_paths, 11)
+    assert {"round-9", "round-10"} == {os.path.basename(path) for path in swept.removed}
+    assert ["mine", "round-", "round-11", "round-x"] == sorted(os.listdir(run_paths.kv))
+    assert b"value" == open_store(run_paths.root, "round-11").get("key")
+
+
+def test_links_in_a_scope_are_not_followed(tmp_path: Path) -> None:
+    """What they point to stays."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "thesis.tex").touch()
+    scope = _scope(tmp_path / "kv", "round-1")
+    (scope / "link").symlink_to(tmp_path / "elsewhere")
+    sweep_scopes(str(tmp_path / "kv"), ())
+    assert [] == os.listdir(tmp_path / "kv")
+    assert ["thesis.tex"] == os.listdir(tmp_path / "elsewhere")
+
+
+def test_a_large_scope_goes_in_parts(tmp_path: Path) -> None:
+    """Each sweep takes so much; a scope counts as gone when nothing is left of it."""
+    scope = _scope(tmp_path, "round-1")
+    assert ((), 1) == sweep_scopes(str(tmp_path), (), most=2)[:2]
+    assert 1 == len(os.listdir(scope / "deep"))
+    assert (str(scope),) == sweep_scopes(str(tmp_path), (), most=3).removed
+
+
+def test_no_scopes_are_no_error(tmp_path: Path) -> None:
+    """A run without a key-value store has none."""
+    assert ((), 0, ()) == sweep_scopes(str(tmp_path / "absent"), ())
+
+
+def test_sockets_are_no_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only regular files are swept by age."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(".tmp.a.1.2.3-4")
+        assert () == sweep([str(tmp_path)], age_s=-1).removed
