@@ -19,7 +19,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.multiprocessing.context import StartSettings
-from hpc_elastic.multiprocessing.guard import Guard
+from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
@@ -34,6 +34,7 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.worker import checkpoints
 
@@ -77,10 +78,12 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     loop = EventLoop(SystemClock())
     loop.catch((*options.signals.drain, *options.signals.warning, *options.signals.interrupt))
     scratch = _make_scratch()
+    guard.inherit(scratch)
     agent_log = os.open(
         options.paths.agent_log(options.node), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
     )
     log = AgentLog(SystemClock(), options.node, [agent_log, 2])
+    options = _with_safe_lease(options, log)
     try:
         rendezvous = _rendezvous(options, slurm, loop)
         agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
@@ -89,10 +92,20 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         _finish_for_a_lost_batch_host(options, rendezvous.run, log)
         return code
     finally:
-        _remove_scratch(scratch)
+        remove_directory(scratch)
         guard.stop()
         os.close(agent_log)
         loop.close()
+
+
+def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
+    """Return the options with a lease in which this node sees the others live, whatever its mount caches."""
+    settings = options.rendezvous
+    mount = mount_at(options.paths.root)
+    lease, why = safe_lease(mount, settings.heartbeat_interval, settings.lease)
+    if why:
+        log.say(f"the lease is {lease:g} s on this node: {why}")
+    return options._replace(rendezvous=settings._replace(lease=lease))
 
 
 class StartContext(NamedTuple):
@@ -241,12 +254,6 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
 
     log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
-
-
-def _remove_scratch(scratch: str) -> None:
-    for name in os.listdir(scratch):
-        os.unlink(os.path.join(scratch, name))
-    os.rmdir(scratch)
 
 
 def _say_goodbye(

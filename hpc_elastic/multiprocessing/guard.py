@@ -14,6 +14,7 @@ import os
 import select
 import signal
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
@@ -69,6 +70,10 @@ class Guard:
         """
         self._send([f"+m {marker}", *(f"+s {session}" for session in sessions)])
 
+    def inherit(self, directory: str) -> None:
+        """Name a directory of plain files that is to be removed when this process has been killed."""
+        self._send([f"+d {directory}"])
+
     def forget(self, sessions: Iterable[int], marker: str) -> None:
         """Take names back, when the workers and all they started have ended."""
         self._send([f"-m {marker}", *(f"-s {session}" for session in sessions)])
@@ -117,6 +122,8 @@ def _run_guard(agent: int, pipe: int) -> NoReturn:
         _listen(agent, pipe, book)
         if not book.is_closed:
             sweep(book.sessions, book.markers, SystemClock())
+            for directory in book.directories:
+                remove_directory(directory)
     finally:
         os._exit(0)
 
@@ -139,6 +146,7 @@ class Book:
     def __init__(self) -> None:
         self.sessions: set[int] = set()
         self.markers: set[str] = set()
+        self.directories: set[str] = set()
         self.is_closed = False
         self._rest = b""
 
@@ -159,6 +167,8 @@ class Book:
                 self.markers.add(value)
             case "-m":
                 self.markers.discard(value)
+            case "+d":
+                self.directories.add(value)
             case _:
                 self.is_closed = what == _QUIT
 
@@ -189,6 +199,14 @@ def _listen(agent: int, pipe: int, book: Book) -> None:
             book.read(chunk)
     except BlockingIOError:
         pass
+
+
+def remove_directory(directory: str) -> None:
+    """Remove a directory and the files in it, as far as it is there."""
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)
 
 
 def find_left(sessions: Collection[int], markers: Collection[str]) -> list[int]:

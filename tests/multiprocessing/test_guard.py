@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.multiprocessing.guard import Book, Guard, find_left, sweep
@@ -90,6 +91,32 @@ def test_sudden_end_fires_even_if_a_child_holds_the_pipe(pipe: tuple[int, int]) 
     wait_gone(victim)
     wait_gone(guard_pid)
     os.kill(holder, signal.SIGKILL)
+
+
+def test_a_directory_is_left_behind_by_nobody(pipe: tuple[int, int], tmp_path: Path) -> None:
+    """What a killed agent kept in memory is removed; a clean end leaves that to the agent."""
+    reading, writing = pipe
+    killed, ended = tmp_path / "killed", tmp_path / "ended"
+    for place in (killed, ended):
+        place.mkdir()
+        (place / "channel").touch()
+    agent = os.fork()
+    if agent == 0:
+        try:  # a forked child must never return into pytest
+            clean = Guard.start()
+            clean.inherit(str(ended))
+            clean.stop()
+            guard = Guard.start()
+            guard.inherit(str(killed))
+            os.write(writing, str(guard.pid).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(agent, 0)
+    wait_readable(reading)
+    wait_gone(int(os.read(reading, 100)))
+    assert ["ended"] == [place.name for place in tmp_path.iterdir()]
+    assert (ended / "channel").exists()
 
 
 def test_sweep_takes_only_what_was_named() -> None:
