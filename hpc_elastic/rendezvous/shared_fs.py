@@ -34,6 +34,7 @@ class Waiting(NamedTuple):
     wait: Callable[[float], None]  # returns after so many seconds, or early when something happened
     offer_port: Callable[[], int]  # a port that is free on this node now
     interrupted: Callable[[], bool]  # True: the agent must act before the round is formed
+    say: Callable[[str], object] = len  # tells a person
 
 
 class NodesLostError(RendezvousTimeoutError):
@@ -152,12 +153,15 @@ class SharedFsRendezvous(RendezvousHandler):
         Raises:
             RendezvousConnectionError: it has not answered for the whole join timeout.
         """
-        since = self.run.now()
+        since, told = self.run.now(), False
         while True:
             try:
                 return step()
             except StoreError as error:
                 self.run.note_blindness()
+                if not told:
+                    self._waiting.say(f"the run directory does not answer, trying again: {error}")
+                    told = True
                 if self._waiting.interrupted():
                     raise RendezvousInterruptedError("interrupted by a signal") from error
                 if self.run.now() - since >= self.run.settings.join_timeout:

@@ -46,6 +46,7 @@ class Around(NamedTuple):
 
     clock: Clock
     latest_checkpoint: Callable[[], Checkpoint | None]
+    tidy: Callable[[int], object] = id  # takes away what dead writers and rounds before this one left
 
 
 class SharedRun:
@@ -116,6 +117,7 @@ class SharedRun:
         state = self.commit(EpochStarted(epoch, *self.facts[1:]))
         if first and state.epoch == epoch:
             self.membership.remove_older()
+            self.around.tidy(state.rounds)
         return state
 
     def publish_round(self, formed: RoundFormed) -> RunState:

@@ -125,7 +125,7 @@ class SharedDirStore:
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
         """Tell a fact by a name."""
         path = os.path.join(self.root, directory)
-        with _errors_named(path):
+        with _errors_named(os.path.join(path, name)):
             if instead_of is None:
                 files.touch_name(path, name)
             elif instead_of != name:

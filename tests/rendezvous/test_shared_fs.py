@@ -183,7 +183,11 @@ def test_joining_waits_for_the_store(node: MakeNode, clock: FakeClock) -> None:
         if clock.monotonic() > 1_010:
             store.is_stalled = False
 
-    assert 1 == node("n1", expected=("n1",), store=store, wait=wait).next_rendezvous().world_size
+    handler = node("n1", expected=("n1",), store=store, wait=wait)
+    said: list[str] = []
+    handler._waiting = handler._waiting._replace(say=said.append)
+    assert 1 == handler.next_rendezvous().world_size
+    assert ["the run directory does not answer, trying again: no answer"] == said
 
 
 def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock) -> None:
