@@ -121,8 +121,7 @@ class SubprocessContext(PContext):
             All failures so far, or the end of all; None when nothing of that came in time.
         """
         if timeout == 0:
-            self._reaper.reap_adopted()
-            return self._result()
+            return self._result() if self._reaper.reap_adopted() else None
         deadline = None if timeout < 0 else self._clock.monotonic() + timeout
         while True:
             is_more = self.pump_logs()
