@@ -26,6 +26,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.ports import free_port
+from hpc_elastic.rendezvous.round_store import open_round_store
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
@@ -168,7 +169,12 @@ def _rendezvous(
         Membership(store, clock, facts, epoch, options.rendezvous),
         RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
         options.rendezvous,
-        Around(clock, lambda: _latest_checkpoint(paths), lambda rounds: _tidy(paths, rounds)),
+        Around(
+            clock,
+            latest_checkpoint=lambda: _latest_checkpoint(paths),
+            tidy=lambda rounds: _tidy(paths, rounds),
+            open_store=lambda number: open_round_store(paths.root, f"round-{number}"),
+        ),
     )
     return SharedFsRendezvous(run, Waiting(loop.wait, free_port, lambda: bool(loop.signals), say))
 

@@ -12,7 +12,7 @@ a lease by the observer's own clock. What follows from silence is decided here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, Suspicion
@@ -34,6 +34,7 @@ class View(NamedTuple):
     suspicions: frozenset[Suspicion]
     lease: float  # [s]
     heartbeat_interval: float  # [s]
+    suspected_at: Mapping[Suspicion, float] = {}  # when the observer told its own suspicions [s]
 
 
 class Verdict(NamedTuple):
@@ -101,7 +102,7 @@ def _is_confirmed(view: View, entry: Seen, others: Collection[str], now: float) 
     own = _suspicion(view, entry)
     if any(own._replace(by=other) in view.suspicions for other in others):
         return True
-    waited = now - entry.changed_at - view.lease
+    waited = now - view.suspected_at.get(own, entry.changed_at + view.lease)
     return own in view.suspicions and waited >= WITNESS_BEATS * view.heartbeat_interval
 
 

@@ -67,6 +67,7 @@ class Membership:
         self.epoch = epoch
         self.roster: Roster = {}
         self.suspicions: frozenset[Suspicion] = frozenset()
+        self.suspected_at: dict[Suspicion, float] = {}  # when this agent told its own [s]
         self.newest_record = 0  # number of the newest journal record that anybody tells of
         self.known = 0  # number of the newest journal record this agent has read; told with each beat
         self._name: MemberName | None = None
@@ -134,6 +135,7 @@ class Membership:
         roster = observe(self.roster, names, self.epoch, now)
         if now - before > half or self._was_away(before) or self._was_blind:
             roster = forgive(roster, now)
+            self.suspected_at.clear()
             self._was_blind = False
         if self._name is not None:  # a stale listing may not show the own name yet
             roster = {**roster, self.node_id: Seen(self._name, now)}
@@ -152,6 +154,7 @@ class Membership:
         """Tell the other observers that a member is silent by this agent's clock."""
         if suspicion not in self.suspicions:
             self._store.mark(MEMBERS, suspicion.text())
+        self.suspected_at.setdefault(suspicion, self._clock.monotonic())
 
     def forgive(self) -> None:
         """Start all leases anew: this observer could not see."""

@@ -276,15 +276,17 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     """Return the names of the nodes that may still come to the next round.
 
     Before the first round of an epoch these are the nodes Slurm has given; later the members of the
-    last round and everybody else who is alive.
+    last round and everybody else who is alive. A member that this node has not seen yet, because the
+    round was over too soon, may be alive.
     """
     in_already = {_node(node_id) for node_id in ready}
     others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
     quiet = silent(others, now, view.settings.lease)
     beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
     alive = {name.node for name in beating if name.node_id not in quiet}
-    first = view.state.round is None
-    may_come = alive | set(view.state.expected) if first else alive
+    last = view.state.round
+    unseen = {member.node for member in last.members if member.node_id not in view.roster} if last else set()
+    may_come = alive | unseen | (set(view.state.expected) if last is None else set())
     return tuple(sorted(may_come - in_already - (view.state.lost - alive), key=natural))
 
 

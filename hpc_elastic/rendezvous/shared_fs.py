@@ -7,6 +7,7 @@ given, so the agent's loop keeps reacting to signals.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -78,9 +79,13 @@ class SharedFsRendezvous(RendezvousHandler):
         self.run.end_run(Decision.STOPPED, exit_code=0, reason=f"closed by {self.run.node}")
 
     def num_nodes_waiting(self) -> int:
-        """Return how many live nodes wait for the next round."""
+        """Return how many live nodes wait for the next round; beside a full round they only stand by."""
         self.run.membership.look()
-        return len(rules.joiners(self._view(self.run.refresh()), self.run.now()))
+        view = self._view(self.run.refresh())
+        running = view.state.running
+        if running is not None and len(running.members) >= view.target:
+            return 0
+        return len(rules.joiners(view, self.run.now()))
 
     def shutdown(self) -> bool:
         """Leave the run, which goes on for the others; that this node has succeeded stays known."""
@@ -167,6 +172,8 @@ class SharedFsRendezvous(RendezvousHandler):
                 if self.run.now() - since >= self.run.settings.join_timeout:
                     raise RendezvousConnectionError(str(error)) from error
                 self._waiting.wait(self.run.settings.heartbeat_interval)
+                with suppress(StoreError):  # one step that fails is no reason to fall silent
+                    self.run.membership.beat_if_due()
 
     def _look_again(self) -> RunState:
         now = self.run.now()
@@ -245,12 +252,14 @@ class SharedFsRendezvous(RendezvousHandler):
 
     def _take_place(self, formed: RoundFormed) -> RendezvousInfo:
         rank = self.run.take_place(formed)
+        open_store = self.run.around.open_store
         return RendezvousInfo(
             store=None,
             rank=rank,
             world_size=len(formed.members),
             bootstrap_store_info=RendezvousStoreInfo(formed.master_addr, formed.master_port),
             round=formed,
+            open_store=partial(open_store, formed.number) if open_store else None,
         )
 
     def _too_few(self, few: rules.TooFew) -> str:

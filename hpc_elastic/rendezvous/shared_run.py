@@ -47,6 +47,7 @@ class Around(NamedTuple):
     clock: Clock
     latest_checkpoint: Callable[[], Checkpoint | None]
     tidy: Callable[[int], object] = id  # takes away what dead writers and rounds before this one left
+    open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
 
 
 class SharedRun:
@@ -181,6 +182,11 @@ class SharedRun:
     ) -> RunState:
         """End the run for good."""
         return self.commit(RunEnded(decision, exit_code, reason, failure, self.membership.epoch))
+
+    def report_done(self, number: int, reason: str) -> RunState:
+        """End the run because all workers of a round have succeeded, unless another round has begun."""
+        done = RunEnded(Decision.DONE, 0, reason, None, self.membership.epoch)
+        return self.commit(done, during=number)
 
     def set_phase(self, phase: Phase) -> None:
         """Tell what this agent is doing in the newest round."""
@@ -327,15 +333,25 @@ class SharedRun:
             suspicions=self.membership.suspicions,
             lease=self.settings.lease,
             heartbeat_interval=self.settings.heartbeat_interval,
+            suspected_at=self.membership.suspected_at,
         )
 
-    def commit(self, entry: Entry) -> RunState:
+    def commit(self, entry: Entry, *, during: int | None = None) -> RunState:
         """Add an entry to the journal if it still fits, and return the state.
 
         Whoever looks at the members next sees that there is news.
+
+        Args:
+            entry: the entry.
+            during: number of the round that must still be running; None for any state.
         """
+
+        def choose(state: RunState) -> Entry | None:
+            number = state.running.number if state.running else 0
+            return entry if during in (None, number) else None
+
         before = self._log.appended
-        state = self._log.commit(lambda _state: entry)
+        state = self._log.commit(choose)
         self.membership.known = state.last
         if self._log.appended != before:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later

@@ -34,7 +34,7 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
     ) -> SharedFsRendezvous:
         facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
         membership = Membership(store, clock, facts, epoch, settings)
-        around = Around(clock, lambda: Checkpoint(120, "/c"))
+        around = Around(clock, lambda: Checkpoint(120, "/c"), open_store=lambda number: f"store of {number}")
         told = RunFacts("run-1", "17", expected)
         run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
         return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))

@@ -6,8 +6,8 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import Epoch
 from hpc_elastic.rendezvous.liveness import is_alive
-from hpc_elastic.rendezvous.membership import MEMBERS, Membership, NodeFacts
-from hpc_elastic.rendezvous.roster import Phase, Suspicion, news_name
+from hpc_elastic.rendezvous.membership import Membership, NodeFacts
+from hpc_elastic.rendezvous.roster import MEMBERS, Phase, Suspicion, news_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock

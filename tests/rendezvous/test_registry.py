@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from hpc_elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
-from hpc_elastic.rendezvous.registry import RendezvousHandlerCreator
+from hpc_elastic.rendezvous.registry import RendezvousHandlerCreator, installed_plugins
 
 
 class _Handler(RendezvousHandler):
@@ -164,3 +165,19 @@ def test_a_broken_plugin_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
         assert isinstance(registry.create_handler(params("mine")), _Handler)
     assert "Exception while registering out of tree plugin bad: " in caplog.text
     assert "not today" in caplog.text
+
+
+@pytest.mark.parametrize("group", ["hpc_elastic.handlers", "torchrun.handlers"])
+def test_installed_plugins_are_found(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that names a handler in its entry points is all it takes, written for us or for torch."""
+    (tmp_path / "their_handlers.py").write_text(
+        "def plugin():\n    return lambda params: params.config['it']\n"
+    )
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\nmine = their_handlers:plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    handler = _Handler()
+    given = RendezvousParameters("mine", "e", "r", 1, 1, it=handler)
+    assert handler is RendezvousHandlerRegistry(installed_plugins).create_handler(given)

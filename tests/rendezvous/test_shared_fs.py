@@ -33,6 +33,7 @@ def test_the_round_tells_what_workers_need(node: MakeNode) -> None:
     info = node("n1", expected=("n1",)).next_rendezvous()
     assert RoundFormed(1, E0, (member("n1"),), "127.0.0.1", 20_000, Checkpoint(120, "/c")) == info.round
     assert ("127.0.0.1", 20_000) == info.bootstrap_store_info
+    assert "store of 1" == info.store
 
 
 def test_last_call_is_waited_for_if_nobody_knows_who_comes(node: MakeNode, clock: FakeClock) -> None:

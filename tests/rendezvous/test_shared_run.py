@@ -102,15 +102,15 @@ class _CountingStore(MemoryStore):
         self.operations.append("mark")
         super().mark(directory, name, instead_of=instead_of)
 
-    def list(self, directory: str) -> list[str]:
-        """List."""
-        self.operations.append("list")
-        return super().list(directory)
-
     def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
         """Read."""
         self.operations.append("read")
         return super().read_after(log, number)
+
+    def list(self, directory: str) -> list[str]:
+        """List."""
+        self.operations.append("list")
+        return super().list(directory)
 
 
 def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> None:
@@ -119,7 +119,12 @@ def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> N
     first = node("n1", expected=("n1", "n2"), store=store)
     second = node("n2", expected=("n1", "n2"), store=store)
     second._enter()
-    first._waiting = first._waiting._replace(wait=lambda s: (clock.advance(s), second._look_again())[0])
+
+    def wait(seconds: float) -> None:
+        clock.advance(seconds)
+        second._look_again()
+
+    first._waiting = first._waiting._replace(wait=wait)
     first.next_rendezvous()
     second.next_rendezvous()
     costs = []

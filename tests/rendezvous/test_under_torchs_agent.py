@@ -67,25 +67,31 @@ def test_two_agents_run_to_the_end(agent: MakeAgent, told: Path) -> None:
     assert _is_pair(_lines(told))
 
 
+def _wait_while(condition: str) -> str:
+    """Return what has a worker wait while a condition holds and its agent lives."""
+    return f"while kill -0 $PPID 2>/dev/null && {condition}; do sleep 0.1; done"
+
+
+def _of_two(told: Path) -> list[str]:
+    return [line for line in _lines(told) if " of 2 " in line]
+
+
 def test_an_agent_that_comes_later_is_taken_in(agent: MakeAgent, told: Path) -> None:
     """The first agent's workers start again, and both worlds have the same size and master."""
-    wait_for_other = '[ "$WORLD_SIZE" = 2 ] || exec sleep 600'
-    first = agent("n1", 1, wait_for_other)
+    for_another = _wait_while('[ "$WORLD_SIZE" = 1 ]')
+    first = agent("n1", 1, for_another)
     wait_until(lambda: len(_lines(told)) == 1, "the first worker runs", timeout_s=60.0)
-    second = agent("n2", 1, wait_for_other)
+    second = agent("n2", 1, for_another)
     assert [0, 0] == [process.wait(90) for process in (first, second)]
-    lines = [line for line in _lines(told) if " of 2 " in line]
-    assert _is_pair(lines)
+    assert _is_pair(_of_two(told))
 
 
 def test_a_lost_agent_is_noticed(agent: MakeAgent, told: Path) -> None:
     """The agent that is left does not wait for ever: its worker starts again, alone."""
-    wait_for_loss = '[ "$WORLD_SIZE" = 1 ] || exec sleep 600'
-    first = agent("n1", 1, wait_for_loss)
-    second = agent("n2", 1, wait_for_loss)
-    wait_until(
-        lambda: _is_pair([line for line in _lines(told) if " of 2 " in line]), "a world of two", timeout_s=60
-    )
+    for_a_loss = _wait_while(f'{{ [ "$WORLD_SIZE" = 2 ] || [ ! -e "{told}.lost" ]; }}')
+    first, second = agent("n1", 1, for_a_loss), agent("n2", 1, for_a_loss)
+    wait_until(lambda: _is_pair(_of_two(told)[-2:]), "a world of two", timeout_s=60.0)
     second.kill()
+    Path(f"{told}.lost").touch()
     assert 0 == first.wait(90)
-    assert "0 of 1" in _lines(told)[0]
+    assert "0 of 1" in told.read_text().splitlines()[-1]
