@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 _TRIES = 5
@@ -336,6 +336,14 @@ def rename_name(directory: str, old: str, new: str) -> None:
             retry(lambda: os.rename(os.path.join(directory, old), os.path.join(directory, new)))
         except FileNotFoundError:
             touch_name(directory, new)
+
+
+def stir(directory: str) -> None:
+    """Change a directory and change it back, so that this client reads it anew; needs no success."""
+    private = private_name(directory)
+    with suppress(OSError):
+        os.close(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.unlink(private)
 
 
 def remove_name(directory: str, name: str) -> None:
