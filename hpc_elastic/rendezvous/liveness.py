@@ -34,7 +34,7 @@ class View(NamedTuple):
     suspicions: frozenset[Suspicion]
     lease: float  # [s]
     heartbeat_interval: float  # [s]
-    suspected_at: Mapping[Suspicion, float] = {}  # when the observer told its own suspicions [s]
+    suspected_at: Mapping[Suspicion, float] | None = None  # since when it suspects [s]; None: lease's end
 
 
 class Verdict(NamedTuple):
@@ -102,7 +102,8 @@ def _is_confirmed(view: View, entry: Seen, others: Collection[str], now: float) 
     own = _suspicion(view, entry)
     if any(own._replace(by=other) in view.suspicions for other in others):
         return True
-    waited = now - view.suspected_at.get(own, entry.changed_at + view.lease)
+    at = view.suspected_at
+    waited = now - (entry.changed_at + view.lease if at is None else at.get(own, now))
     return own in view.suspicions and waited >= WITNESS_BEATS * view.heartbeat_interval
 
 

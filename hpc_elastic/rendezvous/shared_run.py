@@ -320,6 +320,9 @@ class SharedRun:
         verdict = liveness.judge(view, now)
         for suspicion in verdict.suspected:
             self.membership.suspect(suspicion)
+        self.membership.keep_suspected(
+            {suspicion.node_id for suspicion in verdict.suspected}.union(verdict.lost)
+        )
         nodes = {member.node_id: member.node for member in running.members}
         self._lost = (running.number, tuple(nodes[node_id] for node_id in verdict.lost))
         if self._on_watch:

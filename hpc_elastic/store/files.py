@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from hpc_elastic.clock import SystemClock
+
 _TRIES = 5
+_PAUSES_S = (0.0, 0.001, 0.01, 0.05)  # Gluster needs some time while a file is replaced again and again
 _PASSING = (errno.EINTR, errno.ESTALE, errno.ETXTBSY)
 _GONE = (errno.ENOENT, errno.ESTALE)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # said of directories by some file systems
@@ -47,17 +50,19 @@ def private_name(directory: str) -> str:
 
 
 def retry(act: Callable[[], _T]) -> _T:
-    """Return what `act` returns; try again a few times while the error is one that passes.
+    """Return what `act` returns; try again a few times, ever later, while the error is one that passes.
 
     Raises:
         OSError: what `act` raised.
     """
-    for _ in range(_TRIES - 1):
+    for pause_s in _PAUSES_S:
         try:
             return act()
         except OSError as error:
             if error.errno not in _PASSING:
                 raise
+        if pause_s:
+            SystemClock().sleep(pause_s)
     return act()
 
 

@@ -51,18 +51,22 @@ class SharedDirStore:
 
     def append(self, log: str, number: int, value: bytes) -> bool:
         """Create record `number` exclusively; see `Store.append`."""
-        segment = os.path.join(self.root, log, segment_name(number))
-        path = os.path.join(segment, record_name(number))
+        segment = os.path.join(log, segment_name(number))
+        if number % SEGMENT_RECORDS == 0:
+            with _errors_named(segment):
+                self.make_directory(segment)
+        return self._publish(segment, record_name(number), value)
+
+    def _publish(self, directory: str, name: str, value: bytes) -> bool:
+        path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            if number % SEGMENT_RECORDS == 0:
-                self.make_directory(os.path.join(log, segment_name(number)))
             try:
                 is_ours = files.publish_new(path, value)
             except FileNotFoundError:
-                self.make_directory(os.path.join(log, segment_name(number)))
+                self.make_directory(directory)
                 is_ours = files.publish_new(path, value)
         if is_ours:
-            self._show(segment)
+            self._show(os.path.dirname(path))
         return is_ours
 
     def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
@@ -94,13 +98,7 @@ class SharedDirStore:
 
     def create(self, directory: str, name: str, value: bytes) -> bool:
         """Create a file exclusively; see `Store.create`."""
-        path = os.path.join(self.root, directory, name)
-        with _errors_named(path):
-            try:
-                return files.publish_new(path, value)
-            except FileNotFoundError:
-                self.make_directory(directory)
-                return files.publish_new(path, value)
+        return self._publish(directory, name, value)
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:
         """Wait for other names; see `Store.wait`.

@@ -46,7 +46,7 @@ def test_a_wall_clock_that_is_set_changes_nothing(run_paths: RunPaths, jump_s: f
     second = _node(run_paths, other, "n2").run
     first = _node(run_paths, clock, "n1")
     second.announce()
-    second.membership.offer(20_001)
+    second.membership.offer(1, 20_001)
     second.membership.ensure_phase(Phase.JOINING, 1)
     assert 2 == first.next_rendezvous().world_size
     formed = second.refresh().round
