@@ -29,7 +29,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.state import RunState
 
-REREAD_BEATS = 5  # heartbeats after which the journal is read even if nobody tells of a new record
+REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
 
 
 class RunFacts(NamedTuple):
@@ -74,7 +74,7 @@ class SharedRun:
         self.facts = facts
         self.settings = settings
         self.around = around
-        self._beats = 0  # heartbeats since this agent took its place in a round
+        self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
         self._blind_since: float | None = None
@@ -286,19 +286,20 @@ class SharedRun:
 
         Returns:
             Whether the names have told that the journal holds nothing new. A member that watches
-            the others reads it in their names, so that a heartbeat costs everybody two operations.
+            the others reads it in their names, so that a heartbeat costs everybody two operations;
+            now and then it reads the journal in place of the names.
         """
         now = self.now()
         beat_due = now >= self.membership.next_beat_at()
         if beat_due:
             self._on_watch = self._is_on_watch()
-        watches = beat_due and self._on_watch
+        watches = beat_due and self._on_watch and self._beats % REREAD_BEATS != 0
         if look or watches or now >= self._expiry_at:
             self._watch()
         if beat_due:
             self.membership.beat_if_due()
         told = watches and self.membership.newest_record <= self.state.last
-        return told and not look and self._beats % REREAD_BEATS != 0
+        return told and not look
 
     def _is_on_watch(self) -> bool:
         running = self.state.running
@@ -307,8 +308,10 @@ class SharedRun:
         ids = [member.node_id for member in running.members]
         if self.membership.node_id not in ids:
             return False
-        self._beats += 1
-        return liveness.is_on_watch(ids.index(self.membership.node_id), len(ids), self._beats)
+        rank = ids.index(self.membership.node_id)
+        # not all watchers read the journal at the same heartbeat
+        self._beats = rank + 1 if self._beats == 0 else self._beats + 1
+        return liveness.is_on_watch(rank, len(ids), self._beats - rank)
 
     def _watch(self) -> None:
         self.membership.look()

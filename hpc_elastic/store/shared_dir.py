@@ -147,6 +147,7 @@ class SharedDirStore:
         path = os.path.join(self.root, directory)
         with _errors_named(os.path.join(path, name)):
             files.remove_name(path, name)
+        self._show(path)
 
     def _has_coarse_times(self) -> bool:
         if self._is_coarse is None:
@@ -156,10 +157,10 @@ class SharedDirStore:
         return self._is_coarse
 
     def _show(self, path: str) -> None:
-        """Make sure that nobody who has just listed a directory misses the new name in it for ever.
+        """Make sure that nobody who has just listed a directory misses what was changed in it for ever.
 
         A second change, one step of the directory's times later, is seen by all. It is only a help:
-        the name stands, so that no error is told.
+        the first one stands, so that no error is told.
         """
         if self._has_coarse_times():
             SystemClock().sleep(_STEP_S)
