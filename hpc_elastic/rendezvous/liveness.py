@@ -83,7 +83,7 @@ def judge(view: View, now: float) -> Verdict:
     }
     left = [node_id for node_id, entry in peers.items() if entry.name.phase is Phase.LEFT]
     quiet = silent(peers.values(), now, view.lease)
-    others = [key for key, entry in peers.items() if key not in quiet and not entry.name.phase.is_terminal]
+    others = [key for key in peers if key not in quiet and key not in left]
     alone = not others
     confirmed = [key for key in quiet if alone or _is_confirmed(view, peers[key], others, now)]
     open_cases = sorted(quiet.difference(confirmed))
