@@ -122,7 +122,12 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
 
 
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
-    """Let the first nodes announce the start; the others do it only if they do not."""
+    """Let the first nodes announce the start; the others do it only if they do not.
+
+    A run that ends while its next start begins, by a late record of the last one, has no next start.
+    """
+    if view.state.ending is not None and view.epoch.submission == view.state.epoch.submission:
+        return Leave()
     if now - waited.since >= view.settings.leader_patience or view.announces:
         return Announce()
     return Wait(0, ())

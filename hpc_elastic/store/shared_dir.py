@@ -53,7 +53,7 @@ class SharedDirStore:
         """Create record `number` exclusively; see `Store.append`."""
         segment = os.path.join(log, segment_name(number))
         if number % SEGMENT_RECORDS == 0:
-            with _errors_named(segment):
+            with _errors_named(os.path.join(self.root, segment, record_name(number))):
                 self.make_directory(segment)
         return self._publish(segment, record_name(number), value)
 

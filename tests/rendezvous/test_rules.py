@@ -29,6 +29,7 @@ from hpc_elastic.rendezvous.state import RunState
 from tests.rendezvous.build import (
     NODES,
     REQUEUED,
+    RESUBMITTED,
     after,
     crash,
     drain,
@@ -83,6 +84,13 @@ def test_the_first_nodes_announce_a_start() -> None:
     assert Announce() == step(view)
     assert Wait(0, ()) == step(view._replace(announces=False), now=0.9)
     assert Announce() == step(view._replace(announces=False), now=1.0)
+
+
+def test_a_run_that_ends_meanwhile_is_not_started_again() -> None:
+    """The ending may land after the next start's agents have begun to join; a resubmission starts anew."""
+    view = joining(after(start(), ending()), {})._replace(epoch=REQUEUED)
+    assert Leave() == step(view)
+    assert Announce() == step(view._replace(epoch=RESUBMITTED))
 
 
 def test_only_a_few_look_at_all_the_others() -> None:
