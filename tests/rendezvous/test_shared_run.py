@@ -151,6 +151,20 @@ def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock:
     assert state.drain is not None
 
 
+def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock: FakeClock) -> None:
+    """An agent that tells late that all have succeeded does not end a round that has begun since."""
+    first, second = _pair(node, clock)
+    first.run.report_crash(1, {})
+    second.run.tick(look=True)
+    second.run.set_phase(Phase.LEFT)
+    first._waiting = first._waiting._replace(wait=clock.advance)
+    info = first.next_rendezvous()
+    assert info.round is not None
+    assert 2 == info.round.number
+    assert first.run.report_done(1, "late").ending is None
+    assert first.run.report_done(2, "in time").ending is not None
+
+
 def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
     """A member that leaves while the round runs is missed without waiting for its lease."""
     first, second = _pair(node, clock)
