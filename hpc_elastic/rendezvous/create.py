@@ -72,7 +72,9 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
         Membership(store, clock, facts, epoch, settings),
         RunFacts(params.run_id),
         settings,
-        Around(clock, latest_checkpoint=lambda: None, tidy=lambda first: _tidy(paths, first)),
+        Around(
+            clock, latest_checkpoint=lambda: None, tidy=lambda first: _tidy(paths, first), success_ends=False
+        ),
     )
     turn = Turn(clock, WatchSleeper(paths))
     rendezvous = SharedFsRendezvous(run, Waiting(turn.wait, free_port, lambda: turn.is_leaving))

@@ -239,7 +239,10 @@ class SharedFsRendezvous(RendezvousHandler):
         """
         running = self.run.state.running
         if running is not None and self.run.everyone_succeeded():
-            self.run.report_done(running.number, "all workers succeeded")
+            if self.run.around.success_ends:
+                self.run.report_done(running.number, "all workers succeeded")
+            else:  # its members have gone home; those who come now begin a round of their own
+                self.run.report_paused(running.number)
         elif running is not None and self.run.lost:
             self.run.report_lost(running.number, self.run.lost)
         elif running is not None and request:

@@ -48,6 +48,7 @@ class Around(NamedTuple):
     latest_checkpoint: Callable[[], Checkpoint | None]
     tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
+    success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
 class SharedRun:
