@@ -185,6 +185,9 @@ class Mount:
             self._listed[directory] = (looked_at, names)
         if directory == "members":
             self.listed_at = now
+            since, until = self.node.blind
+            if since < now < until:  # between two stalls it could see for a moment
+                self.node.blind = (now, until)
         return names
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> Names:
