@@ -163,7 +163,7 @@ MUTATIONS = (
     ),
     Mutation(
         "suspicions are kept to oneself",
-        (Change(f"{_MEMBERSHIP}.suspect", "if suspicion not in self.suspicions", "if False"),),
+        (Change(f"{_MEMBERSHIP}.suspect", "if suspicion in self.suspicions:", "if True:"),),
         ("loss", "three"),
     ),
     Mutation(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hpc_elastic.store.kv import KeyValueStore
-from hpc_elastic.store.of_run import open_store
+from hpc_elastic.store.of_run import open_scope
 from tests.store.crash_operations import Operation, one_of
 
 SCOPE = "round-1"
 
 
 def _open(root: str) -> KeyValueStore:
-    return open_store(root, SCOPE, timeout=5.0)
+    return open_scope(root, SCOPE, timeout=5.0)
 
 
 def _seen(root: str, key: str = "key") -> bytes | None:
