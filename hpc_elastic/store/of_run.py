@@ -9,6 +9,7 @@ from datetime import timedelta
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store import files
 from hpc_elastic.store.kv import DEFAULT_TIMEOUT, KeyValueStore
 from hpc_elastic.store.kv_format import encode_key, key_bytes
 from hpc_elastic.store.shared_dir import SharedDirStore
@@ -104,13 +105,15 @@ def from_env(
 
 def _check_owner(root: str) -> None:
     try:
-        found = os.stat(root)
-    except OSError as error:
+        found = files.retry(lambda: os.stat(root))
+    except FileNotFoundError:
         raise RunDirError(
-            f"the run directory {root} cannot be used: {error.strerror}",
+            f"the run directory {root} cannot be used: No such file or directory",
             where="key-value store",
             fix="it must exist on every node for as long as the run lives",
         ) from None
+    except OSError as error:
+        raise StoreError(f"{RunPaths(root).kv}: {error.strerror}", errno=error.errno) from error
     if found.st_uid != os.geteuid():
         raise RunDirError(
             f"the run directory {root} belongs to uid {found.st_uid}, not to uid {os.geteuid()}",
