@@ -28,12 +28,13 @@ from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.rendezvous.round_store import open_round_store
 from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_directory import holds_submitted_run, prepare_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.admission import admit, ended_text, is_own_script
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.mount import mount_at, safe_lease
@@ -75,7 +76,11 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     Raises:
         RunDirError: the run directory cannot be used.
     """
+    admit(options.paths, os.environ)
     prepare_run_dir(options.paths)
+    ending = _ending_before(options.paths, slurm)
+    if ending is not None:
+        return ending
     guard = Guard.start()
     loop = EventLoop(SystemClock())
     loop.catch((*options.signals.drain, *options.signals.warning, *options.signals.interrupt))
@@ -98,6 +103,23 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         guard.stop()
         os.close(agent_log)
         loop.close()
+
+
+def _ending_before(paths: RunPaths, slurm: SlurmEnv | None) -> int | None:
+    """Return the exit code of a run that has ended before anybody in this job had an agent; say so.
+
+    Below the run's own batch script the agents say what there is to say.
+    """
+    if is_own_script(paths, os.environ):
+        return None
+    state = RunLog(SharedDirStore(paths.root), SystemClock(), "").refresh()
+    epoch = current_epoch(state, slurm, None, None)
+    is_of_this_job = slurm is not None and state.job_id == slurm.job_ref
+    is_taken_up = epoch.submission > max(state.epoch.submission, 0) and not holds_submitted_run(paths)
+    if state.ending is None or is_of_this_job or is_taken_up:
+        return None
+    sys.stderr.write(f"{ended_text(paths, state)}\n")
+    return state.ending.exit_code
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
@@ -176,7 +198,8 @@ def _rendezvous(
             open_store=lambda number: open_round_store(paths.root, f"round-{number}"),
         ),
     )
-    return SharedFsRendezvous(run, Waiting(loop.wait, free_port, lambda: bool(loop.signals), say))
+    waiting = Waiting(loop.wait, free_port, lambda: bool(loop.signals), say, paths.root)
+    return SharedFsRendezvous(run, waiting)
 
 
 def _tidy(paths: RunPaths, first_round: int) -> None:

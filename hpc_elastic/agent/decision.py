@@ -109,6 +109,25 @@ def _when_all_stopped(facts: Facts, action: Action) -> Action:
     return action if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
 
 
+def decide_blind(facts: Facts, *, signalled: bool, waited: bool) -> Action:
+    """Choose the next step while the shared directory refuses: WAIT, STOP_WORKERS or LEAVE.
+
+    Healthy workers go on. A failure waits to be recorded, so that a passing outage costs time only.
+
+    Args:
+        facts: what was known before.
+        signalled: this agent was asked to leave.
+        waited: the exit barrier's time is over since the outage began.
+    """
+    if facts.group.is_gone:
+        return Action.LEAVE if signalled or waited else Action.WAIT
+    if facts.group is Group.FAILED and waited:
+        return Action.LEAVE
+    if facts.group is Group.FAILED and signalled:
+        return Action.STOP_WORKERS
+    return Action.STOP_WORKERS if decide(facts) is Action.STOP_WORKERS else Action.WAIT
+
+
 def budget_spent(state: RunState, max_restarts: int) -> bool:
     """Tell whether the newest round ended by a crash that the budget does not cover."""
     crashed = state.ended is not None and state.ended.cause is Cause.CRASH

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 
-from hpc_elastic.agent.decision import Action, Facts, Group, decide
+from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
 from hpc_elastic.agent.drain import LocalDrain
+from hpc_elastic.agent.facts import GONE, gather
+from hpc_elastic.agent.insist import insist
 from hpc_elastic.agent.local_group import LocalGroup
-from hpc_elastic.agent.outcome import FENCED, Outcome, outcome_of
+from hpc_elastic.agent.outcome import FENCED, Outcome, out_of_touch, outcome_of
 from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.reports import Reports
+from hpc_elastic.agent.run_watch import RunWatch
 from hpc_elastic.agent.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.agent.wish import Wish, heard
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
     StoreError,
@@ -27,7 +31,6 @@ from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_fs import NodesLostError, RendezvousInterruptedError
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.store.shared_dir import segment_name
 
 KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
@@ -53,7 +56,7 @@ class LocalElasticAgent(ElasticAgent):
         self._wish = Wish()
         self._outage_since: float | None = None
         self._barrier_since: float | None = None
-        self._watched = ("", False)
+        self._watch = RunWatch(parts.paths, parts.loop.watch)
         self._last_failures: dict[int, ProcessFailure] = {}
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
@@ -83,55 +86,53 @@ class LocalElasticAgent(ElasticAgent):
 
     def _join(self) -> Outcome | None:
         """Wait for the next round and start the workers; an outcome ends the run for this node."""
-        self._watch_directories(peers=True)
+        if self._wish.cause is not None:  # asked to leave while a round of the others began
+            return self._leave_for_signal()
+        self._watch.follow(self._state.last, peers=True)
         try:
             info = self._rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
             return self._leave_for_signal()
-        except NodesLostError as error:
-            return self._too_few(str(error), Cause.NODE_LOSS)
-        except RendezvousTimeoutError as error:
-            return self._too_few(str(error), Cause.JOIN_TIMEOUT)
-        except RendezvousClosedError:
-            return self._leave_unstarted()
-        except RendezvousGracefulExitError:
-            return FENCED
+        except RendezvousError as error:
+            return self._left_out(error)
         if info.round is None:
             raise RuntimeError("the rendezvous keeps no record of its rounds")
         return self._start(info.round)
 
+    def _left_out(self, error: RendezvousError) -> Outcome:
+        """Leave for what the rendezvous has told."""
+        if isinstance(error, RendezvousTimeoutError):
+            cause = Cause.NODE_LOSS if isinstance(error, NodesLostError) else Cause.JOIN_TIMEOUT
+            return self._too_few(str(error), cause)
+        if isinstance(error, RendezvousClosedError):
+            return self._leave_unstarted()
+        if isinstance(error, RendezvousConnectionError):
+            return self._out_of_touch(error)
+        if isinstance(error, RendezvousGracefulExitError):
+            return FENCED
+        raise error
+
     def _leave_for_signal(self) -> Outcome:
-        """Leave because this agent was signalled before it had workers."""
+        """Leave because this agent was signalled while it had no workers; a round of others goes on."""
         self._note_signals()
         self._insist(self._tell_wish)
         if self._state.leaving:
             return self._leave_unstarted()
-        return Outcome(ExitCode.REQUEUE, f"left for {self._wish.detail}; the others could not be told")
+        beside = self._run.is_beside_a_round()
+        how = "the run goes on without this node" if beside else "the others could not be told"
+        return Outcome(ExitCode.REQUEUE, f"left for {self._wish.detail}; {how}")
 
     def _leave_unstarted(self) -> Outcome:
         """Leave without workers; if nobody has any, this start of the job is over."""
         state = self._state
-        nobody_works = state.round is None or self._run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED)
+        nobody_works = state.round is None or self._run.everyone_in(*GONE)
         if state.running is None and nobody_works:
             self._insist(self._reports.hand_back)
         return self._final_outcome()
 
     def _insist(self, write: Callable[[], object]) -> None:
-        """Write something before leaving; give up when the run directory refuses for too long.
-
-        An agent that was signalled has no longer than its workers would have.
-        """
-        limit = self._wish.deadline or self._now() + self._parts.times.exit_barrier
-        while True:
-            try:
-                write()
-            except StoreError as error:
-                if self._now() >= limit or self._parts.loop.signals:
-                    self._parts.log.say(f"left without a word: {error}")
-                    return
-                self._parts.loop.wait(self._run.settings.heartbeat_interval)
-            else:
-                return
+        """Write something before leaving; a signalled agent tries no longer than its workers would have."""
+        insist(write, self._parts, self._wish.deadline or self._now() + self._parts.times.exit_barrier)
 
     def _too_few(self, reason: str, cause: Cause) -> Outcome:
         self._parts.log.say(reason)
@@ -147,7 +148,7 @@ class LocalElasticAgent(ElasticAgent):
         self._group = group
         self._drain = LocalDrain(self._run, group, parts.times.drain)
         self._barrier_since = None
-        self._parts.log.round_formed(formed, group.place)
+        parts.log.round_formed(formed, group.place)
         try:
             group.start(parts.command, crashes=self._state.crashes)
         except (InputError, OSError) as error:
@@ -208,33 +209,34 @@ class LocalElasticAgent(ElasticAgent):
         self._run.note_blindness()
         group = self._running_group
         status = group.status(now)
-        if status.is_gone:
-            code = ExitCode.REQUEUE if self._wish.cause else ExitCode.FAILED
-            if self._wish.cause or now - self._outage_since >= self._parts.times.exit_barrier:
-                return Outcome(code, f"the run directory does not answer: {error}")
-        if decide(self._facts(status)) is Action.STOP_WORKERS:  # that much was read before
-            self._stop_round(group)
+        if status is Group.FAILED:
+            self._reports.show_failure(group)
+        waited = now - self._outage_since >= self._parts.times.exit_barrier
+        action = decide_blind(self._facts(status), signalled=self._wish.cause is not None, waited=waited)
+        if action is Action.LEAVE:
+            return self._out_of_touch(error)
+        if action is Action.STOP_WORKERS:
+            self._stop_blind(group)
         self._parts.loop.wait(self._run.settings.heartbeat_interval, group.exit_fds())
         return None
+
+    def _stop_blind(self, group: LocalGroup) -> None:
+        """End the workers by what was read before, or because this agent was asked to leave."""
+        if self._wish.cause is None:
+            self._stop_round(group)
+        else:
+            self._end_sooner(group)
+
+    def _out_of_touch(self, error: Exception) -> Outcome:
+        """Leave without having been able to say so; what still runs is ended."""
+        failure = self._reports.untold_failure(self._group)
+        signalled = self._wish.cause is not None
+        return out_of_touch(self._parts.paths.root, error, failure, signalled=signalled)
 
     def _waits_for_others(self, status: Group) -> bool:
         """Tell whether what comes next depends on other nodes, so that looking often pays."""
         agreeing = self._state.drain is not None and self._state.stop_step is None
         return status.is_gone or agreeing
-
-    def _watch_directories(self, *, peers: bool) -> None:
-        """Have this machine wake the loop when others write, on file systems where it can."""
-        segment = segment_name(self._state.last + 1)
-        if (segment, peers) == self._watched:
-            return
-        paths, watch = self._parts.paths, self._parts.loop.watch
-        if watch.add_directory(os.path.join(paths.journal, segment)):  # else it is not there yet
-            self._watched = (segment, peers)
-        for directory in (paths.members, paths.steps):
-            if peers:
-                watch.add_directory(directory)
-            else:
-                watch.remove(directory)
 
     @property
     def _running_group(self) -> LocalGroup:
@@ -251,26 +253,21 @@ class LocalElasticAgent(ElasticAgent):
 
     def _look(self, status: Group) -> None:
         waits = self._waits_for_others(status)
-        self._watch_directories(peers=waits)
+        self._watch.follow(self._state.last, peers=waits)
         self._run.tick(look=waits)
+        if status.is_gone and self._has_no_reason_to_wait():
+            raise StoreError("no look at the other nodes succeeds")
         if waits and self._barrier_since is None and status.is_gone:
             self._barrier_since = self._now()
 
+    def _has_no_reason_to_wait(self) -> bool:
+        """Tell whether this agent was asked to leave and sees nobody whom it could wait for."""
+        return self._wish.cause is not None and self._run.blind_since is not None
+
     def _facts(self, status: Group) -> Facts:
-        run = self._run
-        since = self._barrier_since
-        return Facts(
-            state=run.state,
-            epoch=run.membership.epoch,
-            round=self._running_group.formed.number,
-            group=status,
-            max_restarts=self._spec.max_restarts,
-            lost=run.lost,
-            vanished=status.is_gone and bool(run.vanished()),
-            everyone_stopped=status.is_gone and run.everyone_in(Phase.STOPPED, Phase.SUCCEEDED),
-            everyone_succeeded=status is Group.SUCCEEDED and run.everyone_succeeded(),
-            waited_for_others=since is not None and self._now() - since >= self._parts.times.exit_barrier,
-        )
+        since, number = self._barrier_since, self._running_group.formed.number
+        waited = since is not None and self._now() - since >= self._parts.times.exit_barrier
+        return gather(self._run, number, status, max_restarts=self._spec.max_restarts, waited=waited)
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -382,10 +379,10 @@ class LocalElasticAgent(ElasticAgent):
         if action is Action.STAND_DOWN:
             return FENCED
         limit = self._now() + self._parts.times.exit_barrier
-        phases = (Phase.STOPPED, Phase.SUCCEEDED)
-        while not self._run.everyone_in(*phases) and self._now() < limit:
+        while not self._run.everyone_in(*GONE) and self._now() < limit:
             self._parts.loop.wait(self._time_to_next_look())
-            if self._parts.loop.signals or self._state.epoch > self._run.membership.epoch:
+            is_over = self._parts.loop.signals or self._state.epoch > self._run.membership.epoch
+            if is_over or self._has_no_reason_to_wait():
                 break
             self._run.tick(look=True)
         return self._final_outcome()

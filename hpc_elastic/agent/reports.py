@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.shared_run import SharedRun
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.errors import FailureRecord
 
 
 class Reports:
@@ -22,13 +27,28 @@ class Reports:
         self._run = run
         self._log = log
         self._max_restarts = max_restarts
+        self._told: LocalGroup | None = None  # whose failure has been shown
 
     def crash(self, group: LocalGroup) -> None:
         """A worker of this node has failed."""
         failure = group.first_failure()
         if failure is not None:
-            self._log.failed(failure)
+            self.show_failure(group)
             self._run.report_crash(group.formed.number, failure.to_json())
+
+    def show_failure(self, group: LocalGroup) -> None:
+        """Show a worker's failure, once; recording it may have to be tried again."""
+        failure = group.first_failure()
+        if failure is not None and self._told is not group:
+            self._log.failed(failure)
+            self._told = group
+
+    def untold_failure(self, group: LocalGroup | None) -> FailureRecord | None:
+        """Return the failure in a round that runs on for all that the others know."""
+        running = self._run.state.running
+        if group is None or running is None or running.number != group.formed.number:
+            return None
+        return group.first_failure()
 
     def loss(self, group: LocalGroup) -> None:
         """Members of the round have vanished."""

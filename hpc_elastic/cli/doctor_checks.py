@@ -15,6 +15,7 @@ from hpc_elastic.slurm.commands import Slurm, hint_for
 from hpc_elastic.store.finding import Finding, Level
 
 DISTRIBUTION = "hpc-elastic"
+CONTROLLER = "slurm controller"
 _COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
 _SLOW_S = 5.0
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
@@ -84,7 +85,7 @@ def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
 
 
 def _controller(slurm: Slurm, clock: Clock) -> Finding:
-    what = "slurm controller"
+    what = CONTROLLER
     before = clock.monotonic()
     try:
         controllers, version = slurm.controllers(), slurm.version()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
@@ -15,11 +16,12 @@ from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.request import RUNS_FOLDER
 
 if TYPE_CHECKING:
-    from hpc_elastic.slurm.commands import Slurm
     from hpc_elastic.store.finding import Finding
 
 _COLOURS = {"ok": None, "info": None, "warning": "yellow", "PROBLEM": "red"}
 _STEP_MINUTES = 10  # far more than the waits for silent nodes
+_STEP = "HPC_ELASTIC_DOCTOR_STEP"  # set where srun was started by `doctor --nodes`
+_FOUND = 3  # exit code of nodes with problems there; srun's own failures end with 1
 
 Directory = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
@@ -55,12 +57,15 @@ def doctor(context: typer.Context, directory: Directory = None, nodes: Nodes = N
     Example: hpc-elastic doctor /scratch/me --nodes 2 -- -p short
     """
     environ = os.environ  # noqa: TID251 - what Slurm says about this process
+    if directory is not None and not directory.strip():
+        raise InputError("the name of the directory is empty", where="DIR", fix="name a directory")
     path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))
     words: tuple[str, ...] = context.obj or ()
     _check_words(words, nodes)
     group = group_of(environ)
     if group is not None and nodes is None:
-        return 0 if environ.get("SLURM_LOCALID", "0") != "0" else _together(path, group)
+        code = 0 if environ.get("SLURM_LOCALID", "0") != "0" else _together(path, group)
+        return _FOUND if code and environ.get(_STEP) else code
     return _here(path, nodes, words)
 
 
@@ -89,30 +94,57 @@ def group_of(environ: Mapping[str, str]) -> Group | None:
 
 def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     """Check this machine, then let Slurm start the same on several nodes if that is wanted."""
-    from hpc_elastic.cli.doctor_checks import machine_findings  # noqa: PLC0415 - rare command
+    from hpc_elastic.cli.doctor_checks import CONTROLLER, machine_findings  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415
+    from hpc_elastic.store.finding import Level, verdict  # noqa: PLC0415
 
     slurm = Slurm()
     if nodes is not None and not slurm.has("srun"):
         raise SlurmNotFoundError("srun")
     findings = [*machine_findings(slurm, SystemClock()), *_directory(path, is_alone=nodes is None)]
     code = _print(findings)
-    if nodes is None:
-        return code
-    typer.echo(f"\nasking Slurm for {nodes} nodes, then trying {path} from them ...")
-    return max(code, _start(slurm, path, nodes, words))
+    said = ""
+    if nodes is not None and (CONTROLLER, Level.PROBLEM) in [(each.what, each.level) for each in findings]:
+        typer.echo(f"Slurm is not asked for {nodes} nodes: its controller does not answer")
+    elif nodes is not None:
+        typer.echo(f"\nasking Slurm for {nodes} nodes, then trying {path} from them")
+        typer.echo("  (may take half a minute once they are there) ...")
+        ended = _start(path, nodes, words)
+        said = "the nodes have found problems: runs will not work here" if ended == _FOUND else ""
+        if ended not in (0, _FOUND):
+            findings.append(_srun_failed(ended, words))
+            _print(findings[-1:])
+        code = max(code, int(ended != 0))
+    typer.echo(f"\n{said or verdict(findings)}")
+    return code
 
 
-def _start(slurm: Slurm, path: str, nodes: int, words: Sequence[str]) -> int:
+def _start(path: str, nodes: int, words: Sequence[str]) -> int:
+    """Have srun start this command on several nodes; return its exit code."""
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare command
+
     sys.stdout.flush()
     shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={_STEP_MINUTES}")
     program = (sys.executable, "-m", "hpc_elastic", "doctor", path)
-    return 1 if slurm.srun([*shape, "--job-name=hpc-elastic-doctor", *words, *program]) else 0
+    environ = {**os.environ, _STEP: "1"}  # noqa: TID251 - srun takes it along
+    return Slurm(environ).srun([*shape, "--job-name=hpc-elastic-doctor", *words, *program])
+
+
+def _srun_failed(code: int, words: Sequence[str]) -> Finding:
+    from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415 - rare command
+
+    options = f" ({shlex.join(words)})" if words else "; with a partition: -- -p NAME"
+    return Finding(
+        "srun",
+        f"ended with exit code {code}; what it said is above",
+        Level.PROBLEM,
+        f'compare its options{options} with what the cluster has: sinfo -o "%P %D %c %m %G"',
+    )
 
 
 def _together(path: str, group: Group) -> int:
     """Try the directory as one of several nodes; only the first one prints what is well."""
-    from hpc_elastic.store.finding import Level  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.finding import Level, verdict  # noqa: PLC0415 - rare command
     from hpc_elastic.store.pair_findings import pair_findings  # noqa: PLC0415
     from hpc_elastic.store.probe import nearest  # noqa: PLC0415
     from hpc_elastic.store.probe_pair import Member, probe_pair  # noqa: PLC0415
@@ -122,8 +154,10 @@ def _together(path: str, group: Group) -> int:
     findings = [*_directory(path, is_alone=False), *pair_findings(pair, group.names)]
     if group.rank:
         findings = [each for each in findings if each.level is Level.PROBLEM]
-    named = [each._replace(what=f"{group.node}: {each.what}") for each in findings]
-    return _print(named)
+    code = _print([each._replace(what=f"{group.node}: {each.what}") for each in findings])
+    if not group.rank:
+        typer.echo(f"\n{group.node}: {verdict(findings)}")
+    return code
 
 
 def _directory(path: str, *, is_alone: bool) -> list[Finding]:
@@ -135,6 +169,9 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
 
     place = nearest(path)
     found = []
+    if _is_hidden(path):
+        value = f"{path} cannot be seen: no permission on {place}"
+        return [Finding("directory", value, Level.PROBLEM, "ask its owner, or name another directory")]
     if place != path:
         found.append(Finding("directory", f"{path} is not there yet; looking at {place}", Level.INFO))
     if not os.path.isdir(place):
@@ -145,6 +182,17 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
         return [*found, Finding("directory", str(error), Level.PROBLEM, "name a directory you may write to")]
     found += directory_findings(probed, heartbeat_s=DEFAULT_HEARTBEAT_S, lease_s=DEFAULT_LEASE_S)
     return [*found, *sharing_findings(probed.path, probed.mount)] if is_alone else found
+
+
+def _is_hidden(path: str) -> bool:
+    """Tell whether a directory above a path cannot be entered."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        pass  # told by others
+    return False
 
 
 def _print(findings: Sequence[Finding]) -> int:

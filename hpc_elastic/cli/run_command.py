@@ -64,7 +64,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "training_script", help="script, module (-m) or program (--no-python) that a worker runs"
     )
-    made.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
+    rest = made.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
+    rest.required = False  # else it is named as missing beside the script
     return made
 
 

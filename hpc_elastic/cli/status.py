@@ -11,6 +11,7 @@ import typer
 from hpc_elastic.cli.run_argument import RunArgument, find_run, known_runs
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
@@ -18,7 +19,9 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import RUNS_FOLDER
+from hpc_elastic.slurm.run_dir import identity_trouble
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
+from hpc_elastic.store.files import list_names
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
 _BAD = (Phase.FAILED, Phase.GONE)
@@ -49,7 +52,11 @@ def status(
     where = status_of(RunView(found.state, found.submission, found.job_id, asked.job))
     colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
-    for label, text in _facts(found, asked):
+    facts = _facts(found, asked)
+    if not where.phase.is_final and where.phase is not Phase.GONE:
+        size = size_text(found.state, list_names(found.paths.members))
+        facts[1:1] = [("size", size)] if size else []
+    for label, text in facts:
         typer.echo(f"  {label:<12}{text}")
     if timeline:
         _print_timeline(found)
@@ -94,6 +101,7 @@ def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("job", _job_text(run, asked)))
     if asked.trouble:
         facts.append(("", asked.trouble))
+    facts += zip(("damaged", ""), identity_trouble(run.paths), strict=False)
     saved = newest_checkpoint(run.paths, now_s)
     if saved is not None:
         where = f" ({saved.path})" if saved.path else ""

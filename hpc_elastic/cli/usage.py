@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -23,10 +24,35 @@ _FLAGS = frozenset(
 
 def message_of(error: Exception) -> str:
     """Return what is wrong with the words, in one line."""
+    flag, value, least = _number_of(error)
+    if flag:
+        what = "not a whole number" if least is None else f"less than {least}"
+        return f"{flag}: {value!r} is {what}"
     name = getattr(error, "option_name", None)
     if name is not None and hasattr(error, "possibilities"):
         return f"No such option: {name}"
     return str(getattr(error, "format_message", error.__str__)())
+
+
+_NO_NUMBER = re.compile(r"'(.*)' is not a valid integer")  # as some versions of typer say it
+
+
+def _number_of(error: Exception) -> tuple[str, str, int | None]:
+    """Return option, value and least value of an option that takes another number; else an empty name.
+
+    The least value is None if the value is no number at all.
+    """
+    flags = getattr(getattr(error, "param", None), "opts", None) or [""]
+    flag, said = max(flags, key=len), _NO_NUMBER.search(str(getattr(error, "message", "")))
+    if said is not None:
+        return flag, said[1], None
+    for found in getattr(error.__cause__, "errors", list)()[:1]:
+        kind, value = str(found.get("type")), str(found.get("input"))
+        if kind.startswith("int_"):
+            return flag, value, None
+        if kind == "greater_than_equal":
+            return flag, value, found["ctx"]["ge"]
+    return "", "", None
 
 
 def hint_for(error: Exception, words: Sequence[str]) -> str:
@@ -44,8 +70,12 @@ def hint_for(error: Exception, words: Sequence[str]) -> str:
     likely = getattr(error, "possibilities", None)
     if likely:
         return f"did you mean {' or '.join(likely)}?"
+    flag, _, least = _number_of(error)
+    if flag:
+        return f"give one number, for example {flag} {max(2, least or 0)}"
     context = getattr(error, "ctx", None)
-    return f"see {context.command_path if context else 'hpc-elastic'} --help"
+    command = words[0] if words and not words[0].startswith("-") else ""
+    return f"see {context.command_path if context else f'hpc-elastic {command}'.strip()} --help"
 
 
 def _command_hint(error: Exception, option: str, words: Sequence[str]) -> str:

@@ -109,6 +109,8 @@ class MetricRouter:
 
     def configure(self, handler: MetricHandler, group: str | None = None) -> None:
         """Choose the handler of a group; without a group, of all groups that have none."""
+        if not isinstance(handler, MetricHandler):
+            raise TypeError(f"metrics.configure wants a MetricHandler, not {handler!r}")
         if group is None:
             self._default = handler
         else:
@@ -123,7 +125,11 @@ _router = MetricRouter()
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Choose the handler of a group; without a group, of all groups that have none of their own."""
+    """Choose the handler of a group; without a group, of all groups that have none of their own.
+
+    Raises:
+        TypeError: it is no `MetricHandler`.
+    """
     _router.configure(handler, group)
 
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, by the package prometheus-client (``pip install 'hpc-elastic[metrics]'``).
+"""Metrics for Prometheus, by the package prometheus-client (extra ``metrics``).
 
 A metric becomes ``<prefix>_<name>`` with the label ``group``. What `prof` counts (``.success`` and
 ``.failure``) becomes a counter; every other metric is a gauge that shows the last value.
@@ -40,7 +40,7 @@ def _client() -> ModuleType:
         raise InputError(
             "metrics for Prometheus need the package prometheus-client, which is not installed",
             where="hpc_elastic.metrics.prometheus",
-            fix="pip install 'hpc-elastic[metrics]'",
+            fix="pip install prometheus-client, or with hpc_elastic, in its clone: pip install '.[metrics]'",
         ) from None
     return prometheus_client
 

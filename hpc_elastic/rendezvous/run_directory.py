@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
@@ -36,6 +37,44 @@ def prepare_run_dir(paths: RunPaths) -> None:
             where=f"run directory {paths.root}",
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error
+
+
+def holds_submitted_run(paths: RunPaths) -> bool:
+    """Tell whether a directory holds what `submit` has put there.
+
+    Raises:
+        StoreError: the file system does not tell.
+    """
+    try:
+        return any(_is_there(path) for path in (paths.identity, paths.script))
+    except OSError as error:
+        raise StoreError(f"{paths.identity}: {error.strerror}", errno=error.errno) from error
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def require_run(paths: RunPaths) -> None:
+    """Check that a submitted run is where it was; what is gone is never made again.
+
+    Raises:
+        RunDirError: the directory, or what was submitted in it, is gone.
+        StoreError: the file system does not tell.
+    """
+    if holds_submitted_run(paths):
+        return
+    has_root = os.path.isdir(paths.root)
+    raise RunDirError(
+        f"there is no {os.path.basename(paths.identity)} in it" if has_root else "it is gone",
+        where=f"run directory {paths.root}",
+        fix="nothing was made or started here; put it back under this name, then: "
+        f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
+    )
 
 
 def _check_owner(paths: RunPaths) -> None:

@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.membership import Offer
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, waiting_text
 
 _T = TypeVar("_T")
 _FEW = 16  # offers that are read one after the other
@@ -43,6 +44,7 @@ class Waiting(NamedTuple):
     offer_port: Callable[[], int]  # a port that is free on this node now
     interrupted: Callable[[], bool]  # True: the agent must act before the round is formed
     say: Callable[[str], None] = _say_nothing
+    place: str = "the shared directory"  # where the nodes meet, for people
 
 
 class NodesLostError(RendezvousTimeoutError):
@@ -66,6 +68,8 @@ class SharedFsRendezvous(RendezvousHandler):
         self._waiting = waiting
         self._looked_at = float("-inf")
         self._offered_for = 0  # the round for which this node has told what it brings
+        self._told_at: float | None = None  # when people were told for whom this node waits [s]
+        self._told_beside = ""  # what they were told about the round that runs without this node
 
     # torch's interface
 
@@ -112,6 +116,7 @@ class SharedFsRendezvous(RendezvousHandler):
         """
         waited = rules.Waited(since=self.run.now())
         self._offered_for = 0
+        self._told_at, self._told_beside = None, ""
         state = self._patiently(self._enter)
         while True:
             if self.run.blind_since is not None:  # no verdict on anybody from what was known before
@@ -123,11 +128,28 @@ class SharedFsRendezvous(RendezvousHandler):
             if self._waiting.interrupted():
                 raise RendezvousInterruptedError("interrupted while waiting for other nodes")
             if wait_s:
+                self._tell(waited)
                 self._waiting.wait(wait_s)
             state = self._patiently(self._look_again)
             waited = rules.wait_on(self._view(state), waited, self.run.now())
 
     # inside
+
+    def _tell(self, waited: rules.Waited) -> None:
+        """Tell people for whom this node waits, again and again, or once beside which round."""
+        now, view = self.run.now(), self._view(self.run.state)
+        if not is_due(waited.since, None, now):
+            return
+        if view.state.running is not None:
+            text = beside_text(view)
+            if text and text != self._told_beside:
+                self._waiting.say(text)
+                self._told_beside = text
+        elif is_due(waited.since, self._told_at, now):
+            self._told_at = now
+            text = waiting_text(view, waited, now, self._waiting.place)
+            if text:
+                self._waiting.say(text)
 
     def _view(self, state: RunState) -> rules.Joining:
         member, expected = self.run.membership, self.run.facts.expected
@@ -227,7 +249,7 @@ class SharedFsRendezvous(RendezvousHandler):
         """Return why this node cannot be in a round any more."""
         if isinstance(action, rules.TooFew):
             error = RendezvousTimeoutError if action.timed_out else NodesLostError
-            return error(self._too_few(action))
+            return error(too_few_text(action, self.run.settings, self._waiting.place))
         if isinstance(action, rules.Fenced):
             return RendezvousGracefulExitError("a newer start of this run exists")
         return RendezvousClosedError(_closed_text(self.run.state))
@@ -305,14 +327,6 @@ class SharedFsRendezvous(RendezvousHandler):
             round=formed,
             open_store=partial(open_store, formed.number) if open_store else None,
         )
-
-    def _too_few(self, few: rules.TooFew) -> str:
-        need = self.run.settings.min_nodes
-        names = ", ".join(few.missing) or "unknown"
-        if few.timed_out:
-            seconds = f"{self.run.settings.join_timeout:g}"
-            return f"{few.have} of {need} nodes joined within {seconds} s; missing: {names}"
-        return f"{few.have} nodes are left, {need} are needed; lost: {names}"
 
 
 def _closed_text(state: RunState) -> str:

@@ -173,8 +173,17 @@ class SharedRun:
         return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None))
 
     def request_drain(self, cause: Cause, then: Then, detail: str = "") -> RunState:
-        """Ask all nodes to have their workers save and stop at one agreed step."""
-        return self.commit(DrainRequested(cause, self.node, then, detail, self.membership.epoch))
+        """Ask all nodes to have their workers save and stop at one agreed step.
+
+        Whoever stands beside a running round has no say in it.
+        """
+        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch)
+        return self.commit(request, only_if=lambda _state: not self.is_beside_a_round())
+
+    def is_beside_a_round(self) -> bool:
+        """Tell whether a round runs, by what was last read, of which this agent is no member."""
+        running, me = self.state.running, self.membership.node_id
+        return running is not None and all(member.node_id != me for member in running.members)
 
     def request_pause(self, number: int, detail: str) -> RunState:
         """Ask the members of a round to stop for another membership, unless it is over."""

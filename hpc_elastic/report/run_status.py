@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.timeline import CAUSES, count_text, ending_text, names_text
+from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 
@@ -100,11 +100,13 @@ def _by_records(state: RunState) -> RunStatus:
     if state.leaving:
         return _leaving(state)
     if running is not None and state.drain is not None:
-        return RunStatus(Phase.PAUSING, f"round {running.number} pauses: {CAUSES[state.drain.cause]}")
+        return RunStatus(
+            Phase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
+        )
     if running is not None:
         return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
     if state.ended is not None:
-        return RunStatus(Phase.RESTARTING, f"between rounds: {CAUSES[state.ended.cause]}")
+        return RunStatus(Phase.RESTARTING, f"between rounds: {cause_text(state.ended.cause, state)}")
     if state.epoch.submission < 0:
         return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
     names = f" of {names_text(state.expected)}" if state.expected else ""

@@ -54,16 +54,28 @@ class Moment(NamedTuple):
 def timeline(records: Iterable[Record]) -> list[Moment]:
     """Return what happened, oldest first; records that changed nothing are left out."""
     state, moments = RunState(), []
-    since = 0.0  # when what the next record ends began
+    times: dict[type, float] = {}  # of the newest record of each kind
     for record in records:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
-            text = _TEXTS[type(record.entry)](record.entry, state, record.at - since)
+            text = _TEXTS[type(record.entry)](record.entry, state, record.at - _began(record, times))
             moments.append(Moment(record.at, max(after.epoch.submission, 0), text))
-            if isinstance(record.entry, EpochStarted | RoundFormed | RoundEnded | DrainRequested):
-                since = record.at
+            times[type(record.entry)] = record.at
         state = after
     return moments
+
+
+_BEGINNINGS: Mapping[type, tuple[type, ...]] = {
+    RoundFormed: (EpochStarted, RoundEnded),
+    RoundEnded: (RoundFormed,),
+    Drained: (DrainRequested, RoundEnded),
+}
+
+
+def _began(record: Record, times: Mapping[type, float]) -> float:
+    """Return when began what a record ends [s since the epoch]."""
+    known = [times[kind] for kind in _BEGINNINGS.get(type(record.entry), ()) if kind in times]
+    return max(known, default=record.at)
 
 
 def _is_formal(record: Record) -> bool:
@@ -89,13 +101,24 @@ def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
     return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
 
 
-def _ended(entry: RoundEnded, _before: RunState, span_s: float) -> str:
-    text = f"round {entry.number} ended after {span_text(span_s)}: "
+def _ended(entry: RoundEnded, before: RunState, span_s: float) -> str:
+    is_pause = entry.cause is Cause.MEMBERSHIP
+    text = f"round {entry.number} {'paused' if is_pause else 'ended'} after {span_text(span_s)}: "
     if entry.failure:
         return text + failure_text(entry.failure)
     if entry.cause is Cause.NODE_LOSS:
         return f"{text}lost {names_text(entry.nodes)}"
-    return text + CAUSES[entry.cause]
+    return text + cause_text(entry.cause, before)
+
+
+def cause_text(cause: Cause, state: RunState) -> str:
+    """Return why a round ends, in a state that still knows what was asked for."""
+    drain = state.drain
+    if cause is not Cause.MEMBERSHIP or drain is None or drain.then is not Then.REJOIN:
+        return CAUSES[cause]
+    if drain.node == LOGIN and state.size is not None and state.wanted is not None:
+        return _size_text(state.size)
+    return drain.detail or CAUSES[cause]
 
 
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
@@ -119,6 +142,10 @@ def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
 
 
 def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float) -> str:
+    return _size_text(entry)
+
+
+def _size_text(entry: SizeWanted) -> str:
     return f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, SlurmCommandError, SlurmNotFoundError, StoreError
+from hpc_elastic.errors import (
+    HpcElasticError,
+    RunDirError,
+    SlurmCommandError,
+    SlurmNotFoundError,
+    StoreError,
+)
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
@@ -19,6 +25,7 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RunEnded,
 )
+from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import lifecycle
@@ -36,8 +43,11 @@ from hpc_elastic.slurm.lifecycle import (
     Standing,
 )
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.store import files
 
 LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
+LOCAL_END = "HPC_ELASTIC_LOCAL_END"  # file with the name of the signal that has ended that runner
+GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
 PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
@@ -56,6 +66,8 @@ class Start(NamedTuple):
     nodes: int  # of the allocation as it was at the start
     local: bool
     srun_exit_code: int
+    is_submitted: bool = False  # the directory must hold what `submit` has put there
+    end_file: str = ""  # see LOCAL_END
 
     @classmethod
     def from_environ(
@@ -70,6 +82,8 @@ class Start(NamedTuple):
             nodes=_count(environ, "SLURM_JOB_NUM_NODES") or _count(environ, "SLURM_NNODES"),
             local=bool(environ.get(LOCAL)),
             srun_exit_code=srun_exit_code,
+            is_submitted=Env.SUBMISSION in environ,
+            end_file=environ.get(LOCAL_END, ""),
         )
 
 
@@ -109,9 +123,12 @@ class Finish:
         """Decide and carry out.
 
         Raises:
+            RunDirError: the run directory is gone.
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
+        if self._start.is_submitted:
+            self._patiently(self._require_run)
         records = self._patiently(lambda: read_records(self._start.paths))
         state = self._patiently(self._log.refresh)
         job = self._local_job() if self._start.local else self._ask_slurm()
@@ -122,8 +139,25 @@ class Finish:
             job_id=self._start.job_ref,
             srun_exit_code=self._start.srun_exit_code,
             in_vain=lifecycle.starts_in_vain(records, self._start.epoch),
+            ended_by=self._ended_by(),
         )
         return self._carry_out(lifecycle.decide(facts, self._budgets), records)
+
+    def _require_run(self) -> None:
+        """Check that the run is there; nothing that was lost is made again."""
+        give_up_at = self._clock.monotonic() + (0.0 if self._start.local else GONE_PATIENCE_S)
+        while True:
+            try:
+                return require_run(self._start.paths)
+            except RunDirError:
+                if self._clock.monotonic() >= give_up_at:
+                    raise
+            self._clock.sleep(_FIRST_PAUSE_S)
+
+    def _ended_by(self) -> str:
+        """Return the name of the signal that ended the local runner above this script, if one did."""
+        data = files.read(self._start.end_file) if self._start.end_file else None
+        return (data or b"").decode()
 
     def _carry_out(self, choice: Choice, records: list[Record]) -> Ended:
         self._say(choice.why)
@@ -144,6 +178,7 @@ class Finish:
 
     def _exit(self, code: int, record: RunEnded | None) -> Ended:
         if record is not None:
+            self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
             ending = self._write(record).ending
             if ending is not None and ending != record:  # somebody else ended the run first
                 code = ending.exit_code

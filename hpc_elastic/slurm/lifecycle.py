@@ -6,6 +6,7 @@ done with the job already. A cancelled job is never brought back.
     ending in the journal                          -> Exit with its code
     a newer start of the run exists                -> Leave: this script is a left-over
     drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
+    the local runner itself was told to end        -> Exit 75, recorded as stopped
     Slurm does not answer                          -> Leave: nothing is known, so nothing is done
     Slurm has put the job back itself              -> Leave, recorded
     cancelled by the user                          -> Exit, recorded as cancelled
@@ -166,6 +167,7 @@ class Facts(NamedTuple):
     job_id: str
     srun_exit_code: int
     in_vain: int  # newest starts in a row, this one included, in which no round was formed
+    ended_by: str = ""  # the signal that told the runner of a local run to end
 
 
 class Exit(NamedTuple):
@@ -211,6 +213,9 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
     cause = drain_cause(state)
     if cause in USERS_WISH:
         return _stopped(state)
+    if facts.ended_by:
+        ending = ended_by(facts.ended_by, state)
+        return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
     stands = standing(facts.job, facts.epoch.restart)
     if stands is Standing.RUNNING and cause is None:
         return _without_word(facts, budgets)
@@ -240,6 +245,18 @@ def _stopped(state: RunState) -> Exit:
     reason = detail + ("" if step is None else f"; checkpoint of step {step}")
     ending = RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
     return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
+
+
+def ended_by(name: str, state: RunState) -> RunEnded:
+    """Return the ending of a local run whose runner a signal has told to end.
+
+    Args:
+        name: the signal.
+        state: the run; the step of what was saved is shown if it is known.
+    """
+    step = state.drained.step if state.drained is not None else None
+    reason = f"ended by {name}" + ("" if step is None else f"; checkpoint of step {step}")
+    return RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
 
 
 def _asked_to_leave(facts: Facts, stands: Standing, cause: Cause | None, budgets: Budgets) -> Choice:

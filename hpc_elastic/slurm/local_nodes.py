@@ -21,11 +21,12 @@ from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.commands import submit_environment
-from hpc_elastic.slurm.finish import LOCAL
-from hpc_elastic.slurm.lifecycle import CANCELLED_CODE
+from hpc_elastic.slurm.finish import LOCAL, LOCAL_END
+from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, ended_by
 from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.store import files
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
@@ -99,9 +100,10 @@ class LocalRunner:
         self._job_id = f"{LOCAL_JOB}{os.getpid()}"
         self._bin = os.path.join(scratch, "bin")
         self._ready = os.path.join(scratch, "srun.pid")
+        self._end_file = os.path.join(scratch, "ended_by")
         self._journal = open_log(request.paths, "local")
         self._interrupts = 0
-        self._told_to_end = False
+        self._told_to_end = ""  # the name of the signal
         self._to_forward: list[int] = []
 
     @property
@@ -136,9 +138,13 @@ class LocalRunner:
         while True:
             code = self._start(restart, tail)
             state = self._journal.refresh()
-            if state.ending is not None and state.epoch.submission >= self._request.submission:
-                return code if code < _KILLED else state.ending.exit_code
-            if code != ExitCode.REQUEUE or self._told_to_end or self._interrupts:
+            is_current = state.epoch.submission >= self._request.submission
+            ending, wanted = state.ending if is_current else None, ended_by(self._told_to_end, state)
+            if self._told_to_end and code != ExitCode.FAILED and ending in (None, wanted):
+                return self._end(wanted)
+            if ending is not None:
+                return code if code < _KILLED else ending.exit_code
+            if code != ExitCode.REQUEUE or self._interrupts:
                 self._say(
                     f"to go on from the last checkpoint: hpc-elastic submit --resume {self._quoted_root}"
                 )
@@ -146,7 +152,8 @@ class LocalRunner:
             restart += 1
             self._say(f"requeued: start {restart + 1} follows")
             if self._was_interrupted(REQUEUE_PAUSE_S):
-                return self._end(Decision.STOPPED, ExitCode.OK, "interrupted between two starts")
+                reason = "interrupted between two starts"
+                return self._end(RunEnded(Decision.STOPPED, ExitCode.OK, reason, None))
 
     @property
     def _quoted_root(self) -> str:
@@ -162,7 +169,7 @@ class LocalRunner:
             restart=restart,
         )
         environ["PATH"] = f"{self._bin}:{environ.get('PATH', os.defpath)}"
-        environ[READY_FILE] = self._ready
+        environ[READY_FILE], environ[LOCAL_END] = self._ready, self._end_file
         argv = ("bash", self._request.paths.script, str(self._request.submission))
         script = spawn(ProcessSpec(argv, environ, stdout=self.batch_log, stderr=self.batch_log))
         script.confirm_started(_LOOK_S)
@@ -175,7 +182,7 @@ class LocalRunner:
         script.reap()
         tail.pump()
         if self._interrupts > 1:
-            return self._end(Decision.CANCELLED, CANCELLED_CODE, "interrupted twice")
+            return self._end(RunEnded(Decision.CANCELLED, CANCELLED_CODE, "interrupted twice", None))
         code = script.exit_code or 0
         return code if code >= 0 else 128 - code
 
@@ -188,7 +195,8 @@ class LocalRunner:
                 return
             self._say("the workers save and stop; Ctrl-C again ends them at once")
         elif number in (signal.SIGTERM, signal.SIGHUP):
-            self._told_to_end = True
+            self._told_to_end = self._told_to_end or signal.Signals(number).name
+            files.replace(self._end_file, self._told_to_end.encode())
             self._say(f"asked to end by {signal.Signals(number).name}: the workers save and stop")
         self._to_forward.append(number)
 
@@ -209,11 +217,11 @@ class LocalRunner:
         caught = signal.sigtimedwait(set(FORWARDED), seconds)
         return caught is not None
 
-    def _end(self, decision: Decision, code: int, reason: str) -> int:
-        """End the run for good, unless it has ended already."""
-        state = self._journal.commit(lambda _state: RunEnded(decision, code, reason, None))
-        self._say(f"{decision.value}: {reason}; to go on: hpc-elastic submit --resume {self._quoted_root}")
-        return state.ending.exit_code if state.ending is not None else code
+    def _end(self, ending: RunEnded) -> int:
+        """End the run for good, unless it has ended already; say so and return the exit code."""
+        ended = self._journal.commit(lambda _state: ending).ending or ending
+        self._say(f"{ended.reason}; to go on: hpc-elastic submit --resume {self._quoted_root}")
+        return ended.exit_code
 
     def _say(self, text: str) -> None:
         _print(f"hpc_elastic: {text}")

@@ -191,7 +191,12 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
     except ValueError:
         identity = None
     if not isinstance(identity, dict) or not isinstance(identity.get("format"), int):
-        raise RunDirError(f"{paths.identity} is damaged", where="run_dir", fix=_OTHER_DIR)
+        raise RunDirError(
+            f"{paths.identity} is damaged",
+            where="run_dir",
+            fix=f"nothing of the run is lost: rm {shlex.quote(paths.identity)}, then "
+            f"hpc-elastic submit --resume {shlex.quote(paths.root)}; for a new run {_OTHER_DIR}",
+        )
     if identity["format"] != FORMAT:
         by = identity.get("version", "another version")
         raise RunDirError(
@@ -201,6 +206,16 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
             fix=f"use hpc_elastic {by} for this run, or {_OTHER_DIR}",
         )
     return identity
+
+
+def identity_trouble(paths: RunPaths) -> list[str]:
+    """Return what is wrong with ``run.json`` and what to do, as lines; nothing if it is well or not there."""
+    try:
+        if os.path.lexists(paths.identity):
+            read_identity(paths)
+    except RunDirError as error:
+        return [error.message, f"fix: {error.fix}"]
+    return []
 
 
 def create(request: SubmitRequest, *, now_s: float) -> bool:

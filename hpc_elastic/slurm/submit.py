@@ -254,12 +254,14 @@ def was_local(root: str) -> bool:
 
 
 def read_request(paths: RunPaths) -> SubmitRequest:
-    """Return the stored request of a run directory.
+    """Return the stored request of a run directory; one without ``run.json`` has its name as run id.
 
     Raises:
         RunDirError: there is no run, it belongs to somebody else, or a file is missing or damaged.
     """
-    identity = run_dir.read_identity(paths)
+    has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
+    is_lost = has_job and not os.path.lexists(paths.identity)
+    identity = {"run_id": paths.name} if is_lost else run_dir.read_identity(paths)
     if os.stat(paths.root).st_uid != os.geteuid():
         raise RunDirError(
             f"the run in {paths.root} belongs to {identity.get('user')}", where="run_dir", fix="ask its owner"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -39,6 +40,17 @@ def lines(finding: Finding, width: int) -> list[str]:
 def width_of(findings: Sequence[Finding]) -> int:
     """Return the columns that `what` takes in a table."""
     return max((len(finding.what) for finding in findings), default=0)
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return what findings come to, in one line."""
+    count = Counter(finding.level for finding in findings)
+    problems, warnings = count[Level.PROBLEM], count[Level.WARNING]
+    numbers = [(problems, "problem"), (warnings, "warning")]
+    text = ", ".join(f"{number} {noun}{'s' * (number > 1)}" for number, noun in numbers if number)
+    if problems:
+        return f"{text}: runs will not work here"
+    return f"no problems, {text}" if warnings else "no problems"
 
 
 def worst(findings: Sequence[Finding]) -> Level:

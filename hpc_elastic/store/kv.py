@@ -5,9 +5,11 @@ How writers agree is told in `kv_versions`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreTimeoutError
@@ -17,6 +19,8 @@ from hpc_elastic.store.kv_versions import Change, Versions, Wish
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 
+logger = logging.getLogger(__name__)
+_WARN_AFTER_S = 10.0  # what is waited for longer was perhaps never set
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 _PAUSE_SHARE = 0.1  # who waits while others write pauses for this share of the time waited ...
 _PAUSE_PER_NAME_S = 0.0005  # ... and no longer than this for each name in the directory
@@ -285,13 +289,20 @@ class KeyValueStore:
         Keys that are waited for together come one by one, and each would wake everybody; so who has
         waited long is woken less often, and no wait gets longer by more than a tenth.
         """
-        started = self._clock.monotonic()
+        started, has_warned = self._clock.monotonic(), False
         listing = self._versions.look()
         while missing := missing_in(listing):
             waited = self._clock.monotonic() - started
             if waited >= left_s:
                 raise self._too_late(missing, timeout_s)
-            names = self._store.wait(self._directory, listing.names, left_s - waited)
+            if not has_warned and waited >= _WARN_AFTER_S:
+                has_warned = True
+                logger.warning(
+                    "%s: waiting for %s since %.0f s, at most %g s; nobody has set it yet",
+                    self._place, _some(missing), waited, timeout_s,
+                )  # fmt: skip
+            longest = left_s if has_warned else min(left_s, _WARN_AFTER_S)
+            names = self._store.wait(self._directory, listing.names, longest - waited)
             listing = kv_format.parse_names(names)
             if missing_in(listing):
                 waited = self._clock.monotonic() - started
@@ -300,17 +311,34 @@ class KeyValueStore:
         return listing
 
     def _too_late(self, missing: list[bytes], timeout_s: float) -> StoreTimeoutError:
-        some = ", ".join(kv_format.shown(key) for key in missing[:_SHOWN_KEYS])
-        more = f" and {len(missing) - _SHOWN_KEYS} more" if len(missing) > _SHOWN_KEYS else ""
         return StoreTimeoutError(
-            f"{self._place}: not within {timeout_s:g} s: key {some}{more}",
+            f"{self._place}: not within {timeout_s:g} s: {_some(missing)}\n"
+            "  fix: nobody has set it: look whether the rank that should is alive and "
+            "uses the same store and key, or give more time",
             missing=tuple(kv_format.key_text(key) for key in missing),
         )
 
 
+def _some(keys: list[bytes]) -> str:
+    """Return keys for people; of many only the first."""
+    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+    return f"key {', '.join(kv_format.shown(key) for key in keys[:_SHOWN_KEYS])}{more}"
+
+
 def seconds(timeout: timedelta | float) -> float:
-    """Return a timeout in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    """Return a timeout in seconds.
+
+    Raises:
+        ValueError: it is no number, or negative.
+    """
+    try:
+        given: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        found = -1.0 if isinstance(given, str | bytes) else float(given)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not found >= 0:  # not a number, too
+        raise ValueError(f"timeout must be a timedelta or seconds, at least 0, not {timeout!r}")
+    return found
 
 
 def _keys(keys: Sequence[str | bytes]) -> list[bytes]:

@@ -84,7 +84,7 @@ def from_env(
 
     Raises:
         InputError: this process is no worker of a run.
-        RunDirError: the run directory is gone or belongs to somebody else.
+        RunDirError: the run directory is gone, none, or belongs to somebody else.
     """
     if environ is None:
         from os import environ as own  # noqa: PLC0415, TID251 - here a process learns its place
@@ -94,10 +94,19 @@ def from_env(
     round_number = environ.get(Env.ROUND, "")
     if not root or not round_number.isdecimal():
         wrong = Env.ROUND if root else Env.RUN_DIR
+        found = f"{environ[wrong]!r}" if environ.get(wrong) else "not set"
         raise InputError(
-            f"this process is no worker of a run: {wrong} is {environ.get(wrong)!r}",
+            f"this process is no worker of a run: {wrong} is {found}",
             where="hpc_elastic.store.from_env",
             fix="start it by hpc-elastic submit or run, or give a directory: "
+            "hpc_elastic.store.open_store(directory, scope)",
+        )
+    _check_owner(root)
+    if not os.path.isdir(RunPaths(root).journal):
+        raise RunDirError(
+            f"{Env.RUN_DIR} is {root}, which is no run directory: it has no journal",
+            where="hpc_elastic.store.from_env",
+            fix="leave the variable to the agent; in another directory: "
             "hpc_elastic.store.open_store(directory, scope)",
         )
     return open_scope(root, f"{OF_ROUND}{int(round_number)}", timeout=timeout)

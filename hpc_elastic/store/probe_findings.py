@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from collections.abc import Mapping
 
@@ -55,7 +56,7 @@ def sharing_findings(path: str, mount: Mount) -> list[Finding]:
             "shared",
             f"{mount_text(mount)} {sure} local to this machine",
             Level.WARNING,
-            "try it from two nodes: hpc-elastic doctor DIR --nodes 2",
+            f"try it from two nodes: hpc-elastic doctor {shlex.quote(path)} --nodes 2",
         )
     ]
 
@@ -64,7 +65,7 @@ def _directory(found: DirectoryProbe) -> Finding:
     value = f"{found.path} (owner uid {found.owner}, mode {found.mode:04o})"
     everybody = bool(found.mode & stat.S_IWOTH)
     if everybody and not found.mode & stat.S_ISVTX:
-        fix = "chmod o-w it: everybody can rename and remove what is in it"
+        fix = f"chmod o-w {shlex.quote(found.path)}: everybody can rename and remove what is in it"
         return Finding("directory", value, Level.WARNING, fix)
     return Finding("directory", value)
 

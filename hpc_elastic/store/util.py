@@ -65,7 +65,9 @@ def get_all(store: AnyStore, rank: int, prefix: str, world_size: int) -> list[by
 
     Raises:
         StoreTimeoutError: a key did not come; torch's stores raise their own error.
+        ValueError: there is no such rank.
     """
+    _check(world_size, rank)
     values = store.multi_get([f"{prefix}{other}" for other in range(world_size)])
     _let_all_finish(store, rank, f"{prefix}/finished", world_size, store.timeout)
     return [bytes(value) for value in values]
@@ -101,7 +103,9 @@ def synchronize(
 
     Raises:
         StoreTimeoutError: not all ranks came; names those that are missing.
+        ValueError: there is no such rank.
     """
+    _check(world_size, rank)
     use = _Use(store, "synchronize", rank, world_size, key_prefix, timeout)
     use.come(data)
     with use.ranks_named():
@@ -114,6 +118,18 @@ def synchronize(
             everything = _read_published(store, use.key("all"))
         use.finish()
     return everything
+
+
+def _check(world_size: int, rank: int | None) -> None:
+    """Refuse ranks that would wait for others that cannot come.
+
+    Raises:
+        ValueError: naming the value.
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, not {world_size}")
+    if rank is not None and rank not in range(world_size):
+        raise ValueError(f"rank must be from 0 to {world_size - 1} (world_size {world_size}), not {rank}")
 
 
 class _Use:
@@ -248,8 +264,9 @@ def barrier(  # noqa: PLR0913 - torch's signature
     Raises:
         StoreTimeoutError: not all ranks came; names those that are missing. Without `rank` torch's
             stores raise their own error.
-        ValueError: a decoder was given without a rank.
+        ValueError: there is no such rank, or a decoder was given without a rank.
     """
+    _check(world_size, rank)
     if rank is None:
         if rank_tracing_decoder is not None:
             raise ValueError("rank_tracing_decoder names missing ranks, which takes `rank`, too")

@@ -146,7 +146,9 @@ class FileTimerClient(TimerClient):
             except OSError as error:
                 if not tries_left:
                     raise BrokenPipeError(
-                        "Could not send the FileTimerRequest because FileTimerServer is not available."
+                        "Could not send the FileTimerRequest because FileTimerServer is not available: "
+                        f"nobody reads from {self._file_path} ({error.strerror or error}); "
+                        "start the server on this machine, with the same path"
                     ) from error
                 clock.sleep(_BETWEEN_TRIES_S)
         return None

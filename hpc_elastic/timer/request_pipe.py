@@ -32,7 +32,11 @@ def make_pipe(path: str) -> None:
         if not replaceable or found.st_uid != os.geteuid():
             raise FileExistsError(errno.EEXIST, "not a pipe of this user; give timers another path", path)
         os.unlink(path)
-    os.mkfifo(path, 0o600)
+    try:
+        os.mkfifo(path, 0o600)
+    except OSError as error:
+        error.filename = path  # mkfifo names none
+        raise
 
 
 class RequestPipe:

@@ -56,7 +56,7 @@ def tick(step: int) -> None:
         step: steps completed since the very first start of the run, counted over restarts.
 
     Raises:
-        InputError: `step` is negative.
+        InputError: `step` is no whole number, or negative.
     """
     _progress().tick(step)
 
@@ -77,12 +77,12 @@ def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, s
 
     Args:
         step: steps completed in the checkpoint.
-        path: the checkpoint, handed back by `latest_checkpoint`; with several shards the
-            directory they share.
+        path: the checkpoint, a file or directory that all nodes see, handed back by
+            `latest_checkpoint` as an absolute path; with several shards the directory they share.
         shards: how many ranks write a part of it; complete once as many ranks have called.
 
     Raises:
-        InputError: `step` is negative or `shards` is not positive.
+        InputError: there is nothing at `path`, `step` is negative or `shards` is not positive.
         OSError: the mark could not be written.
     """
     _progress().checkpoint_saved(step, path, shards=shards)

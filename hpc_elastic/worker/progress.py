@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpc_elastic.clock import Clock
 
 STOP_WAIT_S = 30.0
+_WHERE = "hpc_elastic.worker"
 _FIRST_POLL_S = 0.001
 _LONGEST_POLL_S = 0.010
 
@@ -73,7 +74,7 @@ class WorkerProgress:
 
     def tick(self, step: int) -> None:
         """Publish a completed step."""
-        _check_step(step)
+        step = _whole("step", step, 0)
         if self._channel is not None:
             self._channel.tick(step)
 
@@ -113,10 +114,8 @@ class WorkerProgress:
 
     def checkpoint_saved(self, step: int, path: str | os.PathLike[str] | None, *, shards: int) -> None:
         """Write this rank's mark, then tell the agent."""
-        _check_step(step)
-        if shards < 1:
-            raise InputError(f"shards must be at least 1, not {shards}", where="checkpoint_saved")
-        where = None if path is None else os.path.abspath(os.fspath(path))
+        step, shards = _whole("step", step, 0), _whole("shards", shards, 1)
+        where = None if path is None else _saved_at(path, step)
         if self._paths is not None:
             mark = MarkName(step, self._round, self._rank, shards)
             checkpoints.write_mark(self._paths, mark, where, self._world_size)
@@ -137,9 +136,44 @@ class WorkerProgress:
         return None if self._paths is None else checkpoints.latest(self._paths)
 
 
-def _check_step(step: int) -> None:
-    if step < 0:
-        raise InputError(f"a step cannot be negative: {step}", where="hpc_elastic.worker")
+def _whole(name: str, value: int, least: int) -> int:
+    """Return a whole number of whatever type, numpy's and torch's among them."""
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: torch's
+        raise InputError(f"{name} must be a whole number, not {value!r}", where=_WHERE) from None
+    if number < least:
+        raise InputError(f"{name} must be at least {least}, not {number}", where=_WHERE)
+    return number
+
+
+def _saved_at(path: str | os.PathLike[str], step: int) -> str:
+    """Return the absolute path of a checkpoint, a file or a directory, that is there."""
+    try:
+        where = os.path.abspath(os.fspath(path))
+    except TypeError:
+        raise InputError(f"the checkpoint's path must be a path, not {path!r}", where=_WHERE) from None
+    if _is_absent(where):
+        raise InputError(
+            f"the checkpoint of step {step} is not there: {where} does not exist",
+            where="checkpoint_saved",
+            fix="save it first, and give the path where it was saved, below worker.run_dir()",
+        )
+    return where
+
+
+def _is_absent(path: str) -> bool:
+    """Tell whether there is certainly nothing at a path."""
+    if os.path.exists(path):
+        return False
+    try:
+        os.listdir(os.path.dirname(path))  # has a network file system forget what it knew of the name
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # it may be there
+    return False
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -111,6 +111,7 @@ def _install() -> None:
 
 
 def _start(layout: Layout, kind: Kind, clients: int) -> None:
+    commands.prepare_root(layout)  # before anything is installed
     _install()
     took_s = commands.start(layout, kind, clients)
     _say(f"{kind.value} is mounted on {clients} clients after {took_s:.2f} s")

@@ -28,7 +28,7 @@ def start(layout: Layout, kind: Kind, clients: int) -> float:
     began = time.monotonic()
     if not 1 <= clients <= MAX_CLIENTS:
         raise DevClusterError(f"--clients must be between 1 and {MAX_CLIENTS}, not {clients}.")
-    _prepare_root(layout)
+    prepare_root(layout)
     with state.locked(layout):
         old = state.read(layout)
         if old is not None and all(old.is_up(name) for name in old.names):
@@ -50,9 +50,18 @@ def start(layout: Layout, kind: Kind, clients: int) -> float:
     return time.monotonic() - began
 
 
-def _prepare_root(layout: Layout) -> None:
+def prepare_root(layout: Layout) -> None:
+    """Make the directory.
+
+    Raises:
+        DevClusterError: it cannot be made, is another user's, or holds something else.
+    """
     root = layout.root
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise DevClusterError(f"{root} cannot be made a directory: {why}; give another --dir.") from None
     if root.is_symlink() or root.stat().st_uid != os.geteuid():
         raise DevClusterError(f"{root} is a link or belongs to another user; give another --dir.")
     if not layout.state_file.exists() and any(path != layout.lock for path in root.iterdir()):

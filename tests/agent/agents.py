@@ -16,6 +16,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records, read_state
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.submissions import Submission, record
 
 LIMIT_S = 30.0
 QUICK = ("--heartbeat-interval", "0.2", "--lease", "1.2")
@@ -46,6 +47,21 @@ class Agents:
         self._script = root.with_suffix(".py")
         self._script.write_text(REPORT + worker)
         self._agents: dict[int, subprocess.Popen[str]] = {}
+
+    def submitted(self, job: str = "") -> Agents:
+        """Make the run directory one that `submit` has made, for agents below its script.
+
+        Args:
+            job: the id of the job it was queued as; without one no submission is recorded.
+        """
+        os.makedirs(self.paths.root, mode=0o700)
+        if job:
+            os.mkdir(self.paths.submissions, mode=0o700)
+            record(self.paths, Submission(0, "token", job))
+        identity = {"format": 1, "run_id": "toy", "name": "toy"}
+        Path(self.paths.identity).write_text(json.dumps(identity))
+        Path(self.paths.job).write_text(json.dumps({"spec": {"name": "toy"}}))
+        return self
 
     def start(self, node: int, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start the agent of a node, by default with two workers."""

@@ -123,7 +123,7 @@ def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
 
 def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
     """A smaller size sends the last nodes to stand by; a larger one takes them in again."""
-    agents = make(SLEEP)
+    agents = make(SLEEP).submitted()
     for node in range(3):
         agents.start(node, "--nnodes", "1:3", env=slurm(f"n{node}", "n[0-2]"))
     agents.wait_workers(1, 6)
@@ -137,7 +137,7 @@ def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
 
 def test_missing_nodes_are_named(make: MakeAgents) -> None:
     """When the join deadline passes, the job is handed back and the absent nodes are named."""
-    agents = make("")
+    agents = make("").submitted()
     agents.start(0, "--join-timeout", "1", env=slurm("n2", "n[1-3]"))
     output = agents.output(0)
     assert ExitCode.REQUEUE == agents.code(0)
@@ -147,7 +147,7 @@ def test_missing_nodes_are_named(make: MakeAgents) -> None:
 
 def test_ranks_follow_slurms_node_order(make: MakeAgents) -> None:
     """Nodes take their places in Slurm's order, whoever comes first; node10 after node9."""
-    agents = make("")
+    agents = make("").submitted()
     for place, node in enumerate(("n10", "n9")):
         agents.start(place, env=slurm(node, "n[9-10]"))
     assert [0, 0] == [agents.code(0), agents.code(1)]

@@ -13,11 +13,11 @@ import pytest
 
 from hpc_elastic import __version__
 from hpc_elastic.cli.doctor_checks import package_finding, slurm_findings
-from hpc_elastic.cli.doctor_command import Group, group_of
+from hpc_elastic.cli.doctor_command import Group, _directory, group_of
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.store.finding import Level
+from hpc_elastic.store.finding import Finding, Level, verdict
 from hpc_elastic.testing.clock import FakeClock
 
 _PROGRAMS = {
@@ -81,6 +81,7 @@ def test_a_good_machine_and_directory_are_told_line_by_line(
     assert "ctl answers in" in shown
     assert "(slurm 23.02.4)" in shown
     assert f"{place} (owner uid {os.geteuid()}" in shown
+    assert shown.splitlines()[-1].startswith("no problems")
     assert [] == list(place.iterdir())
 
 
@@ -195,6 +196,7 @@ def test_the_nodes_of_a_step_try_the_directory_together(place: Path) -> None:
     assert [0, 0, 0] == [node.returncode for node in nodes]
     assert "n1, n2 see each other in it" in first
     assert "excludes between nodes" in first
+    assert first.splitlines()[-1].startswith("n1: no problems")
     assert ["", ""] == [other, second_task]
     assert [] == list(place.iterdir())
 
@@ -214,7 +216,8 @@ def test_slurm_is_asked_for_nodes(place: Path, programs: Programs, capfd: pytest
     assert 0 == main(["doctor", str(place), "--nodes", "3", "--", "-p", "short"])
     shown = capfd.readouterr().out
     assert "free space" in shown
-    line = shown.splitlines()[-1]
+    assert "may take half a minute" in shown
+    line = next(line for line in shown.splitlines() if line.startswith("srun "))
     assert line.startswith("srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --time=10 ")
     assert line.endswith(f" -p short {sys.executable} -m hpc_elastic doctor {place}")
 
@@ -223,8 +226,74 @@ def test_what_the_nodes_find_decides_the_exit_code(
     place: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever srun makes of it."""
-    monkeypatch.setenv("SRUN_CODE", "137")
+    monkeypatch.setenv("SRUN_CODE", "3")
     assert 1 == main(["doctor", str(place), "--nodes", "2"])
+    assert capfd.readouterr().out.endswith("\nthe nodes have found problems: runs will not work here\n")
+
+
+def test_an_srun_that_fails_is_a_problem_with_a_fix(
+    place: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its own words stand above: a partition that is not there, for example."""
+    monkeypatch.setenv("SRUN_CODE", "1")
+    assert 1 == main(["doctor", str(place), "--nodes", "2", "--", "-p", "nosuch"])
+    shown = capfd.readouterr().out
+    assert "PROBLEM  srun  ended with exit code 1; what it said is above" in shown
+    assert "fix: compare its options (-p nosuch) with what the cluster has: sinfo" in shown
+    assert "1 problem" in shown.splitlines()[-1]
+    assert shown.endswith(": runs will not work here\n")
+
+
+def test_without_a_controller_no_nodes_are_asked_for(
+    place: Path, programs: Programs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command srun would only say the same in raw lines, after a while."""
+    programs.write("scontrol", "echo 'slurm_load: Unable to contact slurm controller' >&2; exit 1")
+    assert 1 == main(["doctor", str(place), "--nodes", "2"])
+    shown = capfd.readouterr().out
+    assert "Slurm is not asked for 2 nodes" in shown
+    assert "srun --nodes" not in shown
+    assert "runs will not work here" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["", " "], ids=repr)
+def test_an_empty_name_is_not_the_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of an unset variable in a script."""
+    assert 2 == main(["doctor", name])
+    assert capsys.readouterr().err.startswith("error: DIR: the name of the directory is empty\n  fix: ")
+
+
+def test_a_directory_that_cannot_be_seen_is_a_problem(place: Path) -> None:
+    """Whether it is there nobody can tell; root needs another user's eyes for it."""
+    closed = place / "closed"
+    closed.mkdir(mode=0)
+    before = _directory(str(place), is_alone=True)  # all that is needed is imported
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        (found,) = _directory(str(closed / "runs"), is_alone=True)
+    finally:
+        os.seteuid(user)
+    assert Level.PROBLEM is found.level
+    assert f"{closed}/runs cannot be seen: no permission on /" in found.value
+    assert before
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        ([Level.OK, Level.INFO], "no problems"),
+        ([Level.WARNING], "no problems, 1 warning"),
+        (
+            [Level.PROBLEM, Level.WARNING, Level.PROBLEM, Level.OK],
+            "2 problems, 1 warning: runs will not work here",
+        ),
+    ],
+)
+def test_the_last_line_says_what_it_comes_to(levels: list[Level], said: str) -> None:
+    """In one line."""
+    assert said == verdict([Finding("a", "b", level) for level in levels])
 
 
 def test_without_srun_no_nodes_can_be_asked(

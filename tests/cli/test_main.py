@@ -95,6 +95,40 @@ def test_run_refuses_what_cannot_work_before_a_worker_starts(
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scale", "x", "--nodes", "1:2"], "--nodes: '1:2' is not a whole number\n  fix: give one number"),
+        (["scale", "x", "-N", "2.5"], "--nodes: '2.5' is not a whole number\n  fix: give one number"),
+        (["submit", "--local", "two"], "--local: 'two' is not a whole number\n  fix: give one number"),
+        (["logs", "x", "--rank", "x"], "--rank: 'x' is not a whole number\n  fix: give one number"),
+        (["doctor", "--nodes", "1"], "--nodes: '1' is less than 2\n  fix: give one number, for example"),
+        (
+            ["doctor", "--nodes"],
+            "Option '--nodes' requires an argument.\n  fix: see hpc-elastic doctor --help",
+        ),
+        (
+            ["submit", "--resume"],
+            "Option '--resume' requires an argument.\n  fix: see hpc-elastic submit --help",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_wrong_number_is_named_with_its_option(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The value stands in the error, and the way on is that of the command."""
+    assert 2 == main(words)
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_run_without_a_script_asks_for_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its arguments can be left out."""
+    with pytest.raises(SystemExit):
+        main(["run"])
+    assert "required: training_script\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["sumbit"], ["submit", "--nodes"]], ids=repr)
 def test_a_usage_error_is_one_block(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and a way on."""

@@ -28,6 +28,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_log import open_log, read_state
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.submit import read_request
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.stand_in import FakeJob
@@ -197,6 +198,21 @@ def test_a_run_that_is_done_is_not_queued_again(paths: RunPaths, capfd: pytest.C
     assert "is done: all workers succeeded\n  fix: there is nothing to go on with" in capfd.readouterr().err
 
 
+def test_a_damaged_identity_is_told_and_can_be_done_without(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Journal, checkpoints and job are intact; without run.json the directory's name is the run id."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"command": ["train.py"], "name": "toy"}}))
+    Path(paths.identity).write_text("{")
+    assert 0 == app.run(["status", "toy-1"])
+    said = f"  damaged     {paths.identity} is damaged\n{'':14}fix: nothing of the run is lost: rm "
+    assert said in capfd.readouterr().out
+    assert 2 == app.run(["submit", "--resume", "toy-1"])
+    assert f"rm {paths.identity}" in capfd.readouterr().err
+    os.unlink(paths.identity)
+    assert "toy-1" == read_request(paths).run_id
+
+
 def test_the_timeline_begins_with_the_submission(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """A second submission stands before the starts that belong to it."""
     write(paths, STARTED, RunEnded(Decision.STOPPED, 0, "", None))
@@ -343,6 +359,8 @@ def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.
     assert Then.REJOIN is state.drain.then
     assert 0 == app.run(["timeline", "4711"])
     assert "1 node wanted (hpc-elastic scale)" in capfd.readouterr().out
+    assert 0 == app.run(["status", "4711"])
+    assert "  size        1 of 2 nodes (hpc-elastic scale)\n" in capfd.readouterr().out
 
 
 def test_scale_before_the_start_holds_for_it(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

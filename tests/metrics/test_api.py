@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,13 @@ def test_old_names_still_work_and_say_so(kept: Kept) -> None:
     decorate(len)("abc")
     assert {"a": 1, "len.success": 1} == kept.values()
     assert [__file__] == [one.filename for one in warned]
+
+
+def test_what_is_no_handler_is_refused() -> None:
+    """At once, and not where the first metric is published."""
+    handler: Any = "x"
+    with pytest.raises(TypeError, match=r"metrics\.configure wants a MetricHandler, not 'x'"):
+        metrics.configure(handler)
 
 
 def test_an_error_of_a_handler_is_the_callers() -> None:

@@ -95,4 +95,4 @@ def test_without_the_package_the_extra_is_named() -> None:
         [sys.executable, "-c", WITHOUT_THE_PACKAGE], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("InputError ")
-    assert "pip install 'hpc-elastic[metrics]'" in done.stdout
+    assert "in its clone: pip install '.[metrics]'" in done.stdout

@@ -15,7 +15,7 @@ _TITLE = "## … use my own rendezvous handler or backend"
 
 def _examples() -> list[str]:
     section = _HOW_TO.read_text(encoding="utf-8").partition(_TITLE)[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return re.findall(r"```python runnable\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(3))

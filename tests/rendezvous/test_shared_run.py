@@ -275,6 +275,16 @@ def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock:
     assert state.drain is not None
 
 
+def test_who_stands_beside_a_round_cannot_drain_it(node: MakeNode, clock: FakeClock) -> None:
+    """Its signal is about itself; between rounds, and as a member, it speaks for the start of the job."""
+    first, second = _pair(node, clock)
+    beside = node("n3")
+    assert beside.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
+    first.run.report_crash(1, {})
+    second.run.refresh()
+    assert beside.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is not None
+
+
 def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock: FakeClock) -> None:
     """An agent that tells late that all have succeeded does not end a round that has begun since."""
     first, second = _pair(node, clock)

@@ -19,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SizeWanted,
     StopAgreed,
     Then,
 )
@@ -85,6 +86,25 @@ def test_a_pause_and_a_relaunch_are_told_apart_from_a_drain_and_a_start() -> Non
         (3, EpochStarted(FIRST._replace(relaunch=1), "7", ("n1",))),
     )
     assert ["pause asked for: n3 wants to join", "agents started again on n1 (relaunch 1)"] == lines[-2:]
+
+
+def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
+    """Not the time since the pause was asked for; a node that joins is not a user who scales."""
+    ended = RoundEnded(1, Cause.MEMBERSHIP, (), None)
+    first = RoundFormed(1, FIRST, BOTH, "n1", 1, None)
+    lines = texts(
+        (0, EpochStarted(FIRST, "7", ())),
+        (1, first),
+        (4.7, SizeWanted(0, 1, "hpc-elastic scale")),
+        (4.8, DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, "scale to 1 node")),
+        (5, ended),
+        (6, first._replace(number=2, members=BOTH[:1])),
+        (8, DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "n3 wants to join")),
+        (9, ended._replace(number=2)),
+    )
+    assert "round 1 paused after 4.0 s: 1 node wanted (hpc-elastic scale)" in lines
+    assert "round 2: 2 workers on n1, formed in 1.0 s" in lines
+    assert "round 2 paused after 3.0 s: n3 wants to join" == lines[-1]
 
 
 def test_records_that_changed_nothing_are_left_out() -> None:

@@ -98,6 +98,9 @@ class Client:
             future.set_exception(RemoteError("the program on the client has ended"))
 
 
+_REMOVED: set[tuple[str, str, str]] = set()  # root, directory and name of what was taken away
+
+
 class RemoteStore:
     """The store in a directory of the shared file system, as a client has it."""
 
@@ -143,10 +146,12 @@ class RemoteStore:
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
         """Tell a fact by a name."""
         self._call("mark", directory, name, instead_of=instead_of)
+        _REMOVED.discard((self._root, directory, name))
 
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""
         self._call("unmark", directory, name)
+        _REMOVED.add((self._root, directory, name))
 
 
 class TwoClientStore(RemoteStore):
@@ -175,8 +180,19 @@ class TwoClientStore(RemoteStore):
         return self._settled(super().get, self._there.get, directory, name)
 
     def list(self, directory: str) -> builtins.list[str]:
-        """Return the names in a directory as the reader sees them."""
-        return self._settled(super().list, self._there.list, directory)
+        """Return the names in a directory as the reader sees them, but for those that were taken away.
+
+        It may see these for longer (NFS 3): who takes a name away does not wait until all know.
+        """
+        here = super().list
+        return self._settled(
+            lambda place: self._left(place, here(place)),
+            lambda place: self._left(place, self._there.list(place)),
+            directory,
+        )
+
+    def _left(self, directory: str, names: builtins.list[str]) -> builtins.list[str]:
+        return [name for name in names if (self._root, directory, name) not in _REMOVED]
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> builtins.list[str]:
         """Have the reader wait, who knows what the writer knows."""

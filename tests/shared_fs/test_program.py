@@ -83,6 +83,19 @@ def test_no_access_until_it_is_mended(system: FileSystem, fault: str, mend: str)
     assert "x\n" == system.execute(1, "cat", file)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="shared-fs needs root")
+@pytest.mark.parametrize("below", ["", "/below"], ids=["a file", "below a file"])
+def test_a_file_is_no_place(tmp_path: Path, below: str) -> None:
+    """One line, before anything is installed."""
+    file = tmp_path / "file"
+    file.touch()
+    refused = shared_fs("start", "nfs4", "--dir", f"{file}{below}")
+    said = f"shared-fs: {file}{below} cannot be made a directory: "
+    assert (1, "") == (refused.returncode, refused.stdout)
+    assert refused.stderr.startswith(said)
+    assert 1 == refused.stderr.count("\n")
+
+
 def test_a_frozen_client_does_nothing(system: FileSystem) -> None:
     """Nothing runs on a frozen client until it is thawed; then it goes on where it was."""
     counter = system.results / "counter"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpc_elastic.agent.decision import Action, Facts, Group, decide
+from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
+from hpc_elastic.agent.facts import gather
 from hpc_elastic.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -114,13 +115,18 @@ class SimulatedAgent:
 
     # joining
 
+    def _leave_for_signal(self) -> str:
+        self._note_signals()
+        self._insist(self._tell_wish)
+        return self._leave_unstarted() if self.shared.state.leaving else "left untold"
+
     def _join(self) -> str:  # noqa: PLR0911 - one outcome per error
+        if self._is_signalled:
+            return self._leave_for_signal()
         try:
             info = self.rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
-            self._note_signals()
-            self._insist(self._tell_wish)
-            return self._leave_unstarted() if self.shared.state.leaving else "left untold"
+            return self._leave_for_signal()
         except NodesLostError:
             return self._too_few(Cause.NODE_LOSS)
         except RendezvousTimeoutError:
@@ -198,18 +204,23 @@ class SimulatedAgent:
         return None
 
     def _bear(self) -> bool:
-        """Wait for a shared directory that refuses; True to give up."""
+        """Go on while the store refuses; return whether to leave."""
         now = self.node.monotonic()
         if self._outage_since is None:
             self._outage_since = now
         self.shared.note_blindness()
         status = self._status()
-        if status.is_gone and (self._is_signalled or now - self._outage_since >= EXIT_BARRIER_S):
+        waited = now - self._outage_since >= EXIT_BARRIER_S
+        action = decide_blind(self._facts(status), signalled=self._is_signalled, waited=waited)
+        if action is Action.LEAVE:
             return True
-        if decide(self._facts(status)) is Action.STOP_WORKERS:
+        if action is Action.STOP_WORKERS:
             self._stop_workers(Group.STOPPING)
         self._wait(self.start.settings.heartbeat_interval)
         return False
+
+    def _has_no_reason_to_wait(self) -> bool:
+        return self._is_signalled and self.shared.blind_since is not None
 
     def _leave(self, action: Action) -> str:
         if action is Action.STAND_DOWN:
@@ -217,7 +228,8 @@ class SimulatedAgent:
         limit = self.node.monotonic() + EXIT_BARRIER_S
         while not self.shared.everyone_in(*_STOPPED) and self.node.monotonic() < limit:
             self._wait(FAST_LOOK_S)
-            if self.node.signals or self.shared.state.epoch > self.start.epoch:
+            is_over = self.node.signals or self.shared.state.epoch > self.start.epoch
+            if is_over or self._has_no_reason_to_wait():
                 break
             self.shared.tick(look=True)
         return self._end_text()
@@ -237,24 +249,16 @@ class SimulatedAgent:
     def _look(self, status: Group) -> None:
         waits = status.is_gone or self.shared.state.drain is not None
         self.shared.tick(look=waits)
+        if status.is_gone and self._has_no_reason_to_wait():
+            raise StoreError("no look at the other nodes succeeds")
         if status.is_gone and self._barrier_since is None:
             self._barrier_since = self.node.monotonic()
 
     def _facts(self, status: Group) -> Facts:
-        shared, since = self.shared, self._barrier_since
+        since = self._barrier_since
         assert self.formed is not None
-        return Facts(
-            state=shared.state,
-            epoch=self.start.epoch,
-            round=self.formed.number,
-            group=status,
-            max_restarts=MAX_RESTARTS,
-            lost=shared.lost,
-            vanished=status.is_gone and bool(shared.vanished()),
-            everyone_stopped=status.is_gone and shared.everyone_in(*_STOPPED),
-            everyone_succeeded=status is Group.SUCCEEDED and shared.everyone_succeeded(),
-            waited_for_others=since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S,
-        )
+        waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
+        return gather(self.shared, self.formed.number, status, max_restarts=MAX_RESTARTS, waited=waited)
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""

@@ -42,6 +42,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 @pytest.fixture
 def drained(run_paths: RunPaths) -> RunPaths:
     """Return a run whose batch host n1 is lost and whose workers are gone."""
+    Path(run_paths.identity).write_text('{"format": 1}')
     log = open_log(run_paths, "test")
     for entry in (EpochStarted(E0, "7", ("n1", "n2"), "n1"), Drained(E0, Cause.NODE_LOSS, None, "")):
         log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]

@@ -67,6 +67,7 @@ def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "run")
     for directory in paths.directories():
         os.makedirs(directory)
+    Path(paths.identity).write_text('{"format": 1}')
     return paths
 
 
@@ -245,6 +246,54 @@ def test_a_local_run_is_requeued_by_its_exit_code(paths: RunPaths, job: FakeJob)
     assert (75, "") == (done.returncode, done.stdout)
     assert [] == job.calls
     assert 1 == read_state(paths).requeues
+
+
+@pytest.mark.parametrize("has_root", [True, False])
+def test_a_run_that_is_gone_is_neither_started_again_nor_made(
+    paths: RunPaths, job: FakeJob, has_root: bool
+) -> None:
+    """The job ends; an empty directory under the old name is not taken for a run without records."""
+    os.rename(paths.root, f"{paths.root}.away")
+    if has_root:
+        os.mkdir(paths.root)
+    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (76, "") == (done.returncode, done.stdout)
+    assert f"run directory {paths.root}: {'there is no run.json in it' if has_root else 'it is gone'}" in (
+        done.stderr
+    )
+    assert has_root == os.path.exists(paths.root)
+    assert not has_root or not os.listdir(paths.root)
+
+
+def test_a_run_that_comes_back_in_time_goes_on(paths: RunPaths, job: FakeJob) -> None:
+    """A mount may be away for a moment."""
+    write(paths, *DRAINED)
+    away = f"{paths.root}.away"
+    os.rename(paths.root, away)
+
+    class Clock(FastClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.now > 5 and os.path.exists(away):
+                os.rename(away, paths.root)
+
+    begun = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=75, is_submitted=True)
+    assert 75 == Finish(begun, Budgets(), Slurm(job.environ), Clock(), print).run().code
+
+
+def test_a_local_run_that_was_told_to_end_is_stopped(paths: RunPaths, job: FakeJob, tmp_path: Path) -> None:
+    """It is not requeued; what was saved is told."""
+    write(paths, *DRAINED)
+    told = tmp_path / "told"
+    told.write_text("SIGTERM")
+    environ = {"HPC_ELASTIC_LOCAL": "1", "HPC_ELASTIC_LOCAL_END": str(told), "SLURM_NNODES": "2"}
+    done = command(paths, job, "--srun-exit-code=75", **environ)
+    assert 75 == done.returncode
+    assert "the run is stopped: ended by SIGTERM; checkpoint of step 4" in done.stderr
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.STOPPED, 75) == (ending.decision, ending.exit_code)
+    assert Requeued not in kinds(paths)
 
 
 def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:

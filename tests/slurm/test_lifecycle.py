@@ -253,6 +253,18 @@ def test_code_127_of_agents_that_had_started_is_no_reason_to_end() -> None:
     assert isinstance(decide(facts(STARTED, srun_exit_code=127), BUDGETS), Relaunch)
 
 
+@pytest.mark.parametrize("entries", [drained(Cause.PREEMPTION), (STARTED, ROUND), ()])
+def test_a_local_run_that_was_told_to_end_is_stopped(entries: tuple[Entry, ...]) -> None:
+    """Whoever ends the runner wants no other start, whatever its agents came to."""
+    choice = decide(facts(*entries)._replace(ended_by="SIGTERM"), Budgets())
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert (75, Decision.STOPPED) == (choice.code, choice.record.decision)
+    assert choice.record.reason == "ended by SIGTERM" + (
+        "; checkpoint of step 40" if len(entries) > 2 else ""
+    )
+
+
 def test_requeues_are_bounded() -> None:
     """A spent budget ends the run as failed and names the budget."""
     used = [entry for restart in range(10) for entry in _one_start(restart)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records, read_state
@@ -169,8 +170,30 @@ def test_a_terminated_run_drains_and_can_be_resumed(tmp_path: Path, started: lis
     code, output = run.finish()
     assert 75 == code, output
     assert "asked to end by SIGTERM" in output
-    assert f"submit --resume {run.paths.root}" in output
-    assert 0 == read_state(run.paths).epoch.restart
+    state = read_state(run.paths)
+    assert state.drained is not None
+    ended = f"ended by SIGTERM; checkpoint of step {state.drained.step}"
+    assert f"{ended}; to go on: hpc-elastic submit --resume {run.paths.root}" in output
+    assert "Slurm" not in output
+    assert 0 == state.epoch.restart
+    assert [] == [record for record in read_records(run.paths) if isinstance(record.entry, Requeued)]
+    assert state.ending is not None
+    assert ended == state.ending.reason  # what `status` shows
+    assert ExitCode.REQUEUE == state.ending.exit_code
+
+
+def test_a_terminated_run_whose_directory_is_gone_leaves(tmp_path: Path, started: list[LocalRun]) -> None:
+    """Nothing is started again under the old name, and nobody waits for what does not come back."""
+    run = start(started, tmp_path, LONG, "--local=2")
+    run.wait_for_round(1)
+    away = f"{run.paths.root}.away"
+    os.rename(run.paths.root, away)
+    os.kill(run.process.pid, signal.SIGTERM)
+    code, output = run.finish()
+    log = next(Path(away).glob("slurm-*.out")).read_text()
+    assert ExitCode.FAILED == code, output
+    assert f"run directory {run.paths.root}: it is gone" in log
+    assert not os.path.exists(run.paths.root)
 
 
 def test_nothing_outlives_a_runner_that_is_killed(tmp_path: Path, started: list[LocalRun]) -> None:

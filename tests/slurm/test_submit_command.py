@@ -105,7 +105,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
         (["missing.toml"], "error: missing.toml: the job file missing.toml does not exist"),
         (["a.toml", "python3", "train.py"], "the worker command goes after --"),
         (["--", "python3", "trian.py"], "the worker file trian.py does not exist"),
-        (["--local", "0", *WORKER], "error: Invalid value for '--local'"),
+        (["--local", "0", *WORKER], "error: --local: '0' is less than 1"),
         (["--local", "3", "--nodes", "4", *WORKER], "error: --local: --local 3 is outside nodes = 4"),
         (["--resume", "nowhere"], "'nowhere' is neither a directory nor a run id"),
         (["--resume", "/no/where"], "error: RUN: the directory /no/where does not exist"),

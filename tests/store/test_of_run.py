@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,10 +45,19 @@ def test_a_worker_reads_its_own_environment(run_paths: RunPaths, monkeypatch: py
 
 def test_other_processes_have_no_round(run_paths: RunPaths) -> None:
     """Outside of a run the error names the variable and what to do."""
-    with pytest.raises(InputError, match=r"no worker of a run: HPC_ELASTIC_RUN_DIR is None\n  fix: start it"):
+    with pytest.raises(
+        InputError, match=r"no worker of a run: HPC_ELASTIC_RUN_DIR is not set\n  fix: start it"
+    ):
         from_env({})
     with pytest.raises(InputError, match="HPC_ELASTIC_ROUND is 'x'"):
         from_env({**environment(run_paths), "HPC_ELASTIC_ROUND": "x"})
+
+
+def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is made in it."""
+    with pytest.raises(RunDirError, match=f"HPC_ELASTIC_RUN_DIR is {tmp_path}, which is no run directory"):
+        from_env(environment(RunPaths(tmp_path)))
+    assert [] == os.listdir(tmp_path)
 
 
 def test_a_lost_run_directory_is_named(tmp_path: Path) -> None:
@@ -102,12 +115,43 @@ def test_a_scope_has_a_name(run_paths: RunPaths) -> None:
 def test_messages_name_the_directory(run_paths: RunPaths) -> None:
     """A timeout names the missing keys and where they were looked for."""
     kv = open_store(run_paths.root, "a", timeout=0)
-    with pytest.raises(StoreTimeoutError, match=r"run/kv/a: not within 0 s: key 'x', 'y'$") as caught:
+    with pytest.raises(
+        StoreTimeoutError, match=r"run/kv/a: not within 0 s: key 'x', 'y'\n  fix: nobody has set"
+    ) as caught:
         kv.wait(["x", "y"])
     assert ("x", "y") == caught.value.missing
     with pytest.raises(StoreTimeoutError, match="'k15' and 84 more"):
         kv.wait([f"k{number}" for number in range(100)])
     assert f"KeyValueStore('{run_paths.kv}/a')" == repr(kv)
+
+
+def test_who_waits_long_is_told_once(
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The timeout may be minutes away; a key that comes soon says nothing."""
+    kv = open_store(run_paths.root, "a", timeout=0.2)
+    kv.set("there", "1")
+    monkeypatch.setattr("hpc_elastic.store.kv._WARN_AFTER_S", 0.01)
+    assert b"1" == kv.get("there")
+    assert [] == caplog.messages
+    with pytest.raises(StoreTimeoutError):
+        kv.get("x")
+    (said,) = caplog.messages
+    assert said.startswith(f"{run_paths.kv}/a: waiting for key 'x' since 0 s, at most 0.2 s; nobody has set")
+
+
+@pytest.mark.parametrize("timeout", ["x", "5", None, -1, -0.5, math.nan, timedelta(seconds=-1)], ids=repr)
+def test_a_timeout_is_a_number_that_is_not_negative(run_paths: RunPaths, timeout: Any) -> None:
+    """Anything else is refused by name and value, wherever it is given."""
+    kv = open_store(run_paths.root, "a", timeout=0)
+    said = re.escape(f"timeout must be a timedelta or seconds, at least 0, not {timeout!r}")
+    with pytest.raises(ValueError, match=said):
+        open_store(run_paths.root, "a", timeout=timeout)
+    with pytest.raises(ValueError, match=said):
+        kv.set_timeout(timeout)
+    if timeout is not None:  # that is the store's own
+        with pytest.raises(ValueError, match=said):
+            kv.wait(["x"], timeout)
 
 
 def test_everything_is_offered_lazily() -> None:

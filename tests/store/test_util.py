@@ -71,6 +71,27 @@ def together(kv: Any) -> Together:
     return run
 
 
+@pytest.mark.parametrize(
+    ("world_size", "rank", "said"),
+    [
+        (3, 7, r"rank must be from 0 to 2 \(world_size 3\), not 7"),
+        (3, -1, "not -1"),
+        (0, None, "world_size must be at least 1, not 0"),
+        (0, 0, "world_size must be at least 1, not 0"),
+    ],
+)
+def test_a_rank_that_cannot_be_is_refused(world_size: int, rank: int | None, said: str) -> None:
+    """At once: the others would wait, and the error would name the wrong ranks."""
+    kv = _memory(Path())
+    with pytest.raises(ValueError, match=said):
+        barrier(kv, world_size, "b", 1, rank)
+    with pytest.raises(ValueError, match=said):
+        synchronize(kv, b"", rank or 0, world_size, "b", 1)
+    with pytest.raises(ValueError, match=said):
+        get_all(kv, rank or 0, "b", world_size)
+    assert [] == kv.list_keys()
+
+
 def test_synchronize_gives_all_to_all(together: Together) -> None:
     """Every rank gets the data of all ranks in their order, byte for byte, an empty one, too."""
     data = [b"", b"\x00\n", b"two", b"3" * 1000, "é".encode()]

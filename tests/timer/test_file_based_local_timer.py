@@ -174,7 +174,9 @@ def test_a_new_process_has_none_of_the_old_timers(pipe_path: Path) -> None:
 
 def test_without_a_server_there_are_no_timers(pipe_path: Path) -> None:
     """A client says that nobody listens, rather than block."""
-    with pytest.raises(BrokenPipeError, match="FileTimerServer is not available"):
+    with pytest.raises(
+        BrokenPipeError, match=f"FileTimerServer is not available: nobody reads from {pipe_path}"
+    ):
         FileTimerClient(str(pipe_path)).acquire("a", _NEVER)
 
 
@@ -217,6 +219,15 @@ def test_a_file_of_the_user_is_kept(pipe_path: Path) -> None:
     with pytest.raises(FileExistsError, match="give timers another path"):
         FileTimerServer(str(pipe_path), "run")
     assert "the only copy" == pipe_path.read_text()
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """With the whole path of the pipe."""
+    path = str(tmp_path / "absent" / "pipe")
+    with pytest.raises(FileNotFoundError) as caught:
+        FileTimerServer(path, "run")
+    assert path == caught.value.filename
+    assert path in str(caught.value)
 
 
 def test_the_pipe_is_this_users_alone(watched: Watched) -> None:

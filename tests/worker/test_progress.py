@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,22 +64,36 @@ def test_the_run_directory_is_told(tmp_path: Path) -> None:
 def test_alone_own_save_is_remembered(tmp_path: Path) -> None:
     """Without a run directory a save is known to this process only."""
     progress = WorkerProgress.from_environment({})
+    (tmp_path / "c").touch()
     progress.checkpoint_saved(3, tmp_path / "c", shards=1)
     assert Checkpoint(3, str(tmp_path / "c")) == progress.latest_checkpoint()
 
 
-def test_run_directory_alone_keeps_checkpoints(tmp_path: Path) -> None:
-    """With only a run directory set, the next process finds the newest save."""
+def test_run_directory_alone_keeps_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With only a run directory set, the next process finds the newest save, from any directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c").mkdir()
     environ = {Env.RUN_DIR: str(tmp_path)}
     WorkerProgress.from_environment(environ).checkpoint_saved(3, "c", shards=1)
-    found = WorkerProgress.from_environment(environ).latest_checkpoint()
-    assert found is not None
-    assert (3, True) == (found.step, Path(found.path or "").is_absolute())
+    monkeypatch.chdir("/")
+    assert Checkpoint(3, str(tmp_path / "c")) == WorkerProgress.from_environment(environ).latest_checkpoint()
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be resumed from; the error names the step and where it was looked for."""
+    monkeypatch.chdir(tmp_path)
+    progress = WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)})
+    (tmp_path / "file").touch()
+    for path in ("none", "file/below"):
+        said = f"checkpoint_saved: the checkpoint of step 3 is not there: {tmp_path}/{path} does not exist"
+        with pytest.raises(InputError, match=re.escape(said)):
+            progress.checkpoint_saved(3, path, shards=1)
+    assert progress.latest_checkpoint() is None
 
 
 def test_round_decides_what_to_resume_from(tmp_path: Path) -> None:
     """What the agent says holds for all ranks, also when the directory has something newer."""
-    WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)}).checkpoint_saved(9, "c", shards=1)
+    WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)}).checkpoint_saved(9, None, shards=1)
     chosen = Checkpoint(5, "/data/five")
     environ = {Env.RUN_DIR: str(tmp_path), Env.CHECKPOINT: checkpoints.to_env(chosen)}
     assert chosen == WorkerProgress.from_environment(environ).latest_checkpoint()
@@ -88,7 +104,7 @@ def test_round_decides_what_to_resume_from(tmp_path: Path) -> None:
 def test_mark_names_round_and_rank(tmp_path: Path) -> None:
     """A mark carries the round, the rank and the number of shards."""
     environ = {Env.RUN_DIR: str(tmp_path), Env.ROUND: "4", "RANK": "1", "WORLD_SIZE": "2"}
-    WorkerProgress.from_environment(environ).checkpoint_saved(8, "c", shards=2)
+    WorkerProgress.from_environment(environ).checkpoint_saved(8, tmp_path, shards=2)
     names = [path.name for path in Path(RunPaths(tmp_path).checkpoints).iterdir()]
     assert ["000000000008.4.1.2.json"] == names
 
@@ -166,12 +182,40 @@ def test_foreign_channel_file_is_a_warning(
 def test_wrong_values_are_refused() -> None:
     """Negative steps and zero shards are errors of the caller."""
     progress = WorkerProgress.from_environment({})
-    with pytest.raises(InputError, match="negative: -1"):
+    with pytest.raises(InputError, match="step must be at least 0, not -1"):
         progress.tick(-1)
-    with pytest.raises(InputError, match="negative: -2"):
+    with pytest.raises(InputError, match="step must be at least 0, not -2"):
         progress.checkpoint_saved(-2, None, shards=1)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="shards must be at least 1, not 0"):
         progress.checkpoint_saved(2, None, shards=0)
+
+
+@pytest.mark.parametrize("step", ["x", 2.5, None], ids=repr)
+def test_a_step_is_a_whole_number(step: Any) -> None:
+    """Anything else is refused with its value."""
+    progress = WorkerProgress.from_environment({})
+    said = re.escape(f"step must be a whole number, not {step!r}")
+    with pytest.raises(InputError, match=said):
+        progress.tick(step)
+    with pytest.raises(InputError, match=said):
+        progress.checkpoint_saved(step, None, shards=1)
+    with pytest.raises(InputError, match="path must be a path, not 7"):
+        progress.checkpoint_saved(1, 7, shards=1)  # type: ignore[arg-type]
+
+
+def test_numbers_of_other_types_count(channel: Channel, tmp_path: Path) -> None:
+    """Such as numpy's."""
+
+    class Five:
+        def __index__(self) -> int:
+            return 5
+
+    five: Any = Five()
+    progress = WorkerProgress.from_environment({Env.CHANNEL: channel.path, Env.RUN_DIR: str(tmp_path)})
+    progress.tick(five)
+    progress.checkpoint_saved(five, None, shards=1)
+    assert (5, 5) == (channel.last_step, channel.checkpoint_step)
+    assert Checkpoint(5) == checkpoints.latest(RunPaths(tmp_path))
 
 
 def test_wrong_number_in_the_environment_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,42 @@
+"""How an agent's part of a run is told to have ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.agent.outcome import Outcome, out_of_touch, outcome_of
+from hpc_elastic.agent.spec import WorkerGroup
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.multiprocessing.errors import FailureRecord
+from hpc_elastic.rendezvous.journal import Cause, Drained
+from tests.rendezvous.build import E0, after, drain, formed, start
+
+
+def ended(cause: Cause, step: int | None) -> Outcome:
+    """Return the outcome of an agent whose start was drained."""
+    state = after(start(), formed(1), drain(cause=cause), Drained(E0, cause, step, ""))
+    return outcome_of(state, WorkerGroup.__new__(WorkerGroup), {})
+
+
+@pytest.mark.parametrize(
+    ("cause", "step", "text"),
+    [
+        (Cause.STOP, 100, "stopped on request, checkpoint of step 100"),
+        (Cause.STOP, None, "stopped on request"),
+        (Cause.TIME_LIMIT, 7, "stopped for time limit, checkpoint of step 7"),
+    ],
+)
+def test_what_was_saved_is_told(cause: Cause, step: int | None, text: str) -> None:
+    """The step of the checkpoint is told if it is known."""
+    outcome = ended(cause, step)
+    assert (ExitCode.REQUEUE, text) == outcome[:2]
+
+
+def test_an_unrecorded_failure_is_told_with_its_log() -> None:
+    """Nobody else can tell of it."""
+    failure = FailureRecord(3, log="/run/logs/3/stderr.log")
+    outcome = out_of_touch("/run", OSError("no such directory"), failure, signalled=False)
+    assert ExitCode.FAILED == outcome.exit_code
+    assert "the run directory /run does not answer; the failure of rank 3" in outcome.reason
+    assert "(see /run/logs/3/stderr.log)" in outcome.reason
+    assert ExitCode.REQUEUE == out_of_touch("/run", OSError(), None, signalled=True).exit_code
