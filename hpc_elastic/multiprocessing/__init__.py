@@ -1,7 +1,7 @@
 """Start, watch and end a group of local processes (names as in torch.distributed.elastic).
 
-    start      start_processes: a group in one call         functions    MultiprocessContext: they run a function
-    context    SubprocessContext: they run a program        group        what both have in common
+    start      start_processes: a group in one call         functions    MultiprocessContext: run a function
+    context    SubprocessContext: run a program             group        what both have in common
     process    one child: own session, dies with its parent     stop, reap   end it and all it started
     guard      what survives the agent's SIGKILL                logs, tail   files, and lines on the console
     errors     error files and what is made of them

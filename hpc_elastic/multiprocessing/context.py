@@ -13,4 +13,6 @@ class SubprocessContext(ProcessGroup):
     """A group of workers that run a program; arguments become texts."""
 
     def _spawn(self, rank: int) -> Process:
-        return spawn(self._spec(rank, (str(self.entrypoint), *(str(arg) for arg in self.args[rank]))))
+        return spawn(
+            self._spec(rank, (str(self.entrypoint), *(str(arg) for arg in self.args[rank])), self._marker)
+        )

@@ -15,8 +15,15 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix, reduction
-from multiprocessing import resource_tracker, util
+from multiprocessing import (
+    context,
+    forkserver,
+    popen_forkserver,
+    popen_spawn_posix,
+    reduction,
+    resource_tracker,
+    util,
+)
 from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +81,7 @@ def new_file() -> int:
 
 def start_spawned(job: Job) -> Process:
     """Start a fresh interpreter that calls the function."""
-    tracker = resource_tracker.getfd()
+    tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
     popen = _Popen("spawn", popen_spawn_posix._DupFd)
     payload = new_file()
     reading, writing = os.pipe()  # the child sees its end when this process is gone
@@ -214,8 +221,8 @@ def _pickled(job: Job, popen: _Popen, served: Served | None) -> bytes:
 def _server(pid: int) -> forkserver.ForkServer:  # noqa: ARG001 - a forked child needs its own
     """Return this process's fork server, which no signal to this process's group ends."""
     server = forkserver.ForkServer()
-    common = forkserver._forkserver  # type: ignore[attr-defined]
-    server.set_forkserver_preload(list(common._preload_modules))
+    common = getattr(forkserver, "_forkserver", None)
+    server.set_forkserver_preload(list(getattr(common, "_preload_modules", ("__main__",))))
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_THE_SERVER)
     try:
         server.ensure_running()

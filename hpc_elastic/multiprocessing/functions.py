@@ -74,7 +74,7 @@ class MultiprocessContext(ProcessGroup):
             function=self.entrypoint,
             args=self.args[rank],
             value=self._files[rank],
-            spec=self._spec(rank, ()),
+            spec=self._spec(rank, (), self._marker),
             prepare=self._trap.restore,
         )
         return STARTERS[self.start_method](job)

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.group_logs import GroupLogs
 from hpc_elastic.multiprocessing.linux import adopt_orphans
@@ -22,8 +21,7 @@ from hpc_elastic.multiprocessing.pcontext import (
     SignalException,
     StartSettings,
 )
-from hpc_elastic.multiprocessing.process import Process, ProcessSpec
-from hpc_elastic.multiprocessing.procfs import MARKER_ENV
+from hpc_elastic.multiprocessing.process import Process
 from hpc_elastic.multiprocessing.reap import Reaper
 from hpc_elastic.multiprocessing.stop import Stopper
 
@@ -63,12 +61,11 @@ class ProcessGroup(PContext):
     ) -> None:
         super().__init__(
             *(name, entrypoint, args, envs, logs_specs, log_line_prefixes),
-            *(duplicate_stdout_filters, duplicate_stderr_filters),
+            *(duplicate_stdout_filters, duplicate_stderr_filters, numa_options),
             settings=settings,
         )
         settings = self._settings
         guard = settings.guard
-        self._numa_options = numa_options
         self._marker = os.urandom(8).hex()
         self._reaper = Reaper(
             self._marker, () if guard is None else (guard.pid,), owns_process=settings.owns_process
@@ -78,14 +75,13 @@ class ProcessGroup(PContext):
         self._failures: dict[int, ProcessFailure] = {}
         self._done: set[int] = set()
         prefixes = {rank: self._prefix(rank) for rank in self.args}
-        self._copies = GroupLogs(
-            self.logs, prefixes, self._filters, in_background=not settings.is_driven
-        )
+        self._copies = GroupLogs(self.logs, prefixes, self._filters, in_background=not settings.is_driven)
         self._trap = _trap(settings)
         self._lasting: LastingThread | None = None
         self._unkillable: list[str] = []
         self._is_started = self._is_ended = False
         self._stopped_at: float | None = None
+        self._stop_begun_s: float | None = None
         self._console_until = 0.0
 
     @abstractmethod
@@ -184,9 +180,9 @@ class ProcessGroup(PContext):
         with self._trap.held():
             while True:
                 is_more = self.pump_logs()
-                if (result := self.look()) is not None:
+                if self.look() is not None:
                     self.close()
-                    return result
+                    return self._result()  # with those that had failed before they were stopped
                 left_s = None if deadline is None else deadline - self._clock.monotonic()
                 if left_s is not None and left_s <= 0:
                     return None
@@ -206,6 +202,7 @@ class ProcessGroup(PContext):
         if not self._is_running():
             return
         self._note_failures()
+        self._stop_begun()
         self._stopper.begin(sig, kill_at)
 
     def kill(self) -> None:
@@ -213,6 +210,7 @@ class ProcessGroup(PContext):
         if not self._is_running():
             return
         self._note_failures()
+        self._stop_begun()
         self._stopper.kill(self._clock.monotonic())
 
     def poll_stopped(self, now: float) -> bool:
@@ -276,7 +274,9 @@ class ProcessGroup(PContext):
             is_more = self.pump_logs()
             try:
                 with self._trap.open():
-                    self._sleep(0.0 if is_more else self._nap_s(None if deadline is None else deadline - now, 1.0))
+                    self._sleep(
+                        0.0 if is_more else self._nap_s(None if deadline is None else deadline - now, 1.0)
+                    )
             except SignalException as error:
                 interrupted = error
                 self.kill()
@@ -307,39 +307,6 @@ class ProcessGroup(PContext):
         for process in self._processes.values():
             process.confirm_started(max(0.0, deadline - self._clock.monotonic()))
 
-    def _spec(self, rank: int, argv: tuple[str, ...]) -> ProcessSpec:
-        own = self._settings.base_env
-        base = os.environ if own is None else own  # noqa: TID251 - workers inherit, as under torchrun
-        outer = base.get(MARKER_ENV)
-        env = {
-            **base,
-            **self.envs[rank],
-            Env.ERROR_FILE: self.logs.error_files.get(rank, ""),
-            MARKER_ENV: f"{outer},{self._marker}" if outer else self._marker,
-        }
-        return ProcessSpec(
-            argv=argv,
-            env=env,
-            stdout=self.logs.stdouts.get(rank) or None,
-            stderr=self.logs.stderrs.get(rank) or None,
-            cwd=self._settings.cwd,
-            ignore_signals=self._settings.ignore_signals,
-            cpus=self._cpus(rank),
-        )
-
-    def _cpus(self, rank: int) -> tuple[int, ...]:
-        if self._numa_options is None:
-            return ()
-        from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
-
-        return cpus_of(rank, self._numa_options)
-
-    def _prefix(self, rank: int) -> bytes:
-        if self._prefixes is not None and rank in self._prefixes:
-            return self._prefixes[rank].encode()
-        name = self.envs[rank].get("RANK") if self._settings.is_driven else None
-        return (f"[{self.name}{rank}]:" if name is None else f"[rank {name}] ").encode()
-
     def _note_failures(self) -> None:
         """Take note of failures, unless the stop has begun: from then on it is our own doing."""
         if self._stopper.is_begun:
@@ -350,9 +317,23 @@ class ProcessGroup(PContext):
             if code == 0 and self._take_value(rank):
                 self._done.add(rank)
             else:
-                file = self.logs.error_files.get(rank, "")
-                pid = self._processes[rank].pid
-                self._failures[rank] = ProcessFailure(rank, pid, code or 1, file, self._clock.wall())
+                self._failures[rank] = self._failure(rank, code or 1)
+
+    def _failure(self, rank: int, code: int) -> ProcessFailure:
+        file = self.logs.error_files.get(rank, "")
+        return ProcessFailure(rank, self._processes[rank].pid, code, file, self._clock.wall())
+
+    def _stop_begun(self) -> None:
+        if not self._stopper.is_begun:
+            self._stop_begun_s = self._clock.wall()
+
+    def _note_late_failures(self) -> None:
+        """Count those that had recorded an error of their own before they were told to end."""
+        for rank, code in self.exit_codes().items():
+            if code and self._stop_begun_s is not None and rank not in self._failures:
+                failure = self._failure(rank, code)
+                if failure.recorded_at is not None and failure.recorded_at < self._stop_begun_s:
+                    self._failures[rank] = failure
 
     def _result(self) -> RunProcsResult | None:
         self._note_failures()
@@ -382,6 +363,7 @@ class ProcessGroup(PContext):
     def _end(self) -> None:
         """Give everything back, once."""
         self._is_ended = True
+        self._note_late_failures()
         if self._settings.guard is not None and not self._unkillable:
             self._settings.guard.forget(self._reaper.sessions, self._marker)
         self._give_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,9 +10,12 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.multiprocessing.process import ProcessSpec
+from hpc_elastic.multiprocessing.procfs import MARKER_ENV
 
 Entrypoint: TypeAlias = str | Callable[..., Any]
 
@@ -134,6 +138,7 @@ class PContext(ABC):
         log_line_prefixes: what stands before each teed line, by local rank.
         duplicate_stdout_filters: teed lines with one of these texts also go to one common file.
         duplicate_stderr_filters: the same for stderr.
+        numa_options: binds each worker to the CPUs near its GPU.
         settings: see `StartSettings`; None means `ON_ITS_OWN`.
 
     Raises:
@@ -151,6 +156,7 @@ class PContext(ABC):
         log_line_prefixes: Mapping[int, str] | None = None,
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
+        numa_options: object = None,
         *,
         settings: StartSettings | None = None,
     ) -> None:
@@ -165,9 +171,44 @@ class PContext(ABC):
         check_full_rank("stdouts", self.logs.stdouts, self.nprocs)
         check_full_rank("stderrs", self.logs.stderrs, self.nprocs)
         self._prefixes = log_line_prefixes
+        self._numa_options = numa_options
         self._filters = (tuple(duplicate_stdout_filters or ()), tuple(duplicate_stderr_filters or ()))
         self._settings = ON_ITS_OWN if settings is None else settings
         self._clock = self._settings.clock
+
+    def _spec(self, rank: int, argv: tuple[str, ...], marker: str) -> ProcessSpec:
+        """Return how to start one worker; its environment carries the marker."""
+        own = self._settings.base_env
+        base = os.environ if own is None else own  # noqa: TID251 - workers inherit, as under torchrun
+        outer = base.get(MARKER_ENV)
+        env = {
+            **base,
+            **self.envs[rank],
+            Env.ERROR_FILE: self.logs.error_files.get(rank, ""),
+            MARKER_ENV: f"{outer},{marker}" if outer else marker,
+        }
+        return ProcessSpec(
+            argv=argv,
+            env=env,
+            stdout=self.logs.stdouts.get(rank) or None,
+            stderr=self.logs.stderrs.get(rank) or None,
+            cwd=self._settings.cwd,
+            ignore_signals=self._settings.ignore_signals,
+            cpus=self._cpus(rank, env),
+        )
+
+    def _cpus(self, rank: int, env: Mapping[str, str]) -> tuple[int, ...]:
+        if self._numa_options is None:
+            return ()
+        from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
+
+        return cpus_of(rank, self._numa_options, env)
+
+    def _prefix(self, rank: int) -> bytes:
+        if self._prefixes is not None and rank in self._prefixes:
+            return self._prefixes[rank].encode()
+        name = self.envs[rank].get("RANK") if self._settings.is_driven else None
+        return (f"[{self.name}{rank}]:" if name is None else f"[rank {name}] ").encode()
 
     @property
     def stdouts(self) -> dict[int, str]:

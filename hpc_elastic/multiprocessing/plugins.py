@@ -36,7 +36,9 @@ def load_logs_specs(name: str) -> type[LogsSpecs]:
 def _checked(point: EntryPoint) -> type[LogsSpecs]:
     found: type[LogsSpecs] = point.load()
     if not callable(getattr(found, "reify", None)):
-        raise ValueError(f"the entry point {point.name!r} names {point.value!r}, which has no method reify")
+        raise ValueError(  # noqa: TRY004 - one error for a plugin that cannot be used
+            f"the entry point {point.name!r} names {point.value!r}, which has no method reify"
+        )
     return found
 
 

@@ -265,7 +265,7 @@ def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:
             _run_call(child.call)
         _close_other_fds({child.starting, *child.pass_fds})
         for fd in child.pass_fds:
-            os.set_inheritable(fd, True)
+            os.set_inheritable(fd, True)  # noqa: FBT003 - Python's signature
         reset_signals(spec.ignore_signals)
         os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - no shell on purpose
     except OSError as error:

@@ -67,7 +67,9 @@ def start_processes(  # noqa: PLR0913 - torch's signature, and that of its older
         specs: Any = logs_specs
     else:
         path = logs_specs if log_dir is None else log_dir
-        specs = DefaultLogsSpecs(None if path is None else os.fspath(path), redirects, tee, local_ranks_filter)  # type: ignore[arg-type]
+        specs = DefaultLogsSpecs(
+            None if path is None else os.fspath(path), redirects, tee, local_ranks_filter
+        )
     settings = (settings or ON_ITS_OWN)._replace(grace_s=shutdown_timeout, is_driven=False)
     context: ProcessGroup
     if isinstance(entrypoint, str):

@@ -60,17 +60,17 @@ class TailLog:
     Args:
         name: of what writes; the header is ``[<name><rank>]:``.
         log_files: the logs by local rank.
-        dst: where to print.
+        dst: where to print; None prints nothing.
         log_line_prefixes: headers by local rank, instead of the usual one.
         interval_sec: longest pause between two looks [s].
         log_line_filter: tells of a line, its end included, whether it is printed.
     """
 
-    def __init__(  # noqa: PLR0913 - torch's signature
+    def __init__(
         self,
         name: str,
         log_files: Mapping[int, str],
-        dst: TextIO,
+        dst: TextIO | None,
         log_line_prefixes: Mapping[int, str] | None = None,
         interval_sec: float = 0.1,
         log_line_filter: Filter | None = None,
@@ -85,9 +85,9 @@ class TailLog:
                 prefixes.get(rank, f"[{name}{rank}]:").encode(),
                 wanted=_on_bytes(log_line_filter),
             )
-            for rank, path in log_files.items()
+            for rank, path in (log_files if dst is not None else {}).items()
         ]
-        self._thread = PumpThread(self._pump, interval_sec) if self._tails and dst else None
+        self._thread = PumpThread(self._pump, interval_sec) if self._tails else None
         self._stopped = False
 
     def start(self) -> TailLog:

@@ -160,7 +160,11 @@ def test_flat_format_is_read() -> None:
 def test_missing_file_leaves_the_signal() -> None:
     """Without an error file the message names the signal and the pid."""
     assert ProcessFailure(0, 12, -9, "").message == "Signal 9 (SIGKILL) received by PID 12"
-    assert ProcessFailure(0, 12, 1, "/nowhere").message == ""
+    failure = ProcessFailure(0, 12, 1, "/nowhere")
+    assert (failure.text, failure.error_file) == ("", "<N/A>")
+    assert failure.message.startswith("To enable traceback")
+    assert failure.error_file_data["errorTraits"]["category"] == "system_terminated_error"
+    assert "errorTraits" not in ProcessFailure(0, 12, -9, "/nowhere").error_file_data
     assert ProcessFailure(0, 12, -60, "").signal_name() == "SIG60"
 
 
