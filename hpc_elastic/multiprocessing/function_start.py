@@ -27,7 +27,7 @@ from multiprocessing import (
 from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
-from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Served, run
+from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Served, own_streams, run
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, open_stdio, spawn
 
 _CODE: Final = (
@@ -120,6 +120,7 @@ def start_forked(job: Job) -> Process:
 
     def be_child() -> int:
         os.close(writing)
+        own_streams(out=job.spec.stdout is not None, err=job.spec.stderr is not None)
         return int(process._bootstrap(parent_sentinel=reading))
 
     try:

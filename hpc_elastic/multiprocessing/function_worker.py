@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -110,6 +111,7 @@ def _take_place(served: Served) -> None:
     from hpc_elastic.multiprocessing.linux import die_with_parent  # noqa: PLC0415 - needs ctypes
     from hpc_elastic.multiprocessing.process import take_stdio  # noqa: PLC0415
 
+    _let_the_server_end()
     os.setsid()
     if not die_with_parent(os.getppid()):
         os._exit(1)
@@ -120,3 +122,34 @@ def _take_place(served: Served) -> None:
     os.chdir(served.cwd)
     if served.cpus:
         os.sched_setaffinity(0, served.cpus)
+
+
+def _let_the_server_end() -> None:
+    """Give up the hold on the fork server: it ends with our parent, and its end is ours."""
+    from multiprocessing import forkserver  # noqa: PLC0415 - loaded already
+
+    server: Any = vars(forkserver)["_forkserver"]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = server._forkserver_address = None
+
+
+def own_streams(*, out: bool, err: bool) -> None:
+    """Have a forked worker print to its own descriptors where a log is behind them.
+
+    In the parent ``sys.stdout`` may be something else, as in a notebook.
+
+    Args:
+        out: whether stdout goes to a log.
+        err: whether stderr goes to a log.
+    """
+    for name, fd, is_wanted in (("stdout", 1, out), ("stderr", 2, err)):
+        if is_wanted and not _is_descriptor(getattr(sys, name), fd):
+            stream = open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def _is_descriptor(stream: Any, fd: int) -> bool:
+    try:
+        return bool(stream.fileno() == fd)
+    except (AttributeError, OSError, ValueError):
+        return False
