@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.multiprocessing import MultiprocessContext, RunProcsResult, Std, start_processes
+from hpc_elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    MultiprocessContext,
+    RunProcsResult,
+    Std,
+    start_processes,
+)
 from tests.multiprocessing import workers
 from tests.multiprocessing.waiting import wait_gone, wait_line
 
@@ -22,9 +28,8 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 def run(function: Any, *args: tuple[Any, ...], method: str = "fork", **more: Any) -> RunProcsResult:
     """Run a function in one worker per tuple of arguments and return how it ended."""
-    context = start_processes(
-        "test", function, dict(enumerate(args)), {rank: {} for rank in range(len(args))}, start_method=method, **more
-    )
+    envs: dict[int, dict[str, str]] = {rank: {} for rank in range(len(args))}
+    context = start_processes("test", function, dict(enumerate(args)), envs, start_method=method, **more)
     try:
         result = context.wait(50)
     finally:
@@ -138,7 +143,7 @@ def test_queues_can_be_arguments(method: str, tmp_path: Path) -> None:
 @every_method
 def test_streams_go_to_files(method: str, tmp_path: Path) -> None:
     """What Python, a child process and the descriptor write is in the file, any bytes unchanged."""
-    more = {"method": method, "log_dir": str(tmp_path), "redirects": Std.ALL}
+    more: dict[str, Any] = {"method": method, "log_dir": str(tmp_path), "redirects": Std.ALL}
     data = bytes(range(256))
     result = run(workers.write, (data, b"e"), (b"", b"\xff\n"), **more)
     assert [Path(result.stdouts[rank]).read_bytes() for rank in (0, 1)] == [data, b""]
@@ -217,7 +222,11 @@ def test_all_that_failed_by_themselves_are_told_the_earliest_first(tmp_path: Pat
     context = MultiprocessContext(
         "t",
         _by_rank,
-        {0: (workers.fail_after, go), 1: (workers.record_then_stay, first), 2: (workers.deaf_to_nothing, None)},
+        {
+            0: (workers.fail_after, go),
+            1: (workers.record_then_stay, first),
+            2: (workers.deaf_to_nothing, None),
+        },
         {rank: {} for rank in range(3)},
         "fork",
         _logs(tmp_path),
@@ -239,8 +248,6 @@ def _by_rank(function: Any, argument: Any) -> None:
 
 
 def _logs(tmp_path: Path) -> Any:
-    from hpc_elastic.multiprocessing import DefaultLogsSpecs
-
     return DefaultLogsSpecs(str(tmp_path), Std.ALL)
 
 

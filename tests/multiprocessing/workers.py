@@ -11,6 +11,8 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from hpc_elastic.multiprocessing.errors import ErrorHandler
+
 
 def add(*numbers: int) -> int:
     """Return the sum."""
@@ -72,8 +74,7 @@ def write(out: bytes, err: bytes) -> None:
 
 def write_all_ways() -> None:
     """Write as Python, as a child process, and to the descriptor."""
-    print("python")
-    sys.stdout.flush()
+    print("python", flush=True)  # noqa: T201
     subprocess.run(["echo", "child"], check=True)
     os.write(1, b"descriptor\n")
 
@@ -108,12 +109,7 @@ def escaped(fifo: str) -> None:
 
 def record_then_stay(fifo: str) -> None:
     """Record an error as `record` does, then take long to end."""
-    from hpc_elastic.multiprocessing.errors import ErrorHandler
-
-    try:
-        raise KeyError("first")
-    except KeyError as error:
-        ErrorHandler().record_exception(error)
+    ErrorHandler().record_exception(KeyError("first"))
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(9))
     ready_then_wait(fifo)
 
