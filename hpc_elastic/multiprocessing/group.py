@@ -186,8 +186,8 @@ class ProcessGroup(PContext):
                 left_s = None if deadline is None else deadline - self._clock.monotonic()
                 if left_s is not None and left_s <= 0:
                     return None
-                with self._trap.open():
-                    self._sleep(0.0 if is_more else self._nap_s(left_s, period))
+                with self._trap.open() as woken:
+                    self._sleep(0.0 if is_more else self._nap_s(left_s, period), woken)
 
     def begin_stop(self, sig: int = signal.SIGTERM, kill_at: float | None = None) -> None:
         """Ask all processes to end; never blocks.
@@ -273,10 +273,9 @@ class ProcessGroup(PContext):
             deadline = self.next_deadline()
             is_more = self.pump_logs()
             try:
-                with self._trap.open():
-                    self._sleep(
-                        0.0 if is_more else self._nap_s(None if deadline is None else deadline - now, 1.0)
-                    )
+                with self._trap.open() as woken:
+                    nap_s = self._nap_s(None if deadline is None else deadline - now, 1.0)
+                    self._sleep(0.0 if is_more else nap_s, woken)
             except SignalException as error:
                 interrupted = error
                 self.kill()
@@ -354,9 +353,9 @@ class ProcessGroup(PContext):
             limits.append(min(period, _NO_PIDFD_S))
         return min(limits) if limits else None
 
-    def _sleep(self, nap_s: float | None) -> None:
+    def _sleep(self, nap_s: float | None, woken: int | None) -> None:
         poller = select.poll()
-        for fd in self.exit_fds():
+        for fd in (*self.exit_fds(), *(() if woken is None else (woken,))):
             poller.register(fd, select.POLLIN)
         poller.poll(None if nap_s is None else max(0.0, nap_s) * 1000 + 1)
 

@@ -121,9 +121,9 @@ class NoTrap:
         yield
 
     @contextmanager
-    def open(self) -> Iterator[None]:
+    def open(self) -> Iterator[int | None]:
         """Do nothing."""
-        yield
+        yield None
 
 
 class PContext(ABC):

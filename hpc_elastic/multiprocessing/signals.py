@@ -70,14 +70,20 @@ class SignalTrap:
                 self._raise_pending()
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Raise within this block, which lies in a `held` one, as soon as a signal comes."""
-        before, self._held = self._held, 0
+    def open(self) -> Iterator[int | None]:
+        """Raise within this block, which lies in a `held` one, as soon as a signal comes.
+
+        Gives a descriptor that becomes readable then, for a poll: a signal that comes just before
+        the poll begins would not end it. None in another thread than the main one.
+        """
+        before, wakeup = self._held, _Wakeup()
         try:
+            self._held = 0
             self._raise_pending()
-            yield
+            yield wakeup.fd
         finally:
             self._held = before
+            wakeup.close()
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self._is_closed:
@@ -100,6 +106,23 @@ class SignalTrap:
         if self._pending is not None:
             number, self._pending = self._pending, None
             raise _exception(number)
+
+
+class _Wakeup:
+    """A pipe into which Python writes when a signal comes, while this lives."""
+
+    def __init__(self) -> None:
+        self.fd: int | None = None
+        if threading.current_thread() is threading.main_thread():
+            self.fd, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._earlier = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+
+    def close(self) -> None:
+        """Give the signals back to who had them."""
+        if self.fd is not None:
+            signal.set_wakeup_fd(self._earlier)
+            os.close(self.fd)
+            os.close(self._writing)
 
 
 def _exception(number: int) -> SignalException:

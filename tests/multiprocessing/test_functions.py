@@ -48,7 +48,8 @@ def test_values_come_back_by_local_rank(method: str, tmp_path: Path) -> None:
 @every_method
 def test_environment_is_added(method: str, tmp_path: Path) -> None:
     """Variables of the parent are there, and each rank's own, whatever their type."""
-    args, envs = {0: ("A",), 1: ("A",), 2: ("HOME",)}, {0: {"A": 1}, 1: {"A": "x=y\n"}, 2: {}}
+    args = {0: ("A",), 1: ("A",), 2: ("HOME",)}
+    envs: dict[int, dict[str, object]] = {0: {"A": 1}, 1: {"A": "x=y\n"}, 2: {}}
     context = start_processes("t", workers.variable, args, envs, start_method=method, log_dir=tmp_path)
     result = context.wait(50)
     assert result is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.multiprocessing import SignalException
+from hpc_elastic.multiprocessing import SignalException, start_processes
 from hpc_elastic.multiprocessing.signals import SIGNALS_ENV, SignalTrap
 from tests.multiprocessing.waiting import DEAF, wait_line
 
@@ -64,6 +64,23 @@ def test_second_signal_ends_the_time_of_grace(tmp_path: Path, fifo: str) -> None
     parent.send_signal(signal.SIGTERM)
     output = parent.communicate(timeout=20)[0].splitlines()
     assert output[1:] == ["again SIGTERM", "{0: -9} True"]
+
+
+def test_signal_that_another_thread_receives_ends_the_wait(tmp_path: Path, fifo: str) -> None:
+    """The kernel gives a signal to any thread; the one that waits hears of it all the same."""
+    program = f"import signal; open({fifo!r}, 'w').write('x\\n'); signal.pause()"
+    context = start_processes("t", sys.executable, {0: ("-S", "-c", program)}, log_dir=str(tmp_path))
+
+    def receive() -> None:
+        wait_line(fifo)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    thread = threading.Thread(target=receive)
+    with pytest.raises(SignalException):  # noqa: PT012
+        thread.start()
+        context.wait()
+    thread.join()
+    context.close()
 
 
 def test_signal_is_held_back_while_workers_are_started_or_stopped() -> None:
