@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.multiprocessing import SignalException, start_processes
 from hpc_elastic.multiprocessing.signals import SIGNALS_ENV, SignalTrap
-from tests.multiprocessing.waiting import DEAF, wait_line
+from tests.multiprocessing.waiting import wait_line
 
 PARENT = """
 import signal, sys
@@ -21,10 +21,10 @@ from hpc_elastic.multiprocessing import SignalException, start_processes
 before = signal.getsignal(signal.SIGTERM)
 context = start_processes("t", sys.executable, {{0: ("-S", "-c", {program!r})}}, log_dir={log_dir!r})
 try:
+    print("started", flush=True)
     context.wait()
 except SignalException as error:
     print(error, error.sigval.name, flush=True)
-    open({fifo!r}, "w").write("caught\\n")
     try:
         context.close(error.sigval, timeout=1000)
     except SignalException as again:
@@ -33,34 +33,39 @@ print(context.exit_codes(), signal.getsignal(signal.SIGTERM) == before)
 """
 
 
-def start_parent(tmp_path: Path, program: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a process with one worker; its second line to the named pipe says that it has caught a signal."""
-    fifo = str(tmp_path / "caught")
-    os.mkfifo(fifo)
-    code = PARENT.format(program=program, log_dir=str(tmp_path / "logs"), fifo=fifo)
-    root = str(Path(__file__).parents[2])
-    env = {**os.environ, "PYTHONPATH": root}
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env), fifo
+def start_parent(tmp_path: Path, program: str) -> subprocess.Popen[str]:
+    """Start a process that starts one worker and waits for it."""
+    code = PARENT.format(program=program, log_dir=str(tmp_path / "logs"))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "started\n"
+    return parent
 
 
 def test_signal_becomes_an_exception_and_goes_to_the_workers(tmp_path: Path, fifo: str) -> None:
-    """Wait raises, close hands the signal on, and the earlier handlers come back."""
-    ready = f"import signal; open({fifo!r}, 'w').write('x\\n'); signal.pause()"
-    parent, caught = start_parent(tmp_path, ready)
+    """wait raises, close hands the signal on, and the earlier handlers come back."""
+    parent = start_parent(tmp_path, f"import signal; open({fifo!r}, 'w').write('x\\n'); signal.pause()")
     wait_line(fifo)
     parent.send_signal(signal.SIGHUP)
-    wait_line(caught)
     output = parent.communicate(timeout=20)[0].splitlines()
     assert output == [f"Process {parent.pid} got signal: 1 SIGHUP", "{0: -1} True"]
 
 
 def test_second_signal_ends_the_time_of_grace(tmp_path: Path, fifo: str) -> None:
-    """A deaf worker is killed at once by a second signal; nothing is left."""
-    deaf = DEAF.format(fifo=fifo)
-    parent, caught = start_parent(tmp_path, deaf)
+    """A worker that does not end is killed at once by a second signal; nothing is left."""
+    told = str(tmp_path / "told")
+    os.mkfifo(told)
+    program = f"""
+import os, signal
+signal.signal(signal.SIGTERM, lambda number, frame: os.write(os.open({told!r}, os.O_WRONLY), b"told\\n"))
+open({fifo!r}, "w").write("ready\\n")
+while True: signal.pause()
+"""
+    parent = start_parent(tmp_path, program)
     wait_line(fifo)
     parent.send_signal(signal.SIGTERM)
-    wait_line(caught)
+    wait_line(told)
     parent.send_signal(signal.SIGTERM)
     output = parent.communicate(timeout=20)[0].splitlines()
     assert output[1:] == ["again SIGTERM", "{0: -9} True"]
