@@ -44,7 +44,7 @@ def start_parent(tmp_path: Path, program: str) -> subprocess.Popen[str]:
 
 
 def test_signal_becomes_an_exception_and_goes_to_the_workers(tmp_path: Path, fifo: str) -> None:
-    """wait raises, close hands the signal on, and the earlier handlers come back."""
+    """Waiting raises, close hands the signal on, and the earlier handlers come back."""
     parent = start_parent(tmp_path, f"import signal; open({fifo!r}, 'w').write('x\\n'); signal.pause()")
     wait_line(fifo)
     parent.send_signal(signal.SIGHUP)
