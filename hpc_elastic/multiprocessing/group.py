@@ -234,7 +234,7 @@ class ProcessGroup(PContext):
             self._copies.stop()
             self._console_until = now + _CONSOLE_WAIT_S
         self._stopped_at = now
-        is_more = self._copies.pump() or self._copies.is_blocked
+        is_more = self._copies.pump() or bool(self._copies.blocked_fds())
         if is_more and now < self._console_until:
             return False
         self._end()
@@ -357,6 +357,8 @@ class ProcessGroup(PContext):
         poller = select.poll()
         for fd in (*self.exit_fds(), *(() if woken is None else (woken,))):
             poller.register(fd, select.POLLIN)
+        for fd in self._copies.blocked_fds():
+            poller.register(fd, select.POLLOUT)
         poller.poll(None if nap_s is None else max(0.0, nap_s) * 1000 + 1)
 
     def _end(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.multiprocessing.sinks import Console, Sink, sink_of
-from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.multiprocessing.tail import Tail, blocked_fds, pump_all
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.pump import PumpThread
@@ -61,12 +61,12 @@ class GroupLogs:
         if self._in_background and self._tails:
             from hpc_elastic.multiprocessing.pump import PumpThread  # noqa: PLC0415 - needs threading
 
-            self._thread = PumpThread(self._pump)
+            self._thread = PumpThread(self._tails)
             self._thread.start()
 
     def pump(self) -> bool:
         """Copy new lines; return True when more is there now. With a thread this does nothing."""
-        return self._pump() if self._thread is None else False
+        return pump_all(self._tails) if self._thread is None else False
 
     def stop(self) -> None:
         """End the thread; from now on `pump` copies."""
@@ -87,10 +87,9 @@ class GroupLogs:
         """Whether `pump` has something to follow."""
         return bool(self._tails) and self._thread is None
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether lines wait for a console that takes no more."""
-        return any(tail.is_blocked for tail in self._tails)
+    def blocked_fds(self) -> list[int]:
+        """Return the descriptors that lines wait for, when no thread does."""
+        return blocked_fds(self._tails) if self._thread is None else []
 
     def paths(self) -> list[str]:
         """Return the files that are followed."""
@@ -106,9 +105,6 @@ class GroupLogs:
             Tail(path, sink, self._prefixes[rank], offset=_size(path), wanted=wanted)
             for rank, path in paths.items()
         ]
-
-    def _pump(self) -> bool:
-        return any([tail.pump() for tail in self._tails])  # noqa: C419 - every tail gets its turn
 
 
 def _contains(texts: tuple[str, ...]) -> Callable[[bytes], bool]:

@@ -1,25 +1,28 @@
-"""A thread that does something again and again, more often while there is much to do."""
+"""A thread that follows logs, more often while there is much to copy."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
+
+from hpc_elastic.multiprocessing.sinks import wait_writable
+from hpc_elastic.multiprocessing.tail import Tail, blocked_fds, pump_all
 
 _LEAST_S: Final = 0.01
 _MOST_S: Final = 0.1
 
 
 class PumpThread:
-    """Calls `pump` until it is stopped.
+    """Follows logs until it is stopped.
 
     Args:
-        pump: returns whether it could go on at once.
+        tails: the logs.
         most_s: the longest pause between two calls [s].
     """
 
-    def __init__(self, pump: Callable[[], bool], most_s: float = _MOST_S) -> None:
-        self._pump = pump
+    def __init__(self, tails: Sequence[Tail], most_s: float = _MOST_S) -> None:
+        self._tails = tails
         self._most_s = most_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hpc-elastic logs", daemon=True)
@@ -37,5 +40,15 @@ class PumpThread:
     def _run(self) -> None:
         pause_s = _LEAST_S
         while not self._stopped.wait(min(pause_s, self._most_s)):
-            pause_s = _LEAST_S if self._pump() else pause_s * 1.3
-            pause_s = min(pause_s, self._most_s)
+            copied = self._copy()
+            pause_s = _LEAST_S if copied else min(pause_s * 1.3, self._most_s)
+
+    def _copy(self) -> bool:
+        """Copy until nothing new is there; return whether there was so much that it took several turns."""
+        turns = 0
+        while not self._stopped.is_set() and (pump_all(self._tails) or self._wait_writable()):
+            turns += 1
+        return turns > 0
+
+    def _wait_writable(self) -> bool:
+        return wait_writable(blocked_fds(self._tails), self._most_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
@@ -9,6 +10,7 @@ from typing import Final, Protocol, TextIO
 
 _PIPE: Final = 4096  # PIPE_BUF: a write of this size to a pipe is never mixed with another's
 _FILE: Final = 1 << 20
+_SET_PIPE_SIZE: Final = 1031  # fcntl's F_SETPIPE_SZ, which Python 3.10 does not know by this name
 
 
 class Sink(Protocol):
@@ -23,6 +25,9 @@ class Sink(Protocol):
 
     def flush(self) -> bool:
         """Hand on what waits; return whether nothing is left."""
+
+    def blocked_fd(self) -> int | None:
+        """Return the descriptor that becomes writable when more can be taken, if lines wait for that."""
 
 
 class Console:
@@ -41,6 +46,7 @@ class Console:
         self._is_file = _is_file(fd)
         self._limit = _FILE if self._is_file else _PIPE
         self._is_broken = False
+        _widen(fd)
 
     @property
     def is_blocked(self) -> bool:
@@ -68,6 +74,10 @@ class Console:
                 break
         self._lines, self._at = b"", 0
         return True
+
+    def blocked_fd(self) -> int | None:
+        """Return the descriptor that becomes writable when more can be taken, if lines wait for that."""
+        return self._fd if self._lines and not self._is_broken else None
 
     def _end_of_block(self) -> int:
         if len(self._lines) - self._at <= self._limit:
@@ -114,6 +124,10 @@ class TextSink:
         """Nothing ever waits."""
         return True
 
+    def blocked_fd(self) -> int | None:
+        """Nothing ever waits."""
+        return None
+
 
 def sink_of(stream: TextIO | None) -> Sink:
     """Return the quickest way to write to a stream such as ``sys.stdout``."""
@@ -129,3 +143,25 @@ def _is_file(fd: int) -> bool:
         return stat.S_ISREG(os.fstat(fd).st_mode)
     except OSError:
         return False
+
+
+def _widen(fd: int) -> None:
+    """Let a pipe hold a megabyte where that is allowed: a reader that pauses then stops nothing."""
+    try:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            fcntl.fcntl(fd, _SET_PIPE_SIZE, _FILE)
+    except OSError:
+        pass
+
+
+def wait_writable(fds: list[int], wait_s: float) -> bool:
+    """Wait until one of some descriptors can be written to; return whether there is any to wait for.
+
+    Args:
+        fds: the descriptors.
+        wait_s: longest wait [s].
+    """
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLOUT)
+    return bool(fds) and bool(poller.poll(wait_s * 1000))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hpc_elastic.multiprocessing.sinks import Console, Sink
@@ -68,6 +68,10 @@ class Tail:
         """Whether lines wait for a console that takes no more."""
         return self._sink.is_blocked
 
+    def blocked_fd(self) -> int | None:
+        """Return the descriptor that becomes writable when more can be copied, if lines wait for that."""
+        return self._sink.blocked_fd()
+
     def finish(self) -> None:
         """Copy what is left, an unfinished last line too, as far as the console takes it; close the file."""
         while self.pump():
@@ -117,3 +121,13 @@ class Tail:
         if self._prefix:
             lines = self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
         self._sink.put(lines)
+
+
+def pump_all(tails: Sequence[Tail]) -> bool:
+    """Copy new lines of several logs; return whether more is there now."""
+    return any([tail.pump() for tail in tails])  # noqa: C419 - every tail gets its turn
+
+
+def blocked_fds(tails: Sequence[Tail]) -> list[int]:
+    """Return the descriptors that lines wait for."""
+    return list({fd for tail in tails if (fd := tail.blocked_fd()) is not None})

@@ -87,7 +87,7 @@ class TailLog:
             )
             for rank, path in (log_files if dst is not None else {}).items()
         ]
-        self._thread = PumpThread(self._pump, interval_sec) if self._tails else None
+        self._thread = PumpThread(self._tails, interval_sec) if self._tails else None
         self._stopped = False
 
     def start(self) -> TailLog:
@@ -111,9 +111,6 @@ class TailLog:
     def stopped(self) -> bool:
         """Return whether `stop` has been called."""
         return self._stopped
-
-    def _pump(self) -> bool:
-        return any([tail.pump() for tail in self._tails])  # noqa: C419 - every tail gets its turn
 
 
 def _on_bytes(log_line_filter: Filter | None) -> Callable[[bytes], bool] | None:
