@@ -234,7 +234,10 @@ class ProcessGroup(PContext):
             self._copies.stop()
             self._console_until = now + _CONSOLE_WAIT_S
         self._stopped_at = now
+        before = self._copies.position()
         is_more = self._copies.pump() or bool(self._copies.blocked_fds())
+        if self._copies.position() > before and not self._settings.is_driven:
+            self._console_until = now + _CONSOLE_WAIT_S  # a slow reader gets everything, a stuck one not
         if is_more and now < self._console_until:
             return False
         self._end()

@@ -87,6 +87,10 @@ class GroupLogs:
         """Whether `pump` has something to follow."""
         return bool(self._tails) and self._thread is None
 
+    def position(self) -> int:
+        """Return a number that grows while copying goes on."""
+        return sum(tail.position for tail in self._tails)
+
     def blocked_fds(self) -> list[int]:
         """Return the descriptors that lines wait for, when no thread does."""
         return blocked_fds(self._tails) if self._thread is None else []

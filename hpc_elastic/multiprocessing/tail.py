@@ -64,6 +64,11 @@ class Tail:
         return True
 
     @property
+    def position(self) -> int:
+        """How much of the file has been read [bytes]; what the console took is at most a chunk less."""
+        return self._offset
+
+    @property
     def is_blocked(self) -> bool:
         """Whether lines wait for a console that takes no more."""
         return self._sink.is_blocked

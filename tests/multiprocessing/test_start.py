@@ -167,6 +167,25 @@ def test_tee_is_live(tmp_path: Path, capfd: pytest.CaptureFixture[str], fifo: st
     assert seen == "[t0]:line\n"
 
 
+def test_slow_reader_gets_every_line(tmp_path: Path) -> None:
+    """Lines wait for a console that is slower than the workers; closing waits with them."""
+    code = f"""
+import sys
+from hpc_elastic.multiprocessing import Std, start_processes
+program = "import os; os.write(1, b'x' * 99 + b'\\\\n'); os.write(1, (b'y' * 99 + b'\\\\n') * 30_000)"
+args = {{0: ("-S", "-c", program)}}
+start_processes("t", sys.executable, args, log_dir={str(tmp_path)!r}, tee=Std.OUT).wait()
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as parent:
+        assert parent.stdout is not None
+        lines = 0
+        for line in parent.stdout:
+            assert line.startswith(b"[t0]:")
+            lines += 1
+    assert (lines, parent.returncode) == (30_001, 0)
+
+
 def test_filters_copy_chosen_lines_to_one_file(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
