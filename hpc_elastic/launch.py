@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hpc_elastic.agent.local import LocalElasticAgent
@@ -25,6 +26,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.ports import free_port
+from hpc_elastic.rendezvous.round_store import open_round_store
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
@@ -85,7 +87,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     log = AgentLog(SystemClock(), options.node, [agent_log, 2])
     options = _with_safe_lease(options, log)
     try:
-        rendezvous = _rendezvous(options, slurm, loop)
+        rendezvous = _rendezvous(options, slurm, loop, log.say)
         agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
         outcome = agent.run_to_end()
         code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
@@ -150,7 +152,9 @@ def _build(
     return LocalElasticAgent(spec, parts)
 
 
-def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> SharedFsRendezvous:
+def _rendezvous(
+    options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop, say: Callable[[str], None]
+) -> SharedFsRendezvous:
     paths, clock = options.paths, SystemClock()
     store = SharedDirStore(paths.root)
     journal = RunLog(store, clock, options.node, ContentionLock(paths.lock, clock))
@@ -165,9 +169,20 @@ def _rendezvous(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
         Membership(store, clock, facts, epoch, options.rendezvous),
         RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
         options.rendezvous,
-        Around(clock, lambda: _latest_checkpoint(paths)),
+        Around(
+            clock,
+            latest_checkpoint=lambda: _latest_checkpoint(paths),
+            tidy=lambda rounds: _tidy(paths, rounds),
+            open_store=lambda number: open_round_store(paths.root, f"round-{number}"),
+        ),
     )
-    return SharedFsRendezvous(run, Waiting(loop.wait, free_port, lambda: bool(loop.signals)))
+    return SharedFsRendezvous(run, Waiting(loop.wait, free_port, lambda: bool(loop.signals), say))
+
+
+def _tidy(paths: RunPaths, first_round: int) -> None:
+    from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one agent of a start does it
+
+    tidy(paths, first_round)
 
 
 def current_epoch(

@@ -93,6 +93,11 @@ class RunPaths:
         return self._at("lock")
 
     @property
+    def kv(self) -> str:
+        """The key-value stores, one directory per scope; made when the first one is opened."""
+        return self._at("kv")
+
+    @property
     def logs(self) -> str:
         """Everything that agents and workers print."""
         return self._at("logs")

@@ -200,20 +200,20 @@ class LocalElasticAgent(ElasticAgent):
         return None
 
     def _bear(self, error: StoreError) -> Outcome | None:
-        """Go on while the shared directory refuses: a stalled file system costs time, not the job.
-
-        Without workers, and asked to leave or after a long wait, the agent leaves.
-        """
+        """Go on while the shared directory refuses; without workers, leave when asked or after long."""
         now = self._now()
         if self._outage_since is None:
             self._outage_since = now
             self._parts.log.say(f"the run directory does not answer, the workers go on: {error}")
         self._run.note_blindness()
         group = self._running_group
-        if group.status(now).is_gone:
+        status = group.status(now)
+        if status.is_gone:
             code = ExitCode.REQUEUE if self._wish.cause else ExitCode.FAILED
             if self._wish.cause or now - self._outage_since >= self._parts.times.exit_barrier:
                 return Outcome(code, f"the run directory does not answer: {error}")
+        if decide(self._facts(status)) is Action.STOP_WORKERS:  # that much was read before
+            self._stop_round(group)
         self._parts.loop.wait(self._run.settings.heartbeat_interval, group.exit_fds())
         return None
 

@@ -39,9 +39,9 @@ class Reports:
         """All workers have stopped, so that the membership can change."""
         self._run.report_paused(group.formed.number)
 
-    def done(self, _group: LocalGroup) -> None:
+    def done(self, group: LocalGroup) -> None:
         """All workers of the run have succeeded."""
-        self._run.end_run(Decision.DONE, exit_code=0, reason="all workers succeeded")
+        self._run.report_done(group.formed.number, "all workers succeeded")
 
     def hand_back(self, _group: LocalGroup | None = None) -> None:
         """No workers are left in this start of the job; also why."""

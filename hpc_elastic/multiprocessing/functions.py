@@ -65,6 +65,10 @@ class MultiprocessContext(ProcessGroup):
         self._files: dict[int, int] = {}
         self._return_values: dict[int, Any] = {}
 
+    @property
+    def _are_children(self) -> bool:
+        return self.start_method != "forkserver"
+
     def _spawn(self, rank: int) -> Process:
         if not callable(self.entrypoint):
             raise TypeError(f"the entrypoint {self.entrypoint!r} is no function")

@@ -84,6 +84,11 @@ class ProcessGroup(PContext):
         self._stop_begun_s: float | None = None
         self._console_until = 0.0
 
+    @property
+    def _are_children(self) -> bool:
+        """Whether the workers are children of this process."""
+        return True
+
     @abstractmethod
     def _spawn(self, rank: int) -> Process:
         """Start one process."""
@@ -160,8 +165,10 @@ class ProcessGroup(PContext):
 
         Stops nobody and never blocks.
         """
-        self._reaper.reap_adopted()
-        return self._result()
+        may_have_ended = self._reaper.reap_adopted()
+        if may_have_ended or self._is_ended or not self._are_children:
+            return self._result()
+        return None
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait until all have ended or one has failed; then all others are stopped.

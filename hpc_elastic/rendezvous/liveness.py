@@ -12,7 +12,7 @@ a lease by the observer's own clock. What follows from silence is decided here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, Suspicion
@@ -34,6 +34,7 @@ class View(NamedTuple):
     suspicions: frozenset[Suspicion]
     lease: float  # [s]
     heartbeat_interval: float  # [s]
+    suspected_at: Mapping[Suspicion, float] | None = None  # since when it suspects [s]; None: lease's end
 
 
 class Verdict(NamedTuple):
@@ -82,7 +83,7 @@ def judge(view: View, now: float) -> Verdict:
     }
     left = [node_id for node_id, entry in peers.items() if entry.name.phase is Phase.LEFT]
     quiet = silent(peers.values(), now, view.lease)
-    others = [key for key, entry in peers.items() if key not in quiet and not entry.name.phase.is_terminal]
+    others = [key for key in peers if key not in quiet and key not in left]
     alone = not others
     confirmed = [key for key in quiet if alone or _is_confirmed(view, peers[key], others, now)]
     open_cases = sorted(quiet.difference(confirmed))
@@ -101,7 +102,8 @@ def _is_confirmed(view: View, entry: Seen, others: Collection[str], now: float) 
     own = _suspicion(view, entry)
     if any(own._replace(by=other) in view.suspicions for other in others):
         return True
-    waited = now - entry.changed_at - view.lease
+    at = view.suspected_at
+    waited = now - (entry.changed_at + view.lease if at is None else at.get(own, now))
     return own in view.suspicions and waited >= WITNESS_BEATS * view.heartbeat_interval
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
@@ -46,6 +47,10 @@ class Offer(NamedTuple):
     port: int
 
 
+def _offer_name(node_id: str, round_number: int) -> str:
+    return f"{node_id}.{round_number}.json"
+
+
 class Membership:
     """Beats for this agent and watches the others.
 
@@ -66,7 +71,10 @@ class Membership:
         self.facts = facts
         self.epoch = epoch
         self.roster: Roster = {}
+        self._offered = ""  # name of this agent's own offer
+        self._listed: set[str] = set()  # names of the last look; what was seen then is no news
         self.suspicions: frozenset[Suspicion] = frozenset()
+        self.suspected_at: dict[Suspicion, float] = {}  # when this agent told its own [s]
         self.newest_record = 0  # number of the newest journal record that anybody tells of
         self.known = 0  # number of the newest journal record this agent has read; told with each beat
         self._name: MemberName | None = None
@@ -78,15 +86,23 @@ class Membership:
         """This agent's id in the roster."""
         return self.facts.member.node_id
 
-    def offer(self, port: int) -> None:
-        """Publish what this node brings into the next round."""
+    def offer(self, round_number: int, port: int) -> None:
+        """Publish what this node brings into a round.
+
+        Each round has a file of its own: one that replaces another can be hidden by it for half a
+        minute from a client of NFS that has read the other.
+        """
         member = self.facts.member
         offer = [list(member), self.facts.host, self.facts.addr, port]
-        self._store.put(NODES, f"{self.node_id}.json", json.dumps(offer).encode())
+        name = _offer_name(self.node_id, round_number)
+        self._store.put(NODES, name, json.dumps(offer).encode())
+        if self._offered not in ("", name):
+            self._store.unmark(NODES, self._offered)
+        self._offered = name
 
-    def read_offer(self, node_id: str) -> Offer | None:
-        """Return what another node brings, or None if it cannot be read yet."""
-        data = self._store.get(NODES, f"{node_id}.json")
+    def read_offer(self, node_id: str, round_number: int) -> Offer | None:
+        """Return what another node brings into a round, or None if it cannot be read yet."""
+        data = self._store.get(NODES, _offer_name(node_id, round_number))
         if not data:
             return None
         member, host, addr, port = json.loads(data)
@@ -131,9 +147,12 @@ class Membership:
         names = self._store.list(MEMBERS)
         now = self._clock.monotonic()
         half = self._settings.lease / 2
-        roster = observe(self.roster, names, self.epoch, now)
+        new = set(names) - self._listed
+        self._listed = set(names)
+        roster = observe(self.roster, new, self.epoch, now)
         if now - before > half or self._was_away(before) or self._was_blind:
             roster = forgive(roster, now)
+            self.suspected_at.clear()
             self._was_blind = False
         if self._name is not None:  # a stale listing may not show the own name yet
             roster = {**roster, self.node_id: Seen(self._name, now)}
@@ -152,6 +171,12 @@ class Membership:
         """Tell the other observers that a member is silent by this agent's clock."""
         if suspicion not in self.suspicions:
             self._store.mark(MEMBERS, suspicion.text())
+        self.suspected_at.setdefault(suspicion, self._clock.monotonic())
+
+    def keep_suspected(self, node_ids: Collection[str]) -> None:
+        """Forget when all others were suspected: only who is suspected all the time is lost for it."""
+        kept = {one: at for one, at in self.suspected_at.items() if one.node_id in node_ids}
+        self.suspected_at = kept
 
     def forgive(self) -> None:
         """Start all leases anew: this observer could not see."""

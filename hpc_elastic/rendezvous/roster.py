@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch
@@ -151,6 +152,7 @@ def forgive(roster: Roster, now: float) -> dict[str, Seen]:
     return {node_id: entry._replace(changed_at=now) for node_id, entry in roster.items()}
 
 
+@lru_cache(maxsize=8192)
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Return a sort key under which ``node2`` comes before ``node10``."""
     parts = re.split(r"([0-9]+)", name)

@@ -7,6 +7,7 @@ so every rule can be tested by itself and run in a simulation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
@@ -14,6 +15,7 @@ from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState
 
+READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
 ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
 
 
@@ -120,7 +122,12 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
 
 
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
-    """Let the first nodes announce the start; the others do it only if they do not."""
+    """Let the first nodes announce the start; the others do it only if they do not.
+
+    A run that ends while its next start begins, by a late record of the last one, has no next start.
+    """
+    if view.state.ending is not None and view.epoch.submission == view.state.epoch.submission:
+        return Leave()
     if now - waited.since >= view.settings.leader_patience or view.announces:
         return Announce()
     return Wait(0, ())
@@ -140,7 +147,7 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     absent = missing(view, ready, now)
     if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
         chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
-        if view.me in chosen and _is_turn_of(chosen.index(view.me), waited, settings, now):
+        if view.me in chosen and _is_turn_of(chosen, view, waited, now):
             return Form(chosen)
     if len(ready) + len(absent) < settings.min_nodes and view.state.expected:
         return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
@@ -204,25 +211,28 @@ def _everybody_in(view: Joining, ready: list[str], now: float) -> bool:
     if len(ready) >= view.target:
         return not _others_go_first(view, ready, now)
     nobody_knows_who_comes = view.state.round is None and not view.state.expected
-    return not nobody_knows_who_comes and not missing(view, ready, now)
+    return not nobody_knows_who_comes and not _may_come(view, ready, now)
 
 
 def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
     """Tell whether a living member of the last round is still to come and would take a place."""
-    places = (
-        {member.node: place for place, member in enumerate(view.state.round.members)}
-        if view.state.round
-        else {}
-    )
-    chosen = choose(view.state.round, ready, view.target)
-    last = max(places.get(_node(node_id), len(places)) for node_id in chosen)
-    return any(places.get(node, len(places)) < last for node in missing(view, ready, now))
+    last = view.state.round
+    if last is None:
+        return False
+    places = {member.node: place for place, member in enumerate(last.members)}
+    chosen = choose(last, ready, view.target)
+    highest = max(places.get(_node(node_id), len(places)) for node_id in chosen)
+    return any(places.get(node, len(places)) < highest for node in _may_come(view, ready, now))
 
 
-def _is_turn_of(place: int, waited: Waited, settings: RendezvousSettings, now: float) -> bool:
-    """Tell whether a node forms the round: the first at once, each further one a while later."""
-    since = waited.complete_since
-    return place == 0 or (since is not None and now - since >= place * settings.leader_patience)
+def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: float) -> bool:
+    """Tell whether a node forms the round: the first at once, each further one a while later.
+
+    The first reads what all the others bring, so that it needs longer for more of them.
+    """
+    place, since = chosen.index(view.me), waited.complete_since
+    patience = max(view.settings.leader_patience, READ_S * len(chosen))
+    return place == 0 or (since is not None and now - since >= place * patience)
 
 
 def look_interval(view: Joining, now: float) -> float:
@@ -230,15 +240,26 @@ def look_interval(view: Joining, now: float) -> float:
 
     Only those that may have to form the round look each time; the others wait for its record.
     """
-    ready = joiners(view, now)
-    if view.me in ready and ready.index(view.me) < WATCHERS:
+    if is_among_the_first(view, now):
         return 0.0
-    return max(view.settings.heartbeat_interval, 0.01 * len(view.roster))
+    nodes = max(len(view.roster), len(view.state.expected))
+    return max(view.settings.heartbeat_interval, 0.01 * nodes)
+
+
+def is_among_the_first(view: Joining, now: float) -> bool:
+    """Tell whether this node may have to form the next round, by its place among those who wait."""
+    entries = _ready(view, now)
+    mine = next((_rank(view.state, entry) for entry in entries if entry.name.node_id == view.me), None)
+    if mine is None:
+        return not view.state.expected
+    return sum(_rank(view.state, entry) < mine for entry in entries) < WATCHERS
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
     """Return the waiting times brought up to date with what is known now."""
-    ready = joiners(view, now)
+    entries = _ready(view, now)
+    is_full = len(entries) >= view.target and view.state.round is not None
+    ready = joiners(view, now) if is_full else [entry.name.node_id for entry in entries]
     quorum = len(ready) >= view.settings.min_nodes
     full = _everybody_in(view, ready, now)
     over = waited.quorum_since is not None and (now - waited.quorum_since >= view.settings.last_call_timeout)
@@ -254,38 +275,54 @@ def _since(known: float | None, now: float) -> float:
 
 def joiners(view: Joining, now: float) -> list[str]:
     """Return the ids of the live nodes that wait for the next round, in rank order."""
+    entries = sorted(_ready(view, now), key=lambda entry: _rank(view.state, entry))
+    return [entry.name.node_id for entry in entries]
+
+
+def _ready(view: Joining, now: float) -> list[Seen]:
+    """Return the live nodes that wait for the next round, in no order."""
     wanted = view.state.rounds + 1
-    entries = [
+    return [
         entry
         for entry in view.roster.values()
         if entry.name.phase is Phase.JOINING
         and entry.name.round == wanted
         and (entry.name.node_id == view.me or is_alive(entry, now, view.settings.lease))
     ]
-    return [entry.name.node_id for entry in sorted(entries, key=lambda entry: _rank(view.state, entry))]
 
 
 def _rank(state: RunState, entry: Seen) -> tuple[object, ...]:
     """Order nodes as Slurm does where it told, else by name with numbers as numbers."""
     name = entry.name
-    known = state.expected.index(name.node) if name.node in state.expected else len(state.expected)
+    known = _places(state.expected).get(name.node, len(state.expected))
     return (known, natural(name.node), name.node_id)
+
+
+@lru_cache(maxsize=8)
+def _places(nodes: tuple[str, ...]) -> Mapping[str, int]:
+    return {node: place for place, node in enumerate(nodes)}
 
 
 def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     """Return the names of the nodes that may still come to the next round.
 
     Before the first round of an epoch these are the nodes Slurm has given; later the members of the
-    last round and everybody else who is alive.
+    last round and everybody else who is alive. A member that this node has not seen yet, because the
+    round was over too soon, may be alive.
     """
+    return tuple(sorted(_may_come(view, ready, now), key=natural))
+
+
+def _may_come(view: Joining, ready: Iterable[str], now: float) -> set[str]:
     in_already = {_node(node_id) for node_id in ready}
     others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
     quiet = silent(others, now, view.settings.lease)
     beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
     alive = {name.node for name in beating if name.node_id not in quiet}
-    first = view.state.round is None
-    may_come = alive | set(view.state.expected) if first else alive
-    return tuple(sorted(may_come - in_already - (view.state.lost - alive), key=natural))
+    last = view.state.round
+    unseen = {member.node for member in last.members if member.node_id not in view.roster} if last else set()
+    may_come = alive | unseen | (set(view.state.expected) if last is None else set())
+    return may_come - in_already - (view.state.lost - alive)
 
 
 def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:

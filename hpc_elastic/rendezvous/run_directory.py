@@ -30,8 +30,9 @@ def prepare_run_dir(paths: RunPaths) -> None:
     except OSError as error:
         if error.errno in _PASSING:
             raise StoreError(f"{paths.root}: {error.strerror}") from error
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         raise RunDirError(
-            f"it cannot be used: {error.strerror}",
+            f"it cannot be used: {'it is no directory' if in_the_way else error.strerror}",
             where=f"run directory {paths.root}",
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error

@@ -7,6 +7,7 @@ given, so the agent's loop keeps reacting to signals.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous import rules
+from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed, Then
 from hpc_elastic.rendezvous.membership import Offer
@@ -26,6 +27,8 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
 
 _T = TypeVar("_T")
+_FEW = 16  # offers that are read one after the other
+_READERS = 16
 
 
 class Waiting(NamedTuple):
@@ -34,6 +37,7 @@ class Waiting(NamedTuple):
     wait: Callable[[float], None]  # returns after so many seconds, or early when something happened
     offer_port: Callable[[], int]  # a port that is free on this node now
     interrupted: Callable[[], bool]  # True: the agent must act before the round is formed
+    say: Callable[[str], object] = len  # tells a person
 
 
 class NodesLostError(RendezvousTimeoutError):
@@ -56,7 +60,7 @@ class SharedFsRendezvous(RendezvousHandler):
         self.run = run
         self._waiting = waiting
         self._looked_at = float("-inf")
-        self._has_offered = False
+        self._offered_for = 0  # the round for which this node has told what it brings
 
     # torch's interface
 
@@ -77,9 +81,13 @@ class SharedFsRendezvous(RendezvousHandler):
         self.run.end_run(Decision.STOPPED, exit_code=0, reason=f"closed by {self.run.node}")
 
     def num_nodes_waiting(self) -> int:
-        """Return how many live nodes wait for the next round."""
+        """Return how many live nodes wait for the next round; beside a full round they only stand by."""
         self.run.membership.look()
-        return len(rules.joiners(self._view(self.run.refresh()), self.run.now()))
+        view = self._view(self.run.refresh())
+        running = view.state.running
+        if running is not None and len(running.members) >= view.target:
+            return 0
+        return len(rules.joiners(view, self.run.now()))
 
     def shutdown(self) -> bool:
         """Leave the run, which goes on for the others; that this node has succeeded stays known."""
@@ -98,7 +106,7 @@ class SharedFsRendezvous(RendezvousHandler):
             RendezvousGracefulExitError: a newer start of the run exists, or a signal interrupted.
         """
         waited = rules.Waited(since=self.run.now())
-        self._has_offered = False
+        self._offered_for = 0
         state = self._patiently(self._enter)
         while True:
             if self.run.blind_since is not None:  # no verdict on anybody from what was known before
@@ -125,17 +133,25 @@ class SharedFsRendezvous(RendezvousHandler):
         """Show this node as one that wants to join, if this start of the run is announced already."""
         state = self.run.refresh()
         self._stand_in(state)
-        self._look_at_members()
+        if self._may_be_first():
+            self._look_at_members()
+        else:  # it waits for the record of the round; everybody looking at everybody would be too much
+            self._looked_at = self.run.now()
         return state
 
+    def _may_be_first(self) -> bool:
+        """Tell whether this node may have to form the round, by what is known before any look."""
+        expected = self.run.facts.expected
+        return self.run.node in expected[: liveness.WATCHERS] or self.run.node not in expected
+
     def _stand_in(self, state: RunState) -> None:
-        """Tell what this node brings, once, and that it wants to be in the next round."""
+        """Tell what this node brings, once per round, and that it wants to be in the next one."""
         member = self.run.membership
         if state.leaving or state.epoch != member.epoch or self._is_in(state):
             return
-        if not self._has_offered:
-            member.offer(self._waiting.offer_port())
-            self._has_offered = True
+        if self._offered_for != state.rounds + 1:
+            member.offer(state.rounds + 1, self._waiting.offer_port())
+            self._offered_for = state.rounds + 1
         member.ensure_phase(Phase.JOINING, state.rounds + 1)
 
     def _is_in(self, state: RunState) -> bool:
@@ -152,17 +168,22 @@ class SharedFsRendezvous(RendezvousHandler):
         Raises:
             RendezvousConnectionError: it has not answered for the whole join timeout.
         """
-        since = self.run.now()
+        since, told = self.run.now(), False
         while True:
             try:
                 return step()
             except StoreError as error:
                 self.run.note_blindness()
+                if not told:
+                    self._waiting.say(f"the run directory does not answer, trying again: {error}")
+                    told = True
                 if self._waiting.interrupted():
                     raise RendezvousInterruptedError("interrupted by a signal") from error
                 if self.run.now() - since >= self.run.settings.join_timeout:
                     raise RendezvousConnectionError(str(error)) from error
                 self._waiting.wait(self.run.settings.heartbeat_interval)
+                with suppress(StoreError):  # one step that fails is no reason to fall silent
+                    self.run.membership.beat_if_due()
 
     def _look_again(self) -> RunState:
         now = self.run.now()
@@ -200,9 +221,14 @@ class SharedFsRendezvous(RendezvousHandler):
                 raise RendezvousClosedError(_closed_text(self.run.state))
 
     def _stand_beside(self, request: str) -> None:
-        """Ask the members of the running round for a place; end it if members have vanished."""
+        """Ask the members of the running round for a place; end it if members have vanished.
+
+        Members that have all succeeded may have died before they could end the run.
+        """
         running = self.run.state.running
-        if running is not None and self.run.lost:
+        if running is not None and self.run.everyone_succeeded():
+            self.run.report_done(running.number, "all workers succeeded")
+        elif running is not None and self.run.lost:
             self.run.report_lost(running.number, self.run.lost)
         elif request:
             self.run.request_drain(Cause.MEMBERSHIP, Then.REJOIN, request)
@@ -213,17 +239,15 @@ class SharedFsRendezvous(RendezvousHandler):
         The number of nodes sets the floor, so that all looks together stay affordable.
         """
         age = self.run.now() - waited.since
-        floor = 0.01 + 0.001 * len(self.run.facts.expected)
+        forms = rules.is_among_the_first(self._view(self.run.state), self.run.now())
+        floor = 0.01 if forms else 0.01 + 0.001 * len(self.run.facts.expected)
         return min(max(floor, age / 10), self.run.settings.heartbeat_interval)
 
     def _form(self, node_ids: tuple[str, ...]) -> bool:
         """Publish the next round; False if a chosen node's offer cannot be read yet."""
-        offers: list[Offer] = []
-        for node_id in node_ids:
-            offer = self.run.membership.read_offer(node_id)
-            if offer is None:
-                return False
-            offers.append(offer)
+        offers = self._read_offers(node_ids)
+        if offers is None:
+            return False
         first = offers[0]
         one_machine = all(offer.host == first.host for offer in offers)
         formed = RoundFormed(
@@ -239,14 +263,32 @@ class SharedFsRendezvous(RendezvousHandler):
         self.run.publish_round(formed)
         return True
 
+    def _read_offers(self, node_ids: tuple[str, ...]) -> list[Offer] | None:
+        """Return what the nodes bring, None if that of one cannot be read yet.
+
+        A file system on the network answers many questions in the time of one.
+        """
+        read = partial(self.run.membership.read_offer, round_number=self.run.state.rounds + 1)
+        if len(node_ids) <= _FEW:
+            found = [read(node_id) for node_id in node_ids]
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - for large rounds only
+
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = list(pool.map(read, node_ids))
+        offers = [offer for offer in found if offer is not None]
+        return offers if len(offers) == len(found) else None
+
     def _take_place(self, formed: RoundFormed) -> RendezvousInfo:
         rank = self.run.take_place(formed)
+        open_store = self.run.around.open_store
         return RendezvousInfo(
             store=None,
             rank=rank,
             world_size=len(formed.members),
             bootstrap_store_info=RendezvousStoreInfo(formed.master_addr, formed.master_port),
             round=formed,
+            open_store=partial(open_store, formed.number) if open_store else None,
         )
 
     def _too_few(self, few: rules.TooFew) -> str:

@@ -203,6 +203,4 @@ class SharedFsHandler(RendezvousHandler):
             return 0
         if self._round is not None and (running is None or running.number != self._round):
             return max(1, self._rendezvous.num_nodes_waiting())
-        if running is not None and len(running.members) >= run.settings.max_nodes:
-            return 0
         return self._rendezvous.num_nodes_waiting()

@@ -29,7 +29,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.state import RunState
 
-REREAD_BEATS = 5  # heartbeats after which the journal is read even if nobody tells of a new record
+REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
 
 
 class RunFacts(NamedTuple):
@@ -46,6 +46,8 @@ class Around(NamedTuple):
 
     clock: Clock
     latest_checkpoint: Callable[[], Checkpoint | None]
+    tidy: Callable[[int], object] = id  # takes away what dead writers and rounds before this one left
+    open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
 
 
 class SharedRun:
@@ -72,7 +74,7 @@ class SharedRun:
         self.facts = facts
         self.settings = settings
         self.around = around
-        self._beats = 0  # heartbeats since this agent took its place in a round
+        self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
         self._blind_since: float | None = None
@@ -116,6 +118,7 @@ class SharedRun:
         state = self.commit(EpochStarted(epoch, *self.facts[1:]))
         if first and state.epoch == epoch:
             self.membership.remove_older()
+            self.around.tidy(state.rounds)
         return state
 
     def publish_round(self, formed: RoundFormed) -> RunState:
@@ -179,6 +182,11 @@ class SharedRun:
     ) -> RunState:
         """End the run for good."""
         return self.commit(RunEnded(decision, exit_code, reason, failure, self.membership.epoch))
+
+    def report_done(self, number: int, reason: str) -> RunState:
+        """End the run because all workers of a round have succeeded, unless another round has begun."""
+        done = RunEnded(Decision.DONE, 0, reason, None, self.membership.epoch)
+        return self.commit(done, during=number)
 
     def set_phase(self, phase: Phase) -> None:
         """Tell what this agent is doing in the newest round."""
@@ -278,19 +286,20 @@ class SharedRun:
 
         Returns:
             Whether the names have told that the journal holds nothing new. A member that watches
-            the others reads it in their names, so that a heartbeat costs everybody two operations.
+            the others reads it in their names, so that a heartbeat costs everybody two operations;
+            now and then it reads the journal in place of the names.
         """
         now = self.now()
         beat_due = now >= self.membership.next_beat_at()
         if beat_due:
             self._on_watch = self._is_on_watch()
-        watches = beat_due and self._on_watch
+        watches = beat_due and self._on_watch and self._beats % REREAD_BEATS != 0
         if look or watches or now >= self._expiry_at:
             self._watch()
         if beat_due:
             self.membership.beat_if_due()
         told = watches and self.membership.newest_record <= self.state.last
-        return told and not look and self._beats % REREAD_BEATS != 0
+        return told and not look
 
     def _is_on_watch(self) -> bool:
         running = self.state.running
@@ -299,8 +308,10 @@ class SharedRun:
         ids = [member.node_id for member in running.members]
         if self.membership.node_id not in ids:
             return False
-        self._beats += 1
-        return liveness.is_on_watch(ids.index(self.membership.node_id), len(ids), self._beats)
+        rank = ids.index(self.membership.node_id)
+        # not all watchers read the journal at the same heartbeat
+        self._beats = rank + 1 if self._beats == 0 else self._beats + 1
+        return liveness.is_on_watch(rank, len(ids), self._beats - rank)
 
     def _watch(self) -> None:
         self.membership.look()
@@ -312,6 +323,9 @@ class SharedRun:
         verdict = liveness.judge(view, now)
         for suspicion in verdict.suspected:
             self.membership.suspect(suspicion)
+        self.membership.keep_suspected(
+            {suspicion.node_id for suspicion in verdict.suspected}.union(verdict.lost)
+        )
         nodes = {member.node_id: member.node for member in running.members}
         self._lost = (running.number, tuple(nodes[node_id] for node_id in verdict.lost))
         if self._on_watch:
@@ -325,15 +339,25 @@ class SharedRun:
             suspicions=self.membership.suspicions,
             lease=self.settings.lease,
             heartbeat_interval=self.settings.heartbeat_interval,
+            suspected_at=self.membership.suspected_at,
         )
 
-    def commit(self, entry: Entry) -> RunState:
+    def commit(self, entry: Entry, *, during: int | None = None) -> RunState:
         """Add an entry to the journal if it still fits, and return the state.
 
         Whoever looks at the members next sees that there is news.
+
+        Args:
+            entry: the entry.
+            during: number of the round that must still be running; None for any state.
         """
+
+        def choose(state: RunState) -> Entry | None:
+            number = state.running.number if state.running else 0
+            return entry if during in (None, number) else None
+
         before = self._log.appended
-        state = self._log.commit(lambda _state: entry)
+        state = self._log.commit(choose)
         self.membership.known = state.last
         if self._log.appended != before:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later

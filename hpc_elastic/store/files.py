@@ -16,10 +16,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from hpc_elastic.clock import SystemClock
+
 _TRIES = 5
+_PAUSES_S = (0.0, 0.001, 0.01, 0.05)  # Gluster needs some time while a file is replaced again and again
 _PASSING = (errno.EINTR, errno.ESTALE, errno.ETXTBSY)
 _GONE = (errno.ENOENT, errno.ESTALE)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # said of directories by some file systems
@@ -47,17 +50,19 @@ def private_name(directory: str) -> str:
 
 
 def retry(act: Callable[[], _T]) -> _T:
-    """Return what `act` returns; try again a few times while the error is one that passes.
+    """Return what `act` returns; try again a few times, ever later, while the error is one that passes.
 
     Raises:
         OSError: what `act` raised.
     """
-    for _ in range(_TRIES - 1):
+    for pause_s in _PAUSES_S:
         try:
             return act()
         except OSError as error:
             if error.errno not in _PASSING:
                 raise
+        if pause_s:
+            SystemClock().sleep(pause_s)
     return act()
 
 
@@ -336,6 +341,14 @@ def rename_name(directory: str, old: str, new: str) -> None:
             retry(lambda: os.rename(os.path.join(directory, old), os.path.join(directory, new)))
         except FileNotFoundError:
             touch_name(directory, new)
+
+
+def stir(directory: str) -> None:
+    """Change a directory and change it back, so that this client reads it anew; needs no success."""
+    private = private_name(directory)
+    with suppress(OSError):
+        os.close(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.unlink(private)
 
 
 def remove_name(directory: str, name: str) -> None:

@@ -5,7 +5,7 @@ How writers agree is told in `kv_versions`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -18,8 +18,8 @@ from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
-_PAUSE_PER_NAME_S = 20e-6  # who waits in a large directory looks less often
-_LONGEST_PAUSE_S = 0.05
+_PAUSE_SHARE = 0.1  # who waits while others write pauses for this share of the time waited ...
+_PAUSE_PER_NAME_S = 0.0005  # ... and no longer than this for each name in the directory
 _SHOWN_KEYS = 16
 _INT64 = range(-(2**63), 2**63)
 
@@ -38,8 +38,6 @@ class KeyValueStore:
         lock_path: a file to lock under contention.
         place: names the directory in messages.
     """
-
-    has_no_host = True  # nobody has to outlive the others for their sake
 
     def __init__(
         self,
@@ -102,8 +100,8 @@ class KeyValueStore:
         wanted = _keys(keys)
         deadline = self._clock.monotonic() + self._timeout_s
         while True:
-            listing = self._wait(wanted, deadline, self._timeout_s)
-            records = [self._versions.current(key, listing)[1] for key in wanted]
+            listing = self._wait(wanted, deadline - self._clock.monotonic(), self._timeout_s)
+            records = [self._versions.current(key, listing) for key in wanted]
             values = [record.value for record in records if not record.deleted]
             if len(values) == len(wanted):  # else one was deleted meanwhile
                 return values
@@ -119,7 +117,7 @@ class KeyValueStore:
             StoreTimeoutError: not all have one in time; names those that have none.
         """
         timeout_s = self._timeout_s if timeout is None else seconds(timeout)
-        self._wait(_keys(keys), self._clock.monotonic() + timeout_s, timeout_s)
+        self._wait(_keys(keys), timeout_s, timeout_s)
 
     def check(self, keys: Sequence[str | bytes]) -> bool:
         """Tell whether all keys have a value now."""
@@ -201,7 +199,7 @@ class KeyValueStore:
         Returns:
             Whether this call did it; False: it was absent.
         """
-        if self._versions.current(key_bytes(key))[1].deleted:
+        if self._versions.current(key_bytes(key)).deleted:
             return False
         was_there = False
 
@@ -214,6 +212,32 @@ class KeyValueStore:
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(key_bytes(key))))
         self._update(key, end)
         return was_there
+
+    # Beyond torch's interface
+
+    counts_writes = True  # the next three methods can be used
+
+    def write(self, key: str | bytes, value: str | bytes) -> int:
+        """Give a key a value; returns how often the key was written, this time included."""
+        wish = Wish(value_bytes(key_bytes(key), value))
+        return self._update(key, lambda _: wish).version
+
+    def written(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Return how often each key was written; costs one listing, opens nothing."""
+        return self._versions.written(_keys(keys), self._versions.look())
+
+    def wait_written(
+        self, keys: Sequence[str | bytes], times: int, timeout: timedelta | float | None = None
+    ) -> None:
+        """Wait until each key was written a number of times; see `wait`."""
+        timeout_s = self._timeout_s if timeout is None else seconds(timeout)
+        names = _keys(keys)
+
+        def rare(listing: Listing) -> list[bytes]:
+            counts = self._versions.written(names, listing)
+            return [name for name, count in zip(names, counts, strict=True) if count < times]
+
+        self._wait_until_none(rare, timeout_s, timeout_s)
 
     # How it is done
 
@@ -245,18 +269,34 @@ class KeyValueStore:
             with self._lock.held():
                 yield
 
-    def _wait(self, keys: list[bytes], deadline: float, timeout_s: float) -> Listing:
+    def _wait(self, keys: list[bytes], left_s: float, timeout_s: float) -> Listing:
         """Return a listing in which all keys have a value."""
+
+        def absent(listing: Listing) -> list[bytes]:
+            return [key for key in keys if not self._versions.is_there(key, listing)]
+
+        return self._wait_until_none(absent, left_s, timeout_s)
+
+    def _wait_until_none(
+        self, missing_in: Callable[[Listing], list[bytes]], left_s: float, timeout_s: float
+    ) -> Listing:
+        """Return a listing in which no key is missing.
+
+        Keys that are waited for together come one by one, and each would wake everybody; so who has
+        waited long is woken less often, and no wait gets longer by more than a tenth.
+        """
+        started = self._clock.monotonic()
         listing = self._versions.look()
-        while missing := [key for key in keys if not self._versions.is_there(key, listing)]:
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
+        while missing := missing_in(listing):
+            waited = self._clock.monotonic() - started
+            if waited >= left_s:
                 raise self._too_late(missing, timeout_s)
-            names = self._store.wait(self._directory, listing.names, left)
+            names = self._store.wait(self._directory, listing.names, left_s - waited)
             listing = kv_format.parse_names(names)
-            if len(missing) > 1:  # many come one by one; looking at each costs more than it tells
-                pause = min(_PAUSE_PER_NAME_S * len(names), _LONGEST_PAUSE_S, left)
-                self._clock.sleep(pause)
+            if missing_in(listing):
+                waited = self._clock.monotonic() - started
+                longest = min(_PAUSE_PER_NAME_S * len(names), max(0.0, left_s - waited))
+                self._clock.sleep(min(_PAUSE_SHARE * waited, longest))
         return listing
 
     def _too_late(self, missing: list[bytes], timeout_s: float) -> StoreTimeoutError:

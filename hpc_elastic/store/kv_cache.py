@@ -26,11 +26,11 @@ class Known:
         known, record = self._newest.get(encoded, (0, None))
         return record if known == version else None
 
-    def remember(self, encoded: str, version: int, record: Record) -> None:
+    def remember(self, encoded: str, record: Record) -> None:
         """Keep a version in mind unless a newer one is known."""
         with self._lock:
-            if version >= self.version(encoded):
-                self._newest[encoded] = (version, record if len(record.value) <= _LARGEST else None)
+            if record.version >= self.version(encoded):
+                self._newest[encoded] = (record.version, record if len(record.value) <= _LARGEST else None)
 
     def saw(self, encoded: str, version: int) -> None:
         """Keep in mind that there is a version, of whatever content."""

@@ -6,7 +6,7 @@ may be a deletion, so that nobody has to open the files of keys that were never 
 
 A record is one line of JSON, then the value::
 
-    {"format":1,"by":"0.1.0","key":"a","deleted":false,"length":2,"writers":{"5f0c…":3},"forgotten":0}
+    {"format":1,"by":"0.1.0","key":"a","version":3,"deleted":false,"length":2,"writers":{"5f0c…":3},"forgotten":0}
     42
 """
 
@@ -133,22 +133,24 @@ class Record(NamedTuple):
     """One version of a key."""
 
     key: bytes
+    version: int
     value: bytes
     deleted: bool
     writers: Mapping[str, int]  # who wrote a version up to this one, and which was their latest
     forgotten: int  # of versions up to this one the writers may be missing
 
-    def successor(self, value: bytes, *, deleted: bool, version: int, writer: str) -> Record:
+    def successor(self, value: bytes, *, deleted: bool, writer: str) -> Record:
         """Return the record that follows this one."""
+        version = self.version + 1
         writers = sorted({**self.writers, writer: version}.items(), key=lambda entry: entry[1])
         dropped = writers[:-KEPT_WRITERS]
         forgotten = dropped[-1][1] if dropped else self.forgotten
-        return Record(self.key, value, deleted, dict(writers[-KEPT_WRITERS:]), forgotten)
+        return Record(self.key, version, value, deleted, dict(writers[-KEPT_WRITERS:]), forgotten)
 
 
 def nothing_yet(key: bytes) -> Record:
     """Return what precedes the first record of a key."""
-    return Record(key, b"", deleted=True, writers={}, forgotten=0)
+    return Record(key, 0, b"", deleted=True, writers={}, forgotten=0)
 
 
 def encode_record(record: Record) -> bytes:
@@ -167,6 +169,7 @@ def encode_record(record: Record) -> bytes:
         "format": FORMAT,
         "by": __version__,
         "key": key_text(record.key),
+        "version": record.version,
         "deleted": record.deleted,
         "length": len(record.value),
         "writers": dict(record.writers),
@@ -197,6 +200,7 @@ def decode_record(data: bytes, path: str, key: bytes | None = None) -> Record:
     try:
         record = Record(
             key=key_bytes(header["key"]),
+            version=int(header["version"]),
             value=value,
             deleted=bool(header["deleted"]),
             writers={str(writer): int(version) for writer, version in header["writers"].items()},

@@ -62,33 +62,33 @@ class Versions:
 
     def attempt(self, key: bytes, change: Change) -> Record | None:
         """Change a key unless another writer is faster; None if one was."""
-        version, before = self.current(key)
+        before = self.current(key)
         wish = change(None if before.deleted else before.value)
         if wish is None:
             return before
-        version += 1
         me = self._writer.current()
-        after = before.successor(wish.value, deleted=wish.deleted, version=version, writer=me)
+        after = before.successor(wish.value, deleted=wish.deleted, writer=me)
+        version = after.version
         encoded = encode_key(key)
         name = kv_format.version_name(encoded, version)
         if not self._store.create(self._directory, name, kv_format.encode_record(after)):
             self._known.saw(encoded, version)  # whatever an old listing tells
             return None
         listing = self._look_for(encoded, version)
-        if not self._counts(after, version, listing, me):
+        if not self._counts(after, listing, me):
             return None
-        self._known.remember(encoded, version, after)
+        self._known.remember(encoded, after)
         self._prune(encoded, version, listing, kept=1 if wish.deleted else kv_format.KEPT_VERSIONS)
         return after
 
-    def _counts(self, mine: Record, version: int, listing: Listing, me: str) -> bool:
+    def _counts(self, mine: Record, listing: Listing, me: str) -> bool:
         """Tell whether a version that was created counts; see the top of this file, 2 to 4."""
-        if listing.latest.get(encode_key(mine.key), 0) <= version:
+        if listing.latest.get(encode_key(mine.key), 0) <= mine.version:
             return True
-        newest = self.current(mine.key, listing)[1]
-        if newest.writers.get(me) == version:
+        newest = self.current(mine.key, listing)
+        if newest.writers.get(me) == mine.version:
             return True
-        if version > newest.forgotten:
+        if mine.version > newest.forgotten:
             return False
         raise StoreError(
             f"{self._place}: cannot tell whether writing key {kv_format.shown(mine.key)} took effect: this "
@@ -122,8 +122,8 @@ class Versions:
     def _pauses() -> Iterator[float]:
         return (_FIRST_PAUSE_S * 2**look for look in range(_LOOKS))
 
-    def current(self, key: bytes, listing: Listing | None = None) -> tuple[int, Record]:
-        """Return the newest version and record of a key; 0 if there was never one."""
+    def current(self, key: bytes, listing: Listing | None = None) -> Record:
+        """Return the newest record of a key; one with version 0 if there was never any."""
         encoded = encode_key(key)
         version = 0
         for pause_s in self._pauses():
@@ -131,7 +131,7 @@ class Versions:
             version = self._latest(encoded, listing)
             record = self._read(encoded, version, key) if version else kv_format.nothing_yet(key)
             if record is not None:
-                return version, record
+                return record
             listing = None  # the version was taken away meanwhile: there is a newer one
             self._clock.sleep(pause_s)
         raise StoreError(
@@ -149,8 +149,11 @@ class Versions:
             data = self._store.get(self._directory, name)
             if data is None:
                 return None
-            record = kv_format.decode_record(data, f"{self._place}/{name}", key)
-            self._known.remember(encoded, version, record)
+            path = f"{self._place}/{name}"
+            record = kv_format.decode_record(data, path, key)
+            if record.version != version:
+                raise StoreError(f"{path} is damaged: it holds version {record.version}")
+            self._known.remember(encoded, record)
         return record
 
     def is_there(self, key: bytes, listing: Listing) -> bool:
@@ -161,8 +164,12 @@ class Versions:
             return False
         # the deletion of a known version may be missing in the listing, that of a listed one is not
         if encoded in listing.deleted or version > listing.latest.get(encoded, 0):
-            return not self.current(key, listing)[1].deleted
+            return not self.current(key, listing).deleted
         return True
+
+    def written(self, keys: list[bytes], listing: Listing) -> list[int]:
+        """Return how often each key was written."""
+        return [self._latest(encode_key(key), listing) for key in keys]
 
     def key_of(self, encoded: str, listing: Listing) -> bytes | None:
         """Return the key of a name; None if it is too long for the name and was deleted meanwhile."""

@@ -103,6 +103,17 @@ def _newest(directory: str, most: int) -> list[str]:
         return []
 
 
+def tidy(paths: RunPaths, first: int) -> Swept:
+    """Take away all that nobody needs any more in a run directory. Never raises OSError.
+
+    Args:
+        paths: the files of the run.
+        first: the oldest round that may still have workers.
+    """
+    rounds, private = sweep_rounds(paths, first), sweep(run_directories(paths))
+    return Swept(rounds.removed + private.removed, rounds.kept + private.kept, rounds.errors + private.errors)
+
+
 def sweep(directories: Iterable[str], *, age_s: float = AGE_S, most: int = MOST) -> Swept:
     """Remove the private files that dead writers left in these directories. Never raises OSError.
 

@@ -40,6 +40,15 @@ class Mount(NamedTuple):
         """Whether this is an NFS client's mount."""
         return self.kind in ("nfs", "nfs4")
 
+    @property
+    def has_coarse_times(self) -> bool:
+        """Whether clients tell that a directory has changed by its times alone, which advance in steps.
+
+        So does NFS 3: a name that is added in the step in which a client has just listed the
+        directory stays hidden from that client until something else changes (measured: for ever).
+        """
+        return self.kind == "nfs" and not (self.option("vers") or "3").startswith("4")
+
 
 UNKNOWN = Mount("/", "unknown")
 

@@ -30,9 +30,9 @@ class PrefixStore:
         return self._store
 
     @property
-    def has_no_host(self) -> bool:
-        """Whether nobody has to outlive the others for their sake."""
-        return bool(getattr(self._store, "has_no_host", False))
+    def counts_writes(self) -> bool:
+        """Whether `write`, `written` and `wait_written` can be used; not with torch's stores."""
+        return bool(getattr(self._store, "counts_writes", False))
 
     @property
     def timeout(self) -> timedelta:
@@ -111,3 +111,17 @@ class PrefixStore:
     def delete_key(self, key: str | bytes) -> bool:
         """Delete a key; tells whether it was there."""
         return bool(self._store.delete_key(self._key(key)))
+
+    def write(self, key: str | bytes, value: str | bytes) -> int:
+        """Give a key a value; see `KeyValueStore.write`."""
+        return int(self._store.write(self._key(key), value))
+
+    def written(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Return how often each key was written."""
+        return list(self._store.written(self._keys(keys)))
+
+    def wait_written(
+        self, keys: Sequence[str | bytes], times: int, timeout: timedelta | float | None = None
+    ) -> None:
+        """Wait until each key was written a number of times; see `KeyValueStore.wait_written`."""
+        self._store.wait_written(self._keys(keys), times, timeout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
@@ -21,6 +21,11 @@ _LOOK_GROWTH = 1.5
 _LOOK_S = 0.05  # ... to this: as fresh as the listings of network file systems are
 _LATE_S = 30.0  # who has waited this long is in no hurry ...
 _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
+
+# Only where a directory's times advance in steps (see `Mount.has_coarse_times`):
+_STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
+_STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
+_STIR_EVERY_S = 1.0  # ... and again and again
 
 
 def segment_name(number: int) -> str:
@@ -42,19 +47,27 @@ class SharedDirStore:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._is_coarse: bool | None = None  # not yet known
 
     def append(self, log: str, number: int, value: bytes) -> bool:
         """Create record `number` exclusively; see `Store.append`."""
-        segment = os.path.join(self.root, log, segment_name(number))
-        path = os.path.join(segment, record_name(number))
+        segment = os.path.join(log, segment_name(number))
+        if number % SEGMENT_RECORDS == 0:
+            with _errors_named(os.path.join(self.root, segment, record_name(number))):
+                self.make_directory(segment)
+        return self._publish(segment, record_name(number), value)
+
+    def _publish(self, directory: str, name: str, value: bytes) -> bool:
+        path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            if number % SEGMENT_RECORDS == 0:
-                self.make_directory(os.path.join(log, segment_name(number)))
             try:
-                return files.publish_new(path, value)
+                is_ours = files.publish_new(path, value)
             except FileNotFoundError:
-                self.make_directory(os.path.join(log, segment_name(number)))
-                return files.publish_new(path, value)
+                self.make_directory(directory)
+                is_ours = files.publish_new(path, value)
+        if is_ours:
+            self._show(os.path.dirname(path))
+        return is_ours
 
     def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
         """Return the records that follow `number`; see `Store.read_after`."""
@@ -85,13 +98,7 @@ class SharedDirStore:
 
     def create(self, directory: str, name: str, value: bytes) -> bool:
         """Create a file exclusively; see `Store.create`."""
-        path = os.path.join(self.root, directory, name)
-        with _errors_named(path):
-            try:
-                return files.publish_new(path, value)
-            except FileNotFoundError:
-                self.make_directory(directory)
-                return files.publish_new(path, value)
+        return self._publish(directory, name, value)
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:
         """Wait for other names; see `Store.wait`.
@@ -104,7 +111,7 @@ class SharedDirStore:
         known = list(known)
         clock = SystemClock()
         started = clock.monotonic()
-        look_s = _FIRST_LOOK_S
+        look_s, stir_at = _FIRST_LOOK_S, _STIR_AFTER_S
         with closing(Watch()) as watch, _errors_named(path):
             self.make_directory(directory)  # a name must not be looked for again and again
             while True:
@@ -113,6 +120,9 @@ class SharedDirStore:
                 waited = clock.monotonic() - started
                 if names != known or waited >= timeout:
                     return names
+                if waited >= stir_at and self._has_coarse_times():
+                    stir_at = waited + _STIR_EVERY_S
+                    files.stir(path)
                 watch.wait(min(look_s, timeout - waited))
                 look_s = min(look_s * _LOOK_GROWTH, _LOOK_S if waited < _LATE_S else _LATE_LOOK_S)
 
@@ -125,9 +135,10 @@ class SharedDirStore:
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
         """Tell a fact by a name."""
         path = os.path.join(self.root, directory)
-        with _errors_named(path):
+        with _errors_named(os.path.join(path, name)):
             if instead_of is None:
                 files.touch_name(path, name)
+                self._show(path)
             elif instead_of != name:
                 files.rename_name(path, instead_of, name)
 
@@ -136,6 +147,25 @@ class SharedDirStore:
         path = os.path.join(self.root, directory)
         with _errors_named(os.path.join(path, name)):
             files.remove_name(path, name)
+        self._show(path)
+
+    def _has_coarse_times(self) -> bool:
+        if self._is_coarse is None:
+            from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - once, and not by who only reads
+
+            self._is_coarse = mount_at(self.root).has_coarse_times
+        return self._is_coarse
+
+    def _show(self, path: str) -> None:
+        """Make sure that nobody who has just listed a directory misses what was changed in it for ever.
+
+        A second change, one step of the directory's times later, is seen by all. It is only a help:
+        the first one stands, so that no error is told.
+        """
+        if self._has_coarse_times():
+            SystemClock().sleep(_STEP_S)
+            with suppress(OSError):
+                os.utime(path)
 
     def make_directory(self, directory: str) -> None:
         """Make a directory and those between it and the root, private to their owner, if it is absent.

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
 
@@ -38,8 +38,6 @@ class AnyStore(Protocol):
     def check(self, keys: list[str], /) -> bool: ...  # noqa: D102 - as in torch
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...  # noqa: D102 - as in torch
-
-    def list_keys(self) -> list[str]: ...  # noqa: D102 - as in torch
 
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...  # noqa: D102 - as in torch
 
@@ -75,7 +73,7 @@ def get_all(store: AnyStore, rank: int, prefix: str, world_size: int) -> list[by
 
 def _let_all_finish(store: AnyStore, rank: int, prefix: str, world_size: int, timeout: timedelta) -> None:
     """Have rank 0 wait for the others if the store ends with it."""
-    if getattr(store, "has_no_host", False):
+    if getattr(store, "counts_writes", False):
         return
     store.set(f"{prefix}/{rank}", _VALUE)
     if rank == 0:
@@ -104,25 +102,100 @@ def synchronize(
     Raises:
         StoreTimeoutError: not all ranks came; names those that are missing.
     """
-    use = _next_use(store, rank, key_prefix)
-    keys = [f"{use}/{other}" for other in range(world_size)]
-    limit = timedelta(seconds=timeout)
-    store.set(keys[rank], data)
-    with _ranks_named(store, _Step("synchronize", rank, key_prefix, timeout), keys):
+    use = _Use(store, "synchronize", rank, world_size, key_prefix, timeout)
+    use.come(data)
+    with use.ranks_named():
         if rank == 0:
-            store.wait(keys, limit)
-            everything = [bytes(value) for value in store.multi_get(keys)]
-            _publish(store, f"{use}/all", everything)
+            use.wait()
+            everything = use.read()
+            _publish(store, use.key("all"), everything)
         else:
-            store.wait([f"{use}/all"], limit)
-            everything = _read_published(store, f"{use}/all")
-        _let_all_finish(store, rank, f"{use}/finished", world_size, limit)
+            use.wait("all")
+            everything = _read_published(store, use.key("all"))
+        use.finish()
     return everything
 
 
-def _next_use(store: AnyStore, rank: int, key_prefix: str) -> str:
-    """Return the prefix of a rank's next use of a key prefix. The rank alone counts, so it is cheap."""
-    return f"{key_prefix}/{store.add(f'{key_prefix}/uses/{rank}', 1)}"
+class _Use:
+    """One use of a key prefix by one rank.
+
+    Our stores tell how often a key was written, and a rank writes its key once per use; so keys are used
+    again, and waiting for a use is waiting for that many writes. With torch's stores each use has keys of
+    its own, and a rank counts its uses.
+
+    Args:
+        store: the store.
+        what: the function, for messages.
+        rank: this rank.
+        world_size: how many ranks there are.
+        key_prefix: the prefix.
+        timeout: how long to wait [s].
+    """
+
+    def __init__(
+        self, store: Any, what: str, rank: int, world_size: int, key_prefix: str, timeout: float
+    ) -> None:
+        self._store = store
+        self._what = what
+        self._rank = rank
+        self._ranks = [str(other) for other in range(world_size)]
+        self._prefix = key_prefix
+        self._timeout = timeout
+        self._counted = bool(getattr(store, "counts_writes", False))
+        self._number = 0
+
+    def key(self, name: str) -> str:
+        """Return the key of something that belongs to this use."""
+        return f"{self._prefix}/{name}" if self._counted else f"{self._prefix}/{self._number}/{name}"
+
+    def come(self, data: bytes) -> None:
+        """Tell the others that this rank is here, with its data."""
+        if self._counted:
+            self._number = self._store.write(self.key(str(self._rank)), data)
+        else:
+            self._number = self._store.add(f"{self._prefix}/uses/{self._rank}", 1)
+            self._store.set(self.key(str(self._rank)), data)
+
+    def wait(self, *names: str) -> None:
+        """Wait for what belongs to this use, by default for all ranks."""
+        keys = [self.key(name) for name in names or self._ranks]
+        limit = timedelta(seconds=self._timeout)
+        if self._counted:
+            self._store.wait_written(keys, self._number, limit)
+        else:
+            self._store.wait(keys, limit)
+
+    def read(self) -> list[bytes]:
+        """Return the data of all ranks; they have come."""
+        return [bytes(value) for value in self._store.multi_get([self.key(rank) for rank in self._ranks])]
+
+    def finish(self) -> None:
+        """Have rank 0 wait for the others if the store may end with it."""
+        limit = timedelta(seconds=self._timeout)
+        _let_all_finish(self._store, self._rank, self.key("finished"), len(self._ranks), limit)
+
+    @contextmanager
+    def ranks_named(self, name: Callable[[int], str] = str) -> Iterator[None]:
+        """Turn a timeout into an error that names the ranks that have not come."""
+        try:
+            yield
+        except _TOO_LATE as error:
+            missing = tuple(name(rank) for rank in self._missing())
+            if not missing:
+                raise
+            more = ", …" if len(missing) > _SHOWN_RANKS else ""
+            raise StoreTimeoutError(
+                f"Timed out waiting on {self._what} on rank {self._rank}, for key prefix: {self._prefix} "
+                f"(world_size={len(self._ranks)}, missing_ranks=[{', '.join(missing[:_SHOWN_RANKS])}{more}], "
+                f"timeout={self._timeout})",
+                missing=missing,
+            ) from error
+
+    def _missing(self) -> list[int]:
+        keys = [self.key(rank) for rank in self._ranks]
+        if self._counted:
+            return [rank for rank, count in enumerate(self._store.written(keys)) if count < self._number]
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
 
 
 def _publish(store: AnyStore, key: str, values: Sequence[bytes]) -> None:
@@ -177,54 +250,15 @@ def barrier(  # noqa: PLR0913 - torch's signature
             stores raise their own error.
         ValueError: a decoder was given without a rank.
     """
-    limit = timedelta(seconds=barrier_timeout)
     if rank is None:
         if rank_tracing_decoder is not None:
             raise ValueError("rank_tracing_decoder names missing ranks, which takes `rank`, too")
         if store.add(f"{key_prefix}/num_members", 1) >= world_size:
             store.set(f"{key_prefix}/last_member", _VALUE)
-        store.wait([f"{key_prefix}/last_member"], limit)
+        store.wait([f"{key_prefix}/last_member"], timedelta(seconds=barrier_timeout))
         return
-    use = _next_use(store, rank, key_prefix)
-    keys = [f"{use}/{other}" for other in range(world_size)]
-    store.set(keys[rank], _VALUE)
-    step = _Step("barrier", rank, key_prefix, barrier_timeout)
-    with _ranks_named(store, step, keys, rank_tracing_decoder or str):
-        store.wait(keys, limit)
-        _let_all_finish(store, rank, f"{use}/finished", world_size, limit)
-
-
-def _missing_ranks(store: AnyStore, keys: Sequence[str]) -> list[int]:
-    if getattr(store, "has_no_host", False):
-        there = set(store.list_keys())
-        return [rank for rank, key in enumerate(keys) if key not in there]
-    return [rank for rank, key in enumerate(keys) if not store.check([key])]
-
-
-class _Step(NamedTuple):
-    """One use of a key prefix by one rank."""
-
-    what: str
-    rank: int
-    key_prefix: str
-    timeout: float
-
-
-@contextmanager
-def _ranks_named(
-    store: AnyStore, step: _Step, keys: Sequence[str], name: Callable[[int], str] = str
-) -> Iterator[None]:
-    """Turn a timeout into an error that names the ranks whose keys are missing."""
-    try:
-        yield
-    except _TOO_LATE as error:
-        missing = tuple(name(rank) for rank in _missing_ranks(store, keys))
-        if not missing:
-            raise
-        more = ", …" if len(missing) > _SHOWN_RANKS else ""
-        raise StoreTimeoutError(
-            f"Timed out waiting on {step.what} on rank {step.rank}, for key prefix: {step.key_prefix} "
-            f"(world_size={len(keys)}, missing_ranks=[{', '.join(missing[:_SHOWN_RANKS])}{more}], "
-            f"timeout={step.timeout})",
-            missing=missing,
-        ) from error
+    use = _Use(store, "barrier", rank, world_size, key_prefix, barrier_timeout)
+    use.come(_VALUE)
+    with use.ranks_named(rank_tracing_decoder or str):
+        use.wait()
+        use.finish()

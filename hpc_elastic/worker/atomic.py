@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
-from hpc_elastic.store.files import sync_directory
+from hpc_elastic.store import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)
 
 
 class AtomicWrite:
@@ -33,7 +36,8 @@ class AtomicWrite:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> BinaryIO:
-        self._file = open(self._temporary, "xb")  # closed in __exit__
+        with files.named(self._target):
+            self._file = files.retry(lambda: open(self._temporary, "xb"))  # noqa: SIM115 - closed in __exit__
         return self._file
 
     def __exit__(
@@ -45,30 +49,48 @@ class AtomicWrite:
         file, self._file = self._file, None
         if file is None:
             return
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is None:
+            error.filename = self._target  # a write names no file
         try:
-            with file:
-                if kind is not None:
-                    return
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._temporary, self._target)
-        finally:
+            if kind is None:
+                with files.named(self._target):
+                    file.flush()
+                    os.fsync(file.fileno())
+            _close(file)  # all is safe by now, or given up
+            if kind is None:
+                files.move(self._temporary, self._target)
+        except BaseException:
+            _close(file)
             _remove(self._temporary)
-        sync_directory(self._directory)
-        self._remove_leftovers()
+            raise
+        if kind is None:
+            self._remove_leftovers()
+        else:
+            _remove(self._temporary)
 
     def _remove_leftovers(self) -> None:
         if self._round == 0:
             return
-        for name in os.listdir(self._directory):
+        try:
+            names = os.listdir(self._directory)
+        except OSError:
+            return  # the next success gets them
+        for name in names:
             if name.startswith(self._prefix):
                 round_text = name[len(self._prefix) :].split("-")[0]
                 if round_text.isdigit() and int(round_text) < self._round:
                     _remove(os.path.join(self._directory, name))
 
 
+def _close(file: BinaryIO) -> None:
+    try:
+        file.close()
+    except OSError:
+        pass
+
+
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        pass
+    except OSError:
+        pass  # a leftover of this round; the next round removes it

@@ -12,7 +12,7 @@ import json
 import os
 from typing import NamedTuple
 
-from hpc_elastic.store.files import publish_new
+from hpc_elastic.store import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,5 +153,5 @@ def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: in
     Raises:
         OSError: the mark could not be written.
     """
-    os.makedirs(paths.checkpoints, exist_ok=True)
-    publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))
+    files.make_directory(paths.checkpoints)
+    files.publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))

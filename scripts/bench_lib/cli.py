@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from bench_lib import plot, scale, series
 from bench_lib.group import GroupError
 from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
 from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, Samples, warm_up
@@ -24,9 +25,33 @@ hpc_elastic is measured. The exit code is 1 if a target is missed and --strict i
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print the table, and return the exit code."""
+    """Measure, print the tables, and return the exit code."""
     options = _parser().parse_args(argv)
+    if options.drawn:
+        return _show(options)
     measures = options.measure or [name for name in MEASURES if not (options.quick and name in SLOW)]
+    failures: list[str] = []
+    results = _measure_launchers([name for name in measures if name in MEASURES], options, failures)
+    lines = scale.run([name for name in measures if name in scale.SCALE], options, failures)
+    if results:
+        print(render(results, HPC_ELASTIC.name if HPC_ELASTIC.name in results else next(iter(results))))
+    if lines:
+        print(series.render(lines, markdown=options.markdown))
+    for failure in failures:
+        print(f"no result: {failure.splitlines()[0]}", file=sys.stderr)
+    print(f"{_load()[0]:.1f} runnable processes on {_load()[1]} CPUs meanwhile; above 1 per CPU, repeat it")
+    if options.json:
+        options.json.write_text(json.dumps(_record(results, lines, failures), indent=1) + "\n")
+    if options.plot and (code := _draw(options.plot, lines)):
+        return code
+    bad = missed(results, HPC_ELASTIC.name) or any(text.startswith(HPC_ELASTIC.name) for text in failures)
+    return 1 if options.strict and bad else 0
+
+
+def _measure_launchers(
+    measures: list[str], options: argparse.Namespace, failures: list[str]
+) -> dict[str, Samples]:
+    """Take the measures of agents with workers; what goes wrong is added to `failures`."""
     launchers = [launcher for launcher in (TORCHRUN, HPC_ELASTIC) if launcher.name in options.only]
     if TORCHRUN in launchers and importlib.util.find_spec("torch") is None:
         print("torch is not installed here: torchrun is not measured", file=sys.stderr)
@@ -34,23 +59,39 @@ def main(argv: list[str]) -> int:
     if "metadata" in measures and shutil.which("strace") is None:
         print("strace is not installed here: metadata calls are not counted", file=sys.stderr)
         measures.remove("metadata")
+    if not measures:
+        return {}
     results: dict[str, Samples] = {launcher.name: {} for launcher in launchers}
     for launcher in launchers:
         warm_up(launcher)
-    failures = [
+    failures += [
         f"{launcher.name}, {measure}: {error}"
         for measure in measures
         for launcher in launchers
         if (error := _measure(measure, launcher, options, results[launcher.name]))
     ]
-    print(render(results, HPC_ELASTIC.name if HPC_ELASTIC in launchers else launchers[0].name))
-    for failure in failures:
-        print(f"no result: {failure.splitlines()[0]}", file=sys.stderr)
-    print(f"{_load()[0]:.1f} runnable processes on {_load()[1]} CPUs meanwhile; above 1 per CPU, repeat it")
-    if options.json:
-        options.json.write_text(json.dumps(_record(results, failures), indent=1) + "\n")
-    bad = missed(results, HPC_ELASTIC.name) or any(text.startswith(HPC_ELASTIC.name) for text in failures)
-    return 1 if options.strict and bad else 0
+    return results
+
+
+def _show(options: argparse.Namespace) -> int:
+    """Print and draw what earlier runs have measured; return the exit code."""
+    try:
+        lines = plot.read_series(options.drawn)
+    except plot.PlotError as error:
+        print(f"bench: --from: {error}", file=sys.stderr)
+        return 1
+    print(series.render(lines, markdown=options.markdown))
+    return _draw(options.plot, lines) if options.plot else 0
+
+
+def _draw(path: Path, lines: list[series.Series]) -> int:
+    """Draw the measures of scale; return the exit code."""
+    try:
+        plot.draw(lines, path)
+    except plot.PlotError as error:
+        print(f"bench: --plot {path}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _load() -> tuple[float, int]:
@@ -68,7 +109,9 @@ def _measure(measure: str, launcher: Launcher, options: argparse.Namespace, into
     return ""
 
 
-def _record(results: dict[str, Samples], failures: list[str]) -> dict[str, object]:
+def _record(
+    results: dict[str, Samples], lines: list[series.Series], failures: list[str]
+) -> dict[str, object]:
     return {
         "format": 1,
         "python": platform.python_version(),
@@ -77,6 +120,7 @@ def _record(results: dict[str, Samples], failures: list[str]) -> dict[str, objec
         "load": _load()[0],
         "medians": medians(results),
         "samples": results,
+        "series": [line.to_json() for line in lines],
         "failures": failures,
     }
 
@@ -88,7 +132,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
-    parser.add_argument("--measure", nargs="+", choices=MEASURES, help="only these")
+    parser.add_argument("--measure", nargs="+", choices=[*MEASURES, *scale.SCALE], help="only these")
     names = [TORCHRUN.name, HPC_ELASTIC.name]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the measures of scale")
+    parser.add_argument(
+        "--from",
+        dest="drawn",
+        nargs="+",
+        type=Path,
+        metavar="RUN.json",
+        help="measure nothing: show what earlier runs wrote with --json",
+    )
+    parser.add_argument("--markdown", action="store_true", help="tables of scale as they stand in the docs")
+    scale.add_options(parser)
     return parser

@@ -78,7 +78,7 @@ class Group:
         self._stamps = self._root / "stamps"
         self._stamps.mkdir()
         self.shape = shape
-        self._place = Place(_free_port(), self._root / "run")
+        self._place = Place(free_port(), self._root / "run")
         self.agents: list[subprocess.Popen[bytes]] = []
         self.started_s = 0.0
 
@@ -181,7 +181,8 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

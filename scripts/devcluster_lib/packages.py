@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import DevClusterError
@@ -54,8 +54,17 @@ def install(*, accounting: bool) -> list[str]:
         DevClusterError: apt is not here or failed; the text names the packages.
     """
     packages = missing(accounting=accounting)
-    if not packages:
-        return []
+    if packages:
+        fetch(packages, lambda: missing(accounting=accounting))
+    return packages
+
+
+def fetch(packages: list[str], still_missing: Callable[[], list[str]]) -> None:
+    """Install Debian packages without starting their services.
+
+    Raises:
+        DevClusterError: apt is not here or failed, or something is missing afterwards.
+    """
     wanted = " ".join(packages)
     if shutil.which("apt-get") is None:
         raise DevClusterError(f"There is no apt-get here; install what these Debian packages hold: {wanted}.")
@@ -65,13 +74,12 @@ def install(*, accounting: bool) -> list[str]:
         done = _apt_install(packages, descriptor) or (
             _apt(["update"], descriptor) and _apt_install(packages, descriptor)
         )
-    if not done or missing(accounting=accounting):
+    if not done or still_missing():
         raise DevClusterError(
             f"apt-get could not install {wanted} (log: {log}); check the network and apt's sources, "
             "or install these packages by other means."
         )
     os.unlink(log)
-    return packages
 
 
 def _apt_install(packages: list[str], log: int) -> bool:

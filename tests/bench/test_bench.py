@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,136 @@ def test_unknown_measure_is_refused() -> None:
     ended = bench("--measure", "speed")
     assert 2 == ended.returncode
     assert "four-agents" in ended.stderr
+
+
+def lines_of(record: dict[str, Any], measure: str, what: str) -> dict[str, dict[str, list[float]]]:
+    """Return the samples of one thing measured, by system and number of nodes."""
+    return {
+        f"{line['system']}, {line['store']}": line["samples"]
+        for line in record["series"]
+        if line["measure"] == measure and line["what"].startswith(what)
+    }
+
+
+@pytest.mark.slow
+def test_nodes_of_a_rendezvous_are_timed_and_counted(tmp_path: Path) -> None:
+    """Real nodes meet in a directory, and operations of the first one and the others are told apart."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    ended = bench(
+        *("--measure", "rendezvous-scale", "rendezvous-ops", "--nodes", "2", "3"),
+        *("--dir", f"here={shared}", "--json", str(tmp_path / "bench.json")),
+    )
+    assert 0 == ended.returncode, ended.stderr
+    assert "all agents ready -> the last has its place [s]" in ended.stdout
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [] == record["failures"]
+    took = lines_of(record, "rendezvous-scale", "all agents ready")
+    assert {"hpc_elastic, nodes known, here", "hpc_elastic, only N known, here"} == set(took)
+    assert all({"2", "3"} == set(samples) for samples in took.values())
+    assert all(0 < values[0] < 30 for samples in took.values() for values in samples.values())
+    operations = lines_of(record, "rendezvous-ops", "store operations")
+    calls = lines_of(record, "rendezvous-ops", "file-system calls")
+    for who in ("first node, here", "busiest other, here"):
+        assert operations[who]["3"][0] > 5
+        assert calls[who]["3"][0] > operations[who]["3"][0]
+    assert [] == list(shared.iterdir())
+
+
+@pytest.mark.slow
+def test_a_slow_file_system_is_told_apart(tmp_path: Path) -> None:
+    """By default the local disk is measured as it is and slowed: the first takes less time."""
+    file = tmp_path / "bench.json"
+    ended = bench("--measure", "rendezvous-scale", "--nodes", "2", "--json", str(file))
+    assert 0 == ended.returncode, ended.stderr
+    took = lines_of(json.loads(file.read_text()), "rendezvous-scale", "all agents ready")
+    known = [name for name in took if "nodes known" in name]
+    fast, slow = sorted(known, key=len)
+    assert took[slow]["2"][0] > 20 * 0.005  # so many calls one after another at least
+    assert took[fast]["2"][0] < took[slow]["2"][0]
+
+
+@pytest.mark.slow
+def test_the_cost_of_living_is_counted(tmp_path: Path) -> None:
+    """Every node beats, somebody listens, and the kernel agrees about the calls of a real agent."""
+    file = tmp_path / "bench.json"
+    ended = bench("--measure", "steady-ops", "--nodes", "4", "8", "--json", str(file))
+    assert 0 == ended.returncode, ended.stderr
+    record = json.loads(file.read_text())
+    operations = lines_of(record, "steady-ops", "store operations")
+    mean, busiest = (operations[f"{who}, simulated time"] for who in ("mean", "busiest node"))
+    for nodes in ("4", "8"):
+        assert 0 < mean[nodes][0] <= busiest[nodes][0]
+    listed = lines_of(record, "steady-ops", "names listed")["sum, simulated time"]
+    assert 0 < listed["4"][0]
+    if shutil.which("strace"):
+        real = lines_of(record, "steady-ops", "calls per second of a real agent")
+        assert all(samples["2"] for samples in real.values())
+
+
+@pytest.mark.slow
+def test_a_key_is_timed_against_the_floor(tmp_path: Path) -> None:
+    """Setting a key for another process is compared with a bare link and listing."""
+    file = tmp_path / "bench.json"
+    ended = bench("--measure", "set-wait", "--json", str(file))
+    assert 0 == ended.returncode, ended.stderr
+    record = json.loads(file.read_text())
+    trips = lines_of(record, "set-wait", "one process sets")
+    assert 3 == len(trips)
+    assert all(10 == len(samples["2"]) and min(samples["2"]) > 0 for samples in trips.values())
+    ratio = lines_of(record, "set-wait", "set -> get, times the floor")
+    assert ratio["link -> listdir without pause, local disk"]["2"][0] > 0
+
+
+def test_unusable_directory_is_refused(tmp_path: Path) -> None:
+    """A directory that is not there is an error that names it."""
+    ended = bench("--measure", "set-wait", "--dir", str(tmp_path / "absent"))
+    assert 1 == ended.returncode
+    assert str(tmp_path / "absent") in ended.stderr
+    assert "fix:" in ended.stderr
+
+
+def record_of_runs(path: Path) -> None:
+    """Write what a run with a measure of scale would have written."""
+    line = {
+        "measure": "rendezvous-scale",
+        "what": "all agents ready -> the last has its place [s]",
+        "system": "hpc_elastic",
+        "store": "local disk",
+        "samples": {"2": [0.1], "8": [0.2, 0.3]},
+        "stopped": {"32": "> 1 s"},
+    }
+    path.write_text(json.dumps({"format": 1, "series": [line]}))
+
+
+def test_runs_are_drawn(tmp_path: Path) -> None:
+    """The files of runs become a picture that names their lines."""
+    pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
+    record_of_runs(tmp_path / "run.json")
+    picture = tmp_path / "scale.svg"
+    ended = bench("--plot", str(picture), "--from", str(tmp_path / "run.json"))
+    assert 0 == ended.returncode, ended.stderr
+    text = picture.read_text()
+    assert "<svg" in text
+    assert "hpc_elastic, local disk" in text
+
+
+def test_a_file_without_series_is_refused(tmp_path: Path) -> None:
+    """Drawing what was not measured is an error that names the file."""
+    file = tmp_path / "run.json"
+    file.write_text("{}")
+    ended = bench("--plot", str(tmp_path / "scale.svg"), "--from", str(file))
+    assert 1 == ended.returncode
+    assert str(file) in ended.stderr
+
+
+def test_tables_of_earlier_runs_are_shown(tmp_path: Path) -> None:
+    """Files of runs become tables with medians, and say where a series ended."""
+    record_of_runs(tmp_path / "run.json")
+    plain = bench("--from", str(tmp_path / "run.json"))
+    assert 0 == plain.returncode, plain.stderr
+    assert ["hpc_elastic", "local", "disk", "0.100", "0.250", ">", "1", "s"] == plain.stdout.splitlines()[
+        2
+    ].split()
+    marked = bench("--markdown", "--from", str(tmp_path / "run.json"))
+    assert "| hpc_elastic | local disk | 0.100 | 0.250 | > 1 s |" in marked.stdout.splitlines()

@@ -52,11 +52,20 @@ def test_unknown_fields_are_ignored() -> None:
 def test_an_unknown_format_is_refused() -> None:
     """Another format is not guessed at; the error names it and the record."""
     data = json.loads(journal.encode(start(), at=0.0, by=""))
-    with pytest.raises(RendezvousStateError, match="record 3 has format 2, this version reads 1"):
-        journal.parse(3, json.dumps({**data, "format": 2}).encode())
+    with pytest.raises(RendezvousStateError, match=r"record 3 has format 2; hpc_elastic 9\.1 wrote it"):
+        journal.parse(3, json.dumps({**data, "format": 2, "version": "9.1"}).encode())
 
 
-@pytest.mark.parametrize("change", [{"kind": "party"}, {"cause": "boredom"}, {"nodes": 3}, {"at": "noon"}])
+def test_an_unknown_kind_is_refused() -> None:
+    """A later version may know it: the error names the version that wrote it."""
+    data = {"format": 1, "version": "9.1", "kind": "party"}
+    with pytest.raises(
+        RendezvousStateError, match=r"record 3 is of the unknown kind 'party'; hpc_elastic 9\.1"
+    ):
+        journal.parse(3, json.dumps(data).encode())
+
+
+@pytest.mark.parametrize("change", [{"cause": "boredom"}, {"nodes": 3}, {"at": "noon"}])
 def test_unknown_values_are_refused(change: dict[str, object]) -> None:
     """A kind or value nobody knows is damage, and the error names the record."""
     data = json.loads(journal.encode(crash(1), at=0.0, by=""))

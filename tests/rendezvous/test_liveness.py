@@ -101,8 +101,16 @@ def test_a_second_observer_is_waited_for_a_bounded_time() -> None:
 def test_of_two_the_other_is_given_up_at_once() -> None:
     """Where nobody is left to agree, nobody is asked."""
     assert ["n2"] == lost(view(running("n1", 10), running("n2", 6)), 10.0)
+    gone = seen("n3", Phase.LEFT)
+    assert ["n2", "n3"] == lost(view(running("n1", 10), running("n2", 6), gone), 10.0)
+
+
+def test_who_has_succeeded_may_still_agree() -> None:
+    """A node whose workers are done waits for the others and sees who is silent; it is asked, too."""
     done = seen("n3", Phase.SUCCEEDED)
-    assert ["n2"] == lost(view(running("n1", 10), running("n2", 6), done), 10.0)
+    members = running("n1", 10), running("n2", 6), done
+    assert [] == lost(view(*members), 10.0)
+    assert ["n2"] == lost(view(*members, suspicions=(suspicion("n2", "n3"),)), 10.0)
 
 
 def test_a_member_that_left_is_lost_at_once() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import Epoch
 from hpc_elastic.rendezvous.liveness import is_alive
-from hpc_elastic.rendezvous.membership import MEMBERS, Membership, NodeFacts
-from hpc_elastic.rendezvous.roster import Phase, Suspicion, news_name
+from hpc_elastic.rendezvous.membership import Membership, NodeFacts
+from hpc_elastic.rendezvous.roster import MEMBERS, Phase, Suspicion, news_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -36,11 +36,19 @@ def theirs(memory_store: MemoryStore, clock: FakeClock) -> Membership:
 
 def test_an_offer_is_read_by_others(mine: Membership, theirs: Membership) -> None:
     """What a node brings is known to the one that forms the round."""
-    theirs.offer(20_001)
-    offer = mine.read_offer(node_id("n2"))
+    theirs.offer(1, 20_001)
+    offer = mine.read_offer(node_id("n2"), 1)
     assert offer is not None
     assert (member("n2", 2), "host-n2", "n2.cluster", 20_001) == offer
-    assert mine.read_offer(node_id("n3")) is None
+    assert mine.read_offer(node_id("n3"), 1) is None
+    assert mine.read_offer(node_id("n2"), 2) is None
+
+
+def test_an_offer_is_for_one_round(memory_store: MemoryStore, theirs: Membership) -> None:
+    """A node that comes back after a round tells anew what it brings, and takes the old offer away."""
+    theirs.offer(1, 20_001)
+    theirs.offer(2, 20_002)
+    assert ["n2.1.2.json"] == memory_store.list("nodes")
 
 
 def test_a_member_has_one_name(memory_store: MemoryStore, mine: Membership, clock: FakeClock) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.rendezvous import rules
-from hpc_elastic.rendezvous.journal import Cause, RoundFormed, SizeWanted, Then
+from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase, Roster
 from hpc_elastic.rendezvous.rules import (
     Announce,
@@ -29,6 +29,7 @@ from hpc_elastic.rendezvous.state import RunState
 from tests.rendezvous.build import (
     NODES,
     REQUEUED,
+    RESUBMITTED,
     after,
     crash,
     drain,
@@ -85,68 +86,19 @@ def test_the_first_nodes_announce_a_start() -> None:
     assert Announce() == step(view._replace(announces=False), now=1.0)
 
 
+def test_a_run_that_ends_meanwhile_is_not_started_again() -> None:
+    """The ending may land after the next start's agents have begun to join; a resubmission starts anew."""
+    view = joining(after(start(), ending()), {})._replace(epoch=REQUEUED)
+    assert Leave() == step(view)
+    assert Announce() == step(view._replace(epoch=RESUBMITTED))
+
+
 def test_only_a_few_look_at_all_the_others() -> None:
     """A node that is not to form the round waits for the record of it."""
     many = roster(*(seen(f"n{i}") for i in range(200)))
     state = after(start(expected=tuple(f"n{i}" for i in range(200))))
     intervals = [rules.look_interval(joining(state, many, me=f"n{i}"), now=0) for i in (0, 2, 3, 199)]
     assert [0.0, 0.0, 2.0, 2.0] == intervals
-
-
-# Size and places
-
-
-def test_the_wanted_size_is_kept_to() -> None:
-    """A round takes in as many nodes as are wanted, within the job's bounds."""
-    for wanted, expected in ((2, EVERYBODY[:2]), (1, EVERYBODY[:2]), (9, EVERYBODY)):
-        assert Form(expected) == step(joining(after(start(), SizeWanted(0, wanted, "")), ALL_IN))
-
-
-def test_a_spare_stands_by_a_round_of_the_wanted_size() -> None:
-    """Room that is not wanted is not asked for; when it is wanted, it is."""
-    members = roster(seen("n1", Phase.RUNNING), seen("n2", Phase.RUNNING), seen("n3", round_number=2))
-    small = after(start(), SizeWanted(0, 2, ""), formed(1, ("n1", "n2")))
-    assert Spare() == step(joining(small, members, me="n3"))
-    assert AskToJoin() == step(joining(after(SizeWanted(0, 3, ""), state=small), members, me="n3"))
-
-
-def test_a_spare_drives_nobody_out() -> None:
-    """Who was in the last round is in the next, though another node comes first in Slurm's order."""
-    state = after(start(), formed(1, ("n2", "n3")), crash(1))
-    members = roster(*(seen(node, round_number=2) for node in NODES))
-    settings = SETTINGS._replace(max_nodes=2)
-    view = joining(state, members, me="n2", settings=settings)
-    assert Form((node_id("n2"), node_id("n3"))) == step(view)
-
-
-def test_a_spare_does_not_overtake_a_member_that_is_on_its_way() -> None:
-    """A full round waits for a living member of the last one, and starts without it if it is lost."""
-    state = after(start(), formed(1, ("n1", "n2")), crash(1))
-    settings = SETTINGS._replace(max_nodes=2)
-    slow = roster(
-        seen("n1", Phase.RUNNING, at=3), seen("n2", round_number=2, at=3), seen("n3", round_number=2, at=3)
-    )
-    view = joining(state, slow, me="n2", settings=settings)
-    assert Wait(2, ("n1",)) == step(view, now=5)
-    gone = roster(
-        seen("n1", Phase.RUNNING, at=0), seen("n2", round_number=2, at=3), seen("n3", round_number=2, at=3)
-    )
-    assert Form((node_id("n3"), node_id("n2"))) == step(view._replace(roster=gone, me=node_id("n3")), now=5)
-
-
-def test_a_spare_takes_the_place_of_the_lost() -> None:
-    """All others keep their ranks."""
-    state = after(start(expected=("n1", "n2", "n3", "n4")), formed(1), loss(1, "n1"))
-    members = roster(*(seen(node, round_number=2) for node in ("n2", "n3", "n4")))
-    view = joining(state, members, me="n4")
-    assert Form((node_id("n4"), node_id("n2"), node_id("n3"))) == step(view)
-
-
-def test_a_smaller_round_closes_the_gap() -> None:
-    """Without a replacement the ranks follow Slurm's order again."""
-    state = after(start(), formed(1), loss(1, "n1"))
-    members = roster(*(seen(node, round_number=2) for node in ("n2", "n3")))
-    assert Form((node_id("n2"), node_id("n3"))) == step(joining(state, members, me="n2"))
 
 
 def test_most_nodes_silent_together_are_waited_for() -> None:

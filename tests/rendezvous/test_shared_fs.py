@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from hpc_elastic.errors import (
@@ -13,51 +11,13 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous.journal import Cause, Checkpoint, Decision, Epoch, RoundFormed, Then
-from hpc_elastic.rendezvous.membership import Membership, NodeFacts
+from hpc_elastic.rendezvous.journal import Cause, Checkpoint, Decision, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError, SharedFsRendezvous, Waiting
-from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.protocol import Store
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.build import E0, NODES, REQUEUED, member
-
-SETTINGS = RendezvousSettings(min_nodes=1, max_nodes=3, join_timeout=60.0, last_call_timeout=5.0)
-MakeNode = Callable[..., SharedFsRendezvous]
-
-
-@pytest.fixture
-def node(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
-    """Return a function that makes the rendezvous of a node."""
-
-    def make(  # noqa: PLR0913 - a test names what it needs
-        name: str = "n1",
-        *,
-        epoch: Epoch = E0,
-        expected: tuple[str, ...] = (),
-        settings: RendezvousSettings = SETTINGS,
-        store: Store = memory_store,
-        wait: Callable[[float], None] = clock.advance,
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> SharedFsRendezvous:
-        facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
-        membership = Membership(store, clock, facts, epoch, settings)
-        around = Around(clock, lambda: Checkpoint(120, "/c"))
-        told = RunFacts("run-1", "17", expected)
-        run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
-        return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))
-
-    return make
-
-
-def alone(node: MakeNode, name: str = "n1", epoch: Epoch = E0) -> SharedFsRendezvous:
-    """Return the rendezvous of a node that runs a round by itself."""
-    handler = node(name, epoch=epoch, expected=(name,))
-    handler.next_rendezvous()
-    return handler
+from tests.rendezvous.one_node import SETTINGS, MakeNode, alone
 
 
 def test_one_node_has_a_round_at_once(node: MakeNode, clock: FakeClock) -> None:
@@ -73,6 +33,7 @@ def test_the_round_tells_what_workers_need(node: MakeNode) -> None:
     info = node("n1", expected=("n1",)).next_rendezvous()
     assert RoundFormed(1, E0, (member("n1"),), "127.0.0.1", 20_000, Checkpoint(120, "/c")) == info.round
     assert ("127.0.0.1", 20_000) == info.bootstrap_store_info
+    assert "store of 1" == info.store
 
 
 def test_last_call_is_waited_for_if_nobody_knows_who_comes(node: MakeNode, clock: FakeClock) -> None:
@@ -135,195 +96,6 @@ def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> Non
     info = node("n2", wait=wait).next_rendezvous()
     assert 1 in asked
     assert (2, 1) == (info.round.number if info.round else 0, info.world_size)
-
-
-def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
-    """Members that go on beating lose one that does not, within the lease and a beat."""
-    first, second = _pair(node, clock)
-    for _ in range(5):
-        clock.advance(1.0)
-        first.run.tick()
-    assert ("n2",) == first.run.lost
-    state = first.run.report_lost(1, first.run.lost)
-    assert state.running is None
-    assert frozenset({"n2"}) == state.lost
-    assert second.run.tick().running is None
-
-
-def _pair(node: MakeNode, clock: FakeClock) -> tuple[SharedFsRendezvous, SharedFsRendezvous]:
-    """Return two nodes in one round: the second joins when the first has waited once."""
-    second = node("n2", expected=("n1", "n2"))
-    joined: list[SharedFsRendezvous] = []
-
-    def wait(seconds: float) -> None:
-        clock.advance(seconds)
-        if not joined:
-            joined.append(second)
-            second._enter()
-
-    first = node("n1", expected=("n1", "n2"), wait=wait)
-    assert 2 == first.next_rendezvous().world_size
-    assert 1 == second.next_rendezvous().rank
-    return first, second
-
-
-def _round_of(node: MakeNode, clock: FakeClock, names: tuple[str, ...]) -> list[SharedFsRendezvous]:
-    """Return the handlers of nodes that are in one round."""
-    handlers = [node(name, expected=names) for name in names]
-    for handler in handlers[1:]:
-        handler._enter()
-    with_others: list[SharedFsRendezvous] = []
-
-    def wait(seconds: float) -> None:
-        clock.advance(seconds)
-        if not with_others:
-            with_others.extend(handlers[1:])
-            for handler in handlers[1:]:
-                handler._look_again()
-
-    handlers[0]._waiting = handlers[0]._waiting._replace(wait=wait)
-    for handler in handlers:
-        assert len(names) == handler.next_rendezvous().world_size
-    return handlers
-
-
-def test_two_observers_agree_on_a_loss(node: MakeNode, clock: FakeClock) -> None:
-    """One suspects, the second confirms; neither alone gives a third node up."""
-    first, second, _ = _round_of(node, clock, ("n1", "n2", "n3"))
-    for _ in range(4):
-        clock.advance(1.0)
-        first.run.tick()
-        second.run.tick()
-    clock.advance(1.0)
-    first.run.tick()
-    assert 1 == len(first.run.membership._store.list("members")) - 3
-    assert () == first.run.lost
-    second.run.tick()
-    assert ("n3",) == second.run.lost
-
-
-def test_an_observer_looks_when_a_lease_runs_out(node: MakeNode, clock: FakeClock) -> None:
-    """The end of a lease is not slept over until the next heartbeat."""
-    first, second = _pair(node, clock)
-    clock.advance(0.5)
-    second.run.membership.tell_news()
-    for _ in range(4):
-        clock.advance(first.run.next_turn_at() - clock.monotonic())
-        first.run.tick()
-    seen_at = first.run.membership.roster[second.run.membership.node_id].changed_at
-    assert seen_at + first.run.settings.lease == first.run.next_turn_at()
-    clock.advance(first.run.next_turn_at() - clock.monotonic())
-    first.run.tick()
-    assert ("n2",) == first.run.lost
-
-
-class _CountingStore(MemoryStore):
-    """A store that counts what is asked of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: list[str] = []
-
-    def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
-        """Mark."""
-        self.operations.append("mark")
-        super().mark(directory, name, instead_of=instead_of)
-
-    def list(self, directory: str) -> list[str]:
-        """List."""
-        self.operations.append("list")
-        return super().list(directory)
-
-    def read_after(self, log: str, number: int) -> list[tuple[int, bytes]]:
-        """Read."""
-        self.operations.append("read")
-        return super().read_after(log, number)
-
-
-def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> None:
-    """An observer reads the news in the names of the others; every fifth time it looks for itself."""
-    store = _CountingStore()
-    first = node("n1", expected=("n1", "n2"), store=store)
-    second = node("n2", expected=("n1", "n2"), store=store)
-    second._enter()
-    first._waiting = first._waiting._replace(wait=lambda s: (clock.advance(s), second._look_again())[0])
-    first.next_rendezvous()
-    second.next_rendezvous()
-    costs = []
-    for _ in range(20):
-        clock.advance(1.0)
-        second.run.membership.beat_if_due()
-        store.operations.clear()
-        first.run.tick()
-        costs.append(len(store.operations))
-    assert {2, 3} == set(costs)
-    assert 4 == costs.count(3)
-
-
-def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock: FakeClock) -> None:
-    """A record that another member adds is told in its name, one by the user in a name of its own."""
-    first, second = _pair(node, clock)
-    clock.advance(1.0)
-    first.run.tick()
-    second.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
-    clock.advance(1.0)
-    state = first.run.tick()
-    assert state.drain is not None
-
-
-def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
-    """A member that leaves while the round runs is missed without waiting for its lease."""
-    first, second = _pair(node, clock)
-    assert second.shutdown()
-    first.run.tick(look=True)
-    assert ("n2",) == first.run.lost
-
-
-def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
-    """A member whose workers have succeeded and that left after the exit barrier is not lost."""
-    first, second = _pair(node, clock)
-    second.run.set_phase(Phase.SUCCEEDED)
-    second.shutdown()
-    first.run.tick(look=True)
-    assert () == first.run.lost
-
-
-def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, clock: FakeClock) -> None:
-    """A spare that has seen a loss in round 1 does not blame round 2 for it."""
-    first, _ = _pair(node, clock)
-    looks: list[int] = []
-
-    def wait(seconds: float) -> None:
-        clock.advance(1.0)
-        looks.append(1)
-        state = first.run.tick()
-        if spare.run.lost:  # at this moment the members act, before the spare does
-            first.run.report_lost(1, ("n2",))
-            first.run.set_phase(Phase.LEFT)
-            other.next_rendezvous()
-        assert len(looks) < 30
-        assert state.rounds < 2 or state.running is not None
-
-    spare = node("n3", wait=wait)
-    other = node("n4")
-    spare.next_rendezvous()
-    assert spare.run.state.running is not None
-
-
-def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> None:
-    """A barrier is not held up by a member whose lease has run out."""
-    first, second = _pair(node, clock)
-    first.run.set_phase(Phase.STOPPED)
-    first.run.tick(look=True)
-    assert not first.run.everyone_in(Phase.STOPPED)
-    second.run.set_phase(Phase.STOPPED)
-    first.run.tick(look=True)
-    assert first.run.everyone_in(Phase.STOPPED)
-    second.run.set_phase(Phase.RUNNING)
-    for _ in range(5):
-        clock.advance(1.0)
-        first.run.tick(look=True)
-    assert first.run.everyone_in(Phase.STOPPED)
 
 
 # Fencing
@@ -412,7 +184,11 @@ def test_joining_waits_for_the_store(node: MakeNode, clock: FakeClock) -> None:
         if clock.monotonic() > 1_010:
             store.is_stalled = False
 
-    assert 1 == node("n1", expected=("n1",), store=store, wait=wait).next_rendezvous().world_size
+    handler = node("n1", expected=("n1",), store=store, wait=wait)
+    said: list[str] = []
+    handler._waiting = handler._waiting._replace(say=said.append)
+    assert 1 == handler.next_rendezvous().world_size
+    assert ["the run directory does not answer, trying again: no answer"] == said
 
 
 def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock) -> None:

@@ -1,10 +1,13 @@
-"""An agent for the simulation: the real rendezvous and decisions, workers that are mere numbers."""
+"""An agent for the simulation: the real rendezvous and decisions, workers that are mere numbers.
+
+It goes through the same turns as `hpc_elastic.agent.local.LocalElasticAgent`, with the same way of
+bearing a shared directory that does not answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from hpc_elastic.agent.decision import Action, Facts, Group, decide
 from hpc_elastic.errors import (
@@ -15,19 +18,27 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.rendezvous.interface import RendezvousInfo
-from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, Member, RoundFormed, Then
+from hpc_elastic.rendezvous.journal import Cause, Epoch, Member, RoundFormed, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError, SharedFsRendezvous, Waiting
+from hpc_elastic.rendezvous.shared_fs import (
+    NodesLostError,
+    RendezvousInterruptedError,
+    SharedFsRendezvous,
+    Waiting,
+)
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
+from tests.simulation.broken import BrokenError
 from tests.simulation.world import Node
 
-_T = TypeVar("_T")
 EXIT_BARRIER_S = 60.0
+FAST_LOOK_S = 0.15  # between two looks while nodes agree; longer than the real one's, for speed [s]
 MAX_RESTARTS = 1_000
+_STOPPED = (Phase.STOPPED, Phase.SUCCEEDED)
 
 
 class Start(NamedTuple):
@@ -39,31 +50,41 @@ class Start(NamedTuple):
     work_s: float  # how long a round must run for the run to be done [s]
 
 
+class Shares(NamedTuple):
+    """What an agent gets to the others with."""
+
+    store: Store
+    lock: ContentionLock | None
+
+
 class SimulatedAgent:
     """One node's agent.
 
     Args:
         node: where it runs.
-        store: how it sees the shared directory.
+        shares: how it sees the shared directory.
         start: what all agents of this start share.
         number: makes its id unique, as a process id would.
     """
 
-    def __init__(self, node: Node, store: Store, start: Start, number: int) -> None:
+    def __init__(self, node: Node, shares: Shares, start: Start, number: int) -> None:
         self.node = node
         self.start = start
         self.formed: RoundFormed | None = None
         self.group: Group | None = None
         self.outcome = ""
+        self.left_at = float("inf")
         self.crash_next = False
         self.has_succeeded = False  # in the newest round it was in
         self._changes_at: tuple[float, Group] | None = None
         self._barrier_since: float | None = None
+        self._outage_since: float | None = None
+        self._is_signalled = False
         member = Member(f"{node.name}.{number}", node.name, 1)
         facts = NodeFacts(member, node.name, node.name)
-        membership = Membership(store, node, facts, start.epoch, start.settings)
+        membership = Membership(shares.store, node, facts, start.epoch, start.settings)
         self.shared = SharedRun(
-            RunLog(store, node, node.name),
+            RunLog(shares.store, node, node.name, shares.lock),
             membership,
             RunFacts("run", "17", start.expected),
             start.settings,
@@ -76,13 +97,20 @@ class SimulatedAgent:
         """Run to the end; `outcome` tells which."""
         while not self.outcome:
             self.outcome = self._join() or self._supervise()
-            if self.outcome:
-                self.rendezvous.shutdown()
-        self.node.world.tell(f"{self._name} is over: {self.outcome}")
+        self.group = None
+        self.left_at = self.node.world.now
+        self.rendezvous.shutdown()
+        self.node.world.tell(f"{self.name} is over: {self.outcome}")
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The node and the start of the job it belongs to."""
         return f"{self.node.name} of {self.start.epoch.text()}"
+
+    @property
+    def node_id(self) -> str:
+        """Its id among the members."""
+        return self.shared.membership.node_id
 
     # joining
 
@@ -90,39 +118,51 @@ class SimulatedAgent:
         try:
             info = self.rendezvous.next_rendezvous()
         except RendezvousInterruptedError:
-            self._insist(self._take_signals)
-            return self._leave_unstarted() if self.shared.state.leaving else ""
+            self._note_signals()
+            self._insist(self._tell_wish)
+            return self._leave_unstarted() if self.shared.state.leaving else "left untold"
+        except NodesLostError:
+            return self._too_few(Cause.NODE_LOSS)
         except RendezvousTimeoutError:
-            self._insist(lambda: self.shared.report_drained(Cause.JOIN_TIMEOUT))
-            return "done" if self.shared.state.ending else "timeout"
+            return self._too_few(Cause.JOIN_TIMEOUT)
         except RendezvousClosedError:
             return self._leave_unstarted()
         except RendezvousGracefulExitError:
             return "fenced"
         except RendezvousConnectionError:
             return "no store"
-        except StoreError:
-            return ""  # lets the agent try again; it is in the round already, or not
         self._start_workers(info)
         return ""
 
+    def _too_few(self, cause: Cause) -> str:
+        self._insist(lambda: self.shared.report_drained(cause))
+        return self._end_text()
+
     def _leave_unstarted(self) -> str:
         state = self.shared.state
-        drain = state.drain
-        if state.ending is None and drain is not None and state.running is None:
-            self._insist(lambda: self.shared.report_drained(drain.cause))
-        return "done" if state.ending else "drained"
+        nobody_works = state.round is None or self.shared.everyone_in(*_STOPPED)
+        if state.running is None and nobody_works:
+            self._insist(self._hand_back)
+        return self._end_text()
+
+    def _hand_back(self) -> None:
+        cause = self.shared.state.leave_cause
+        if cause is not None:
+            self.shared.report_drained(cause)
+
+    def _end_text(self) -> str:
+        return "done" if self.shared.state.ending else "drained"
 
     def _start_workers(self, info: RendezvousInfo) -> None:
         assert info.round is not None
         self.formed = info.round
-        assert info.round.members[info.rank].node_id == self.shared.membership.node_id
+        assert info.round.members[info.rank].node_id == self.node_id
         assert info.world_size == len(info.round.members)
         self.group = Group.RUNNING
         self.has_succeeded = False
         self._changes_at = (self.node.monotonic() + self.start.work_s, Group.SUCCEEDED)
         self._barrier_since = None
-        self.node.world.tell(f"{self._name} is rank {info.rank} of {info.world_size} in {info.round.number}")
+        self.node.world.tell(f"{self.name} is rank {info.rank} of {info.world_size} in {info.round.number}")
 
     # supervising
 
@@ -130,19 +170,57 @@ class SimulatedAgent:
         if self.group is None:
             return ""
         while True:
-            self._insist(self._take_signals)
-            status = self._status()
-            self._insist(partial(self._show_phase, status))
-            self._look(status)
-            action = decide(self._facts(status))
-            if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
-                self.group = None
-                return {Action.LEAVE: self._end_text(), Action.STAND_DOWN: "fenced"}.get(action, "")
-            if action is Action.WAIT or not self._act(action):
-                self._rest(status)
+            try:
+                action = self._turn()
+            except StoreError:
+                if self._bear():
+                    return "no store"
+                continue
+            self._outage_since = None
+            if action is Action.REJOIN:
+                return ""
+            if action is not None:
+                return self._leave(action)
 
-    def _end_text(self) -> str:
-        return "done" if self.shared.state.ending else "drained"
+    def _turn(self) -> Action | None:
+        self._note_signals()
+        status = self._status()
+        self._tell_wish()
+        if status.is_gone:
+            self.shared.set_phase(Phase.SUCCEEDED if status is Group.SUCCEEDED else Phase.STOPPED)
+        self._look(status)
+        action = decide(self._facts(status))
+        if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
+            self.group = None
+            return action
+        if action is Action.WAIT or not self._act(action):
+            self._rest(status)
+        return None
+
+    def _bear(self) -> bool:
+        """Wait for a shared directory that refuses; True to give up."""
+        now = self.node.monotonic()
+        if self._outage_since is None:
+            self._outage_since = now
+        self.shared.note_blindness()
+        status = self._status()
+        if status.is_gone and (self._is_signalled or now - self._outage_since >= EXIT_BARRIER_S):
+            return True
+        if decide(self._facts(status)) is Action.STOP_WORKERS:
+            self._stop_workers(Group.STOPPING)
+        self._wait(self.start.settings.heartbeat_interval)
+        return False
+
+    def _leave(self, action: Action) -> str:
+        if action is Action.STAND_DOWN:
+            return "fenced"
+        limit = self.node.monotonic() + EXIT_BARRIER_S
+        while not self.shared.everyone_in(*_STOPPED) and self.node.monotonic() < limit:
+            self._wait(FAST_LOOK_S)
+            if self.node.signals or self.shared.state.epoch > self.start.epoch:
+                break
+            self.shared.tick(look=True)
+        return self._end_text()
 
     def _status(self) -> Group:
         now = self.node.monotonic()
@@ -156,12 +234,6 @@ class SimulatedAgent:
         assert self.group is not None
         return self.group
 
-    def _show_phase(self, status: Group) -> None:
-        if status is Group.SUCCEEDED:
-            self.shared.set_phase(Phase.SUCCEEDED)
-        elif status is Group.STOPPED:
-            self.shared.set_phase(Phase.STOPPED)
-
     def _look(self, status: Group) -> None:
         waits = status.is_gone or self.shared.state.drain is not None
         self.shared.tick(look=waits)
@@ -170,7 +242,6 @@ class SimulatedAgent:
 
     def _facts(self, status: Group) -> Facts:
         shared, since = self.shared, self._barrier_since
-        stopped = shared.everyone_in(Phase.STOPPED, Phase.SUCCEEDED)
         assert self.formed is not None
         return Facts(
             state=shared.state,
@@ -180,36 +251,31 @@ class SimulatedAgent:
             max_restarts=MAX_RESTARTS,
             lost=shared.lost,
             vanished=status.is_gone and bool(shared.vanished()),
-            everyone_stopped=status.is_gone and stopped,
+            everyone_stopped=status.is_gone and shared.everyone_in(*_STOPPED),
             everyone_succeeded=status is Group.SUCCEEDED and shared.everyone_succeeded(),
             waited_for_others=since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S,
         )
 
     def _act(self, action: Action) -> bool:
+        """Carry out a decision; return whether to look again at once."""
         assert self.formed is not None
         number, shared = self.formed.number, self.shared
-        if action is Action.STOP_WORKERS:
-            self._stop_workers(Group.STOPPING)
-        elif action is Action.DRAIN:
+        if action is Action.DRAIN:
             return self._drain()
-        elif action is Action.REPORT_CRASH:
-            self._insist(lambda: shared.report_crash(number, {}))
-        elif action is Action.REPORT_LOSS:
-            self._insist(lambda: shared.report_lost(number, shared.lost))
-        elif action is Action.REPORT_DONE:
-            self._insist(lambda: shared.end_run(Decision.DONE, exit_code=0, reason=""))
-        elif action is Action.REPORT_PAUSED:
-            self._insist(lambda: shared.report_paused(number))
-        elif action is Action.REPORT_DRAINED:
-            self._insist(lambda: shared.report_drained(Cause.PREEMPTION))
-        else:
-            raise AssertionError(f"nobody expects {action}")
+        steps: dict[Action, Callable[[], object]] = {
+            Action.STOP_WORKERS: lambda: self._stop_workers(Group.STOPPING),
+            Action.REPORT_CRASH: lambda: shared.report_crash(number, {}),
+            Action.REPORT_LOSS: lambda: shared.report_lost(number, shared.lost),
+            Action.REPORT_DONE: lambda: shared.report_done(number, ""),
+            Action.REPORT_PAUSED: lambda: shared.report_paused(number),
+            Action.REPORT_DRAINED: self._hand_back,
+        }
+        steps[action]()
         return True
 
     def _stop_workers(self, now_in: Group) -> None:
         self.group = now_in
-        takes = self.node.world.random.uniform(0, 1)
-        self._changes_at = (self.node.monotonic() + takes, Group.STOPPED)
+        self._changes_at = (self.node.monotonic() + self.node.world.random.random(), Group.STOPPED)
 
     def _drain(self) -> bool:
         if self._changes_at is None or self._changes_at[1] is not Group.STOPPED:
@@ -217,37 +283,53 @@ class SimulatedAgent:
             return True
         return False
 
-    def _take_signals(self) -> None:
-        while self.node.signals:
+    # signals and waiting
+
+    def _note_signals(self) -> None:
+        if self.node.signals:
+            self._is_signalled = True
+            self.node.signals.clear()
+
+    def _tell_wish(self) -> None:
+        if self._is_signalled and not self.shared.state.leaving:
             self.shared.request_drain(Cause.PREEMPTION, Then.LEAVE, "signal")
-            self.node.signals.pop()
 
-    # waiting
-
-    def _insist(self, step: Callable[[], _T]) -> _T:
-        """Take a step until the store has answered."""
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write something before leaving; give up when the store refuses for too long."""
+        limit = self.node.monotonic() + EXIT_BARRIER_S
         while True:
             try:
-                return step()
+                write()
             except StoreError:
-                self.node.wait(0.5)
+                if self.node.monotonic() >= limit or self.node.signals:
+                    return
+                self._wait(self.start.settings.heartbeat_interval)
+            else:
+                return
 
     def _rest(self, status: Group) -> None:
-        due = self.shared.membership.next_beat_at() - self.node.monotonic()
-        waits = status.is_gone or self.shared.state.drain is not None
-        self._wait(min(due, 0.05) if waits else due)
+        now = self.node.monotonic()
+        wake_at = self.shared.next_turn_at()
+        if self._changes_at is not None:
+            wake_at = min(wake_at, self._changes_at[0])
+        if status.is_gone or self.shared.state.drain is not None:
+            wake_at = min(wake_at, now + FAST_LOOK_S)
+        self._wait(wake_at - now)
 
     def _wait(self, seconds: float) -> None:
         """Wait, sometimes less: something has happened on this machine."""
         self._check_workers()
-        early = self.node.world.random.random() < 0.3
-        self.node.wait(seconds * self.node.world.random.random() if early else seconds)
+        dice = self.node.world.random.random()
+        self.node.wait(seconds * dice / 0.3 if dice < 0.3 else seconds)
 
     def _check_workers(self) -> None:
         """Check that workers do not run beside the newest round that this agent can see."""
         if self.group is not Group.RUNNING or self.formed is None:
             return
         state = self.shared.state
-        assert state.epoch == self.start.epoch
-        assert state.running is not None
-        assert state.running.number == self.formed.number
+        newest = state.running.number if state.running and state.epoch == self.start.epoch else None
+        if newest != self.formed.number:
+            kept = self.formed.number
+            raise BrokenError(
+                "one round", f"{self.name} keeps workers of round {kept}, but knows of {newest}"
+            )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from hpc_elastic.agent.decision import Group
-from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import Decision, Epoch, RoundEnded, RoundFormed, RunEnded
+from hpc_elastic.errors import StoreError
+from hpc_elastic.rendezvous.journal import Decision, Epoch, RunEnded
 from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import LOG
-from hpc_elastic.rendezvous.state import RunState, apply
-from tests.simulation.agent import SimulatedAgent, Start
-from tests.simulation.world import Mount, World
+from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.rendezvous.state import NO_EPOCH
+from tests.simulation.agent import Shares, SimulatedAgent, Start
+from tests.simulation.broken import BrokenError
+from tests.simulation.faults import FAULTS, QUIET, STALLS_S, USUAL, ZOMBIE_S, Victim
+from tests.simulation.invariants import Invariants
+from tests.simulation.lock import LockFile, SimulatedLock
+from tests.simulation.mount import Mount, Weather
+from tests.simulation.world import Node, World
 
-STEPS = 400_000
-FAULTS_END_S = 60.0
+LIVENESS_S = 300.0  # the longest a run may take when nothing happens any more
 NEW_START_S = 2.0  # time from the end of one start of the job to the next [s]
 
 
@@ -25,35 +28,48 @@ class Chances(NamedTuple):
     nodes: int = 4
     min_nodes: int = 1
     max_nodes: int = 4
-    faults: int = 8
-    stale: float = 0.1
-    lost_reply: float = 0.01
+    faults: tuple[int, int] = (0, 0)  # the least and the most of them
+    within_s: float = 40.0  # all faults come within this time
+    kinds: tuple[str, ...] = USUAL
+    weather: Weather = Weather()
+    work_s: tuple[float, float] = (2.0, 10.0)
+    may_lose: bool = True  # whether a round may end because nodes are lost
 
 
 class Scenario:
-    """A run from its first start to its end, over all requeues.
+    """A run from its first start to its end, over all requeues; also a `faults.Run`.
 
     Args:
         seed: decides everything.
         chances: how rough the world is.
+        is_verbose: the story tells every operation on the store.
     """
 
-    def __init__(self, seed: int, chances: Chances) -> None:
-        self.world = World(seed)
-        self.world.check = self._check
+    def __init__(self, seed: int, chances: Chances, *, is_verbose: bool = False) -> None:
+        self.world = World(seed, is_verbose=is_verbose)
+        self.world.on_turn = self._check_turn
         self.chances = chances
-        self.state = RunState()
-        self.rounds: dict[int, RoundFormed] = {}
+        self.lock = LockFile()
+        self.wall_scale = 1.0
+        self.settings = RendezvousSettings(
+            min_nodes=chances.min_nodes,
+            max_nodes=chances.max_nodes,
+            join_timeout=60.0,
+            last_call_timeout=5.0,
+        )
+        sizes = (chances.min_nodes, chances.max_nodes)
+        self.invariants = Invariants(self.world, sizes, self.settings)
+        self.invariants.may_lose = chances.may_lose
         self.agents: list[SimulatedAgent] = []
-        self._names = tuple(f"n{i}" for i in range(chances.nodes))
-        self._restarts = 0
-        self._count = 0
-        self._faults = self._plan()
+        self._by_node: dict[Node, Victim] = {}
+        self._current: list[Victim] = []
+        self._restarts = -1
+        self._quiet_at = chances.within_s  # when the last fault is over at the latest
 
     @property
     def story(self) -> str:
         """What has happened, to read when something went wrong."""
-        return "\n".join(self.world.story)
+        return self.world.story
 
     def run(self) -> None:
         """Run to the end of the run.
@@ -62,150 +78,149 @@ class Scenario:
             AssertionError: something did not hold, or the run did not end.
         """
         try:
-            self._start()
-            for _ in range(STEPS):
-                self._cause_faults()
-                if not self.world.step() or self._is_over():
-                    break
-                self._batch_script()
+            self._plan()
+            self._start_job()
+            while self._current or self.invariants.account.ending is None:
+                if not self.world.step():
+                    raise BrokenError("liveness", "nothing happens any more")
+                if self.world.now > self._quiet_at + LIVENESS_S:
+                    raise BrokenError("liveness", f"the run goes on after {self.world.now:.0f} s")
             self._check_end()
         finally:
             self.world.end()
 
     # the job
 
-    def _start(self) -> None:
+    def _start_job(self) -> None:
         world, chances = self.world, self.chances
-        settings = RendezvousSettings(
-            min_nodes=chances.min_nodes,
-            max_nodes=chances.max_nodes,
-            join_timeout=60.0,
-            last_call_timeout=5.0,
-        )
-        expected = self._names if world.random.random() < 0.7 else ()
-        start = Start(self._epoch, expected, settings, world.random.uniform(2, 10))
-        world.tell(f"start {start.epoch.text()}, expected: {', '.join(expected) or 'nobody knows'}")
-        for name in self._names:
+        self._restarts += 1
+        names = tuple(f"n{i}" for i in range(chances.nodes))
+        expected = names if world.random.random() < 0.7 else ()
+        epoch = Epoch(0, self._restarts, 0)
+        start = Start(epoch, expected, self.settings, world.random.uniform(*chances.work_s))
+        world.tell(f"start {epoch.text()}, expected: {', '.join(expected) or 'nobody knows'}")
+        world.counts["starts of the job"] += 1
+        self._current = []
+        for name in names:
             self._launch(name, start)
 
     def _launch(self, name: str, start: Start) -> None:
-        node = self.world.new_node(name)
-        node.freeze(self.world.random.uniform(0, 2))
-        self._count += 1
-        mount = Mount(node, stale=self.chances.stale, lost_reply=self.chances.lost_reply)
-        agent = SimulatedAgent(node, mount, start, self._count)
+        world = self.world
+        node = world.new_node(name)
+        node.ready_at = world.now + world.random.random()
+        mount = Mount(node, self.chances.weather, self.invariants)
+        shares = Shares(mount, SimulatedLock(self.lock, node))
+        agent = SimulatedAgent(node, shares, start, len(self.agents))
         self.agents.append(agent)
+        self._by_node[node] = Victim(agent, mount)
+        self._current.append(self._by_node[node])
+        self.invariants.watch(agent, mount)
         node.start(agent.run)
 
-    @property
-    def _epoch(self) -> Epoch:
-        return Epoch(0, self._restarts, 0)
+    def _check_turn(self, node: Node) -> None:
+        """Check the node that had a turn; start the job again when its last agent is gone."""
+        if node.error is not None:
+            raise node.error
+        if node not in self._by_node:
+            return
+        agent = self._by_node[node].agent
+        if not node.is_killed:
+            self.invariants.check_turn(agent)
+        if node.is_over:
+            self._remove(node)
 
-    def _current(self) -> list[SimulatedAgent]:
-        return [agent for agent in self.agents if agent.start.epoch == self._epoch and not agent.node.is_over]
+    def _remove(self, node: Node) -> None:
+        """Start the job again when its agents are gone, or it was left (frozen ones stay behind)."""
+        self._current = [victim for victim in self._current if victim.agent.node is not node]
+        state = self.invariants.account.state
+        is_left = state.drained is not None and state.epoch == Epoch(0, self._restarts, 0)
+        if state.ending is None and (is_left or not self._current):
+            self._current = []
+            restarts = self._restarts
+            self.world.at(self.world.now + NEW_START_S, lambda: self._start_again(restarts))
 
-    def _batch_script(self) -> None:
-        """Start the job again when all its agents are gone, or the run was left (frozen ones stay behind)."""
-        is_left = self.state.drained is not None and self.state.epoch == self._epoch
-        if self.state.ending is None and (is_left or not self._current()):
-            self._restarts += 1
-            self.world.now += NEW_START_S
-            self._start()
-
-    def _is_over(self) -> bool:
-        return self.state.ending is not None and not self._current()
+    def _start_again(self, restarts: int) -> None:
+        if restarts == self._restarts:
+            self._start_job()
 
     # faults
 
-    def _plan(self) -> list[tuple[float, Callable[[SimulatedAgent], None]]]:
-        dice = self.world.random
-        kinds = (self._kill, self._freeze, self._crash, self._signal, self._stall, self._replace)
-        times = sorted(dice.uniform(0, FAULTS_END_S) for _ in range(self.chances.faults))
-        return [(at, dice.choice(kinds)) for at in times]
+    def victims(self) -> list[Victim]:
+        """Return the nodes of the current start that live."""
+        return [victim for victim in self._current if not victim.agent.node.is_over]
 
-    def _cause_faults(self) -> None:
-        while self._faults and self.world.now >= self._faults[0][0]:
-            _, fault = self._faults.pop(0)
-            current = self._current()
-            if current:
-                fault(self.world.random.choice(current))
+    def lose(self, victim: Victim, *, is_alone: bool) -> None:
+        """Kill a node; alone means that nothing else is wrong with it."""
+        if is_alone:
+            self.invariants.expect_loss(victim.agent)
+        else:
+            self.invariants.forget_loss()
+        victim.agent.node.kill()
+        if victim.agent.node.is_over:
+            self._remove(victim.agent.node)
 
-    def _kill(self, agent: SimulatedAgent) -> None:
-        if len(self._current()) > self.chances.min_nodes:
-            self.world.tell(f"{agent.node.name} is killed")
-            agent.node.kill()
+    def end_by_user(self) -> None:
+        """Have a command on a login node end the run for good."""
+        node = self.world.new_node("login")
+        mount = Mount(node, self.chances.weather, self.invariants)
+        log = RunLog(mount, node, "login", SimulatedLock(self.lock, node))
+        ending = RunEnded(Decision.STOPPED, 0, "the user", None)
 
-    def _freeze(self, agent: SimulatedAgent) -> None:
-        seconds = self.world.random.choice((1.0, 3.0, 10.0, 40.0))
-        self.world.tell(f"{agent.node.name} freezes for {seconds} s")
-        agent.node.freeze(seconds)
+        def end() -> None:
+            while True:
+                try:
+                    log.commit(lambda state: ending if state.epoch > NO_EPOCH else None)
+                except StoreError:
+                    node.wait(1.0)
+                else:
+                    return
 
-    def _crash(self, agent: SimulatedAgent) -> None:
-        self.world.tell(f"a worker of {agent.node.name} crashes")
-        agent.crash_next = True
+        node.start(end)
 
-    def _signal(self, agent: SimulatedAgent) -> None:
-        self.world.tell(f"{agent.node.name} gets a signal")
-        agent.node.signals.append(15)
+    def launch(self, victim: Victim) -> None:
+        """Start an agent on the same node."""
+        if victim in self._current or self._current:
+            self._launch(victim.agent.node.name, victim.agent.start)
 
-    def _stall(self, _agent: SimulatedAgent) -> None:
-        seconds = self.world.random.choice((1.0, 5.0, 20.0))
-        self.world.tell(f"the store stalls for {seconds} s")
-        self.world.stalled_until = self.world.now + seconds
+    def _plan(self) -> None:
+        dice, chances = self.world.random, self.chances
+        number = dice.randint(*chances.faults)
+        for _ in range(number):
+            kind = dice.choice(chances.kinds)
+            self.world.at(dice.uniform(0, chances.within_s), partial(self._cause, kind))
 
-    def _replace(self, agent: SimulatedAgent) -> None:
-        self._kill(agent)
-        if agent.node.is_killed:
-            self._launch(agent.node.name, agent.start)
+    def _cause(self, kind: str) -> None:
+        victims = self.victims()
+        if not victims:
+            return
+        world = self.world
+        victim = world.random.choice(victims)
+        if kind not in QUIET:
+            self.invariants.forget_loss()
+        text = FAULTS[kind](self, victim)
+        world.counts[kind] += 1
+        world.tell(f"{victim.agent.name}: {text}")
+        self._quiet_at = max(self._quiet_at, world.now + max(*STALLS_S, *ZOMBIE_S))
 
-    # what must hold
-
-    def _check(self) -> None:
-        """Check everything that holds at any moment."""
-        self._check_journal()
-        for agent in self.agents:
-            if agent.node.error is not None:
-                raise AssertionError(f"{agent.node.name} failed") from agent.node.error
-            if agent.group is Group.RUNNING and agent.formed is not None and not agent.node.is_over:
-                assert self.rounds[agent.formed.number] == agent.formed
-
-    def _check_journal(self) -> None:
-        for number, data in self.world.shared.read_after(LOG, self.state.last):
-            entry = journal.parse(number, data).entry
-            self._check_entry(entry)
-            self.state = apply(self.state, entry)._replace(last=number)
-
-    def _check_entry(self, entry: journal.Entry) -> None:
-        self.world.tell(f"journal: {entry}")
-        if isinstance(entry, RoundFormed):
-            assert entry.number not in self.rounds
-            self.rounds[entry.number] = entry
-            ids = [member.node_id for member in entry.members]
-            assert len(set(ids)) == len(ids)
-            assert self.chances.min_nodes <= len(ids) <= self.chances.max_nodes
-        if isinstance(entry, RoundEnded):
-            members = {member.node for member in self.rounds[entry.number].members}
-            assert set(entry.nodes) <= members, f"{entry.nodes} were not in round {entry.number}"
-        if isinstance(entry, RunEnded):
-            assert self.state.ending is None
-            self._check_success()
-
-    def _check_success(self) -> None:
-        """Check that the workers of the newest round have all ended well, on every node of it."""
-        formed = self.rounds[self.state.rounds]
-        agents = {agent.shared.membership.node_id: agent for agent in self.agents}
-        unfinished = [member.node_id for member in formed.members if not agents[member.node_id].has_succeeded]
-        assert not unfinished, f"the run is done, but {unfinished} did not finish"
+    # what must hold in the end
 
     def _check_end(self) -> None:
         """Check that the run was done, and that all who are left know it."""
-        ending = self.state.ending
-        assert ending is not None, "the run did not end"
-        assert Decision.DONE is ending.decision
-        last = [agent for agent in self.agents if agent.start.epoch == self._epoch]
-        survivors = [agent for agent in last if not agent.node.is_killed]
-        for agent in survivors:
-            # a node that stood beside the last round may have been sent away before the run was done
-            was_in = agent.formed == self.rounds.get(self.state.rounds)
-            allowed = {"done"} if was_in else {"done", "drained"}
-            assert agent.outcome in allowed, f"{agent.node.name}: {agent.outcome}"
+        self.invariants.check_end()
+        account = self.invariants.account
+        assert account.ending is not None
+        if account.ending.decision is not Decision.DONE and not self.world.counts["user ends the run"]:
+            raise BrokenError("one ending", f"{account.ending}")
+        newest = account.rounds.get(account.state.rounds)
+        for victim in self._by_node.values():
+            agent = victim.agent
+            if agent.node.is_killed or not agent.node.is_over or agent.start.epoch != account.epoch:
+                continue
+            # beside the last round it may have been sent away before the end; kept from looking until
+            # its exit barrier was over, it may not have heard of it
+            ended_at = self.invariants.ended_at
+            was_there = agent.formed == newest and agent.left_at >= ended_at
+            knows = was_there and agent.node.disturbed_until <= ended_at
+            allowed = {"done"} if knows else {"done", "drained"}
+            if agent.outcome not in {*allowed, "no store", "left untold"}:
+                raise BrokenError("one ending", f"{agent.name} left with {agent.outcome!r}")

@@ -6,17 +6,20 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.errors import RendezvousStateError, RunDirError, StoreError
-from hpc_elastic.launch import prepare_run_dir
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.store.shared_dir import SharedDirStore, _errors_named
+from hpc_elastic.testing.waiting import wait_until
 from tests.store.surroundings import agent, hpc_elastic, powerless, run
 
 NOBODY = 65534
@@ -67,6 +70,7 @@ def test_an_agent_that_may_not_write_says_so(tmp_path: Path) -> None:
         assert "fix: choose a directory on a shared file system that you can write to" in done.stderr
 
 
+@pytest.mark.slow
 def test_commands_that_may_not_read_say_so(run_paths: RunPaths) -> None:
     """The run directory as a whole, or the part of it that cannot be read."""
     Path(run_paths.identity).write_text(json.dumps({"format": 1, "run_id": "r"}))
@@ -150,6 +154,36 @@ def test_a_run_directory_that_vanished_is_not_made_again(
     with pytest.raises(StoreError, match=f"{run_paths.root}/.*: No such file or directory"):
         act(store)
     assert not os.path.lexists(run_paths.root)
+
+
+@pytest.mark.slow
+def test_an_agent_survives_the_loss_of_its_run_directory(tmp_path: Path) -> None:
+    """It names what is missing, lets the workers go on, makes nothing again, and leaves when told to."""
+    root, go = tmp_path / "run", tmp_path / "go"
+    os.mkfifo(go)
+    script = tmp_path / "worker.py"
+    script.write_text(f"open({str(go)!r}).read()\nprint('worked to the end')\n")
+    started = subprocess.Popen(
+        agent(root, str(script)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert started.stdout is not None
+    with started:
+        wait_until(lambda: read_state(RunPaths(root)).running is not None, "a round", timeout_s=30)
+        shutil.rmtree(root)
+        with go.open("w"):
+            pass
+        said: list[str] = []
+        while not said or "does not answer" not in said[-1]:
+            said.append(started.stdout.readline())
+            assert said[-1], said
+        started.terminate()
+        said.append(started.communicate(timeout=30)[0])
+    text = "".join(said)
+    assert "worked to the end" in text
+    assert f"the run directory does not answer, the workers go on: {root}/" in text
+    assert ": No such file or directory" in text
+    assert 128 + signal.SIGTERM == started.returncode
+    assert not os.path.lexists(root)
 
 
 def _second_record(paths: RunPaths, data: bytes) -> str:

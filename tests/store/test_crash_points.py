@@ -47,6 +47,7 @@ def _run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a hundred to three hundred children, also on a busy machine
 @pytest.mark.parametrize("name", [operation.name for operation in all_operations()])
 def test_nothing_is_torn_wherever_a_writer_is_interrupted(name: str) -> None:
     """A kill, an error, or a freeze at any system call: old or new value, next writer free, all swept."""

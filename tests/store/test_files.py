@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -103,56 +104,54 @@ def test_an_absent_directory_has_no_names(tmp_path: Path) -> None:
     assert [] == files.list_names(str(tmp_path / "absent"))
 
 
-class Sweeper(threading.Thread):
-    """Removes a writer's private files as long as they come, at most so many."""
+def _sweep_before(monkeypatch: pytest.MonkeyPatch, call: str, times: int) -> list[str]:
+    """Have a writer's private file removed just before it gets its name, so many times."""
+    real = getattr(os, call)
+    swept: list[str] = []
 
-    def __init__(self, directory: Path, times: int) -> None:
-        super().__init__()
-        self._directory = directory
-        self._given_up = threading.Event()
-        self._times = times
-        self.swept = 0
+    def act(private: str, path: str, **options: bool) -> None:
+        if len(swept) < times:
+            os.unlink(private)
+            swept.append(private)
+        real(private, path, **options)
 
-    def run(self) -> None:
-        """Wait for private files and remove them."""
-        while self.swept < self._times and not self._given_up.is_set():
-            for name in os.listdir(self._directory):
-                if name.startswith(files.TEMPORARY):
-                    os.unlink(self._directory / name)
-                    self.swept += 1
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._given_up.set()
-        self.join()
+    monkeypatch.setattr(os, call, act)
+    return swept
 
 
-@pytest.mark.parametrize("write", [files.publish_new, files.replace])
-def test_a_writer_gets_over_a_sweep(tmp_path: Path, write: Callable[[str, bytes], object]) -> None:
-    """A writer that was taken for dead writes its private file again."""
-    sweeper = Sweeper(tmp_path, times=2)
-    sweeper.start()
-    try:
-        assert write(str(tmp_path / "record"), LARGE) in (True, None)
-    finally:
-        sweeper.stop()
-    assert 2 == sweeper.swept
+WRITERS = pytest.mark.parametrize(("write", "call"), [(files.publish_new, "link"), (files.replace, "rename")])
+
+
+@WRITERS
+def test_a_writer_gets_over_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], object], call: str
+) -> None:
+    """A writer that was taken for dead writes its private file again, under another name."""
+    swept = _sweep_before(monkeypatch, call, times=2)
+    assert write(str(tmp_path / "record"), b"value") in (True, None)
+    assert 2 == len(set(swept))
     assert ["record"] == os.listdir(tmp_path)
-    assert len(LARGE) == (tmp_path / "record").stat().st_size
+    assert b"value" == files.read(str(tmp_path / "record"))
 
 
-@pytest.mark.parametrize("write", [files.publish_new, files.replace])
-def test_a_writer_does_not_try_for_ever(tmp_path: Path, write: Callable[[str, bytes], object]) -> None:
+@WRITERS
+def test_a_writer_does_not_try_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], object], call: str
+) -> None:
     """If all its private files are taken away, it says so and names the public path."""
-    sweeper = Sweeper(tmp_path, times=1000)
-    sweeper.start()
-    try:
-        with pytest.raises(FileNotFoundError) as caught:
-            write(str(tmp_path / "record"), LARGE)
-    finally:
-        sweeper.stop()
+    _sweep_before(monkeypatch, call, times=1000)
+    with pytest.raises(FileNotFoundError) as caught:
+        write(str(tmp_path / "record"), b"value")
     assert (str(tmp_path / "record"), None) == (caught.value.filename, caught.value.filename2)
     assert [] == os.listdir(tmp_path)
+
+
+def test_a_swept_writer_loses_to_whoever_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it was frozen somebody took the name: that is a lost race, no error."""
+    _sweep_before(monkeypatch, "link", times=1)
+    (tmp_path / "record").write_bytes(b"theirs")
+    assert not files.publish_new(str(tmp_path / "record"), b"ours")
+    assert b"theirs" == files.read(str(tmp_path / "record"))
 
 
 def test_errors_name_the_public_file(tmp_path: Path) -> None:
@@ -183,3 +182,40 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
     assert 0o700 == (tmp_path / "a").stat().st_mode & 0o777
     with pytest.raises(FileNotFoundError):
         files.make_directory(str(tmp_path / "b" / "c"))
+
+
+def test_a_name_that_is_listed_but_not_found_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems show a file that is being replaced as absent for a moment."""
+    files.replace(str(tmp_path / "value"), b"there")
+    real, misses = os.open, [2]
+
+    def open_late(path: str, *arguments: int) -> int:
+        if misses[0]:
+            misses[0] -= 1
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert b"there" == files.read(str(tmp_path / "value"))
+
+
+@pytest.mark.parametrize("code", [errno.EINTR, errno.ESTALE])
+def test_what_does_not_pass_is_an_error_after_some_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Reading and listing tell no emptiness that they did not see."""
+
+    def refuse(path: str, *_: int) -> None:
+        tried.append(path)
+        raise OSError(code, os.strerror(code), path)
+
+    tried: list[str] = []
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    for act in (lambda: files.read(str(tmp_path / "a")), lambda: files.list_names(str(tmp_path))):
+        tried.clear()
+        with pytest.raises(OSError, match=os.strerror(code)):
+            act()
+        assert 1 < len(tried) < 100

@@ -138,9 +138,10 @@ class TestTorchTCPStore(_TorchContract):
         return tcp_store("127.0.0.1", 0, 1, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
 
     @pytest.fixture
-    def other(self, kv: Any) -> Any:
-        """Return the same client: `set` is not acknowledged, so another one may not see it yet."""
-        return kv
+    def other(self, kv: Any, request: pytest.FixtureRequest) -> Any:
+        """Return the same client, as `set` is not acknowledged; one that waits keeps others out, though."""
+        is_waiting = request.node.originalname in {"test_getting_waits", "test_waiting_for_all"}
+        return kv.clone() if is_waiting else kv
 
 
 @pytest.mark.torch

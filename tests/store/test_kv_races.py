@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,25 @@ def test_a_reader_in_another_process_is_woken(tmp_path: Path) -> None:
     kv.set("b", "2")
     kv.set("a", "1")
     assert "[b'1', b'2']\n" == reader.communicate()[0]
+
+
+def test_threads_share_a_client(tmp_path: Path) -> None:
+    """Threads that use one client are writers of their own: nothing is lost or counted twice."""
+    kv = open_store(tmp_path, "scope")
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(lambda _: kv.add("n", 1), range(60)))
+    assert list(range(1, 61)) == sorted(counts)
+
+
+@pytest.mark.slow
+def test_a_stuck_lock_only_costs_time(tmp_path: Path) -> None:
+    """When somebody holds the lock for ever, writers go on without it and lose nothing."""
+    kv = open_store(tmp_path, "scope")
+    with open(tmp_path / "kv" / "scope" / ".lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        printed = finish([start(tmp_path, number, ADD) for number in range(4)])
+    assert list(range(1, 201)) == sorted(int(number) for line in printed for number in line.split())
+    assert b"200" == kv.get("n")
 
 
 def test_forked_children_are_other_writers(tmp_path: Path) -> None:

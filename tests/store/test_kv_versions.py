@@ -14,9 +14,11 @@ from hpc_elastic.store.kv import KeyValueStore
 from hpc_elastic.store.kv_format import KEPT_VERSIONS
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.faulty_store import (
+    Fault,
     FaultyStore,
     LoseReply,
     Meanwhile,
+    Plan,
     RandomFaults,
     Refuse,
     Script,
@@ -172,12 +174,65 @@ def test_a_client_never_goes_back(memory_store: MemoryStore) -> None:
     assert b"1" == kv.get("n")
     add_often(memory_store, 20)
     assert b"21" == kv.get("n")
-    old = Script(*[("list", Stale())] * 3)
-    store._seen[("list", DIRECTORY, None)] = ["n+00000001"]
-    store.plan = old
+    show_old(store, ["n+00000001"])
     assert b"21" == kv.get("n")
     assert kv.check(["n"])
     assert 22 == kv.add("n", 1)
+    client(memory_store).delete_key("n")
+    assert not kv.check(["n"])
+    show_old(store, ["n+00000022"])
+    assert not kv.check(["n"])
+    assert [] == kv.list_keys()
+
+
+def test_an_old_listing_is_not_written_upon(memory_store: MemoryStore) -> None:
+    """A writer whose listing lacks what others wrote is told by its lost race, and goes on from there."""
+    add_often(memory_store, 1)
+    store = FaultyStore(memory_store)
+    show_old(store, ["n+00000001"])
+    kv = client(store)
+    add_often(memory_store, 1)
+    assert 3 == kv.add("n", 1)
+
+
+def test_a_late_writer_trusts_no_old_listing(memory_store: MemoryStore) -> None:
+    """A writer that was overtaken looks until it sees its own version, and then sees the others'."""
+    store = _EmptyWhenStale(memory_store)
+    looks = iter((None, Stale(), Stale(), None))
+
+    def plan(operation: str, _: str) -> Fault | None:
+        if operation == "create":
+            return Meanwhile(lambda: add_often(memory_store, 20))
+        return next(looks, None) if operation == "list" else None
+
+    store.plan = once_only(plan, "create")
+    kv = client(store)
+    assert 21 == kv.add("n", 1)
+
+
+class _EmptyWhenStale(FaultyStore):
+    """Its stale listings are empty, whatever was written."""
+
+    def _remember(self, operation: str, place: str, key: object, result: object) -> None:
+        super()._remember(operation, place, key, result)
+        self._seen["list", DIRECTORY, None] = []
+
+
+def once_only(plan: Plan, operation: str) -> Plan:
+    """Return a plan that is silent about an operation after its first use."""
+    used: list[str] = []
+
+    def choose(asked: str, place: str) -> Fault | None:
+        used.append(asked)
+        return None if asked == operation and used.count(operation) > 1 else plan(asked, place)
+
+    return choose
+
+
+def show_old(store: FaultyStore, names: list[str]) -> None:
+    """Let a store list these names until it writes something."""
+    store._seen["list", DIRECTORY, None] = names
+    store.plan = lambda operation, _: Stale() if operation == "list" else None
 
 
 def test_a_damaged_record_is_named(memory_store: MemoryStore) -> None:

@@ -151,6 +151,15 @@ def test_only_rounds_that_are_over_go(run_paths: RunPaths) -> None:
     assert b"value" == open_store(run_paths.root, "round-11").get("key")
 
 
+def test_a_run_is_tidied_in_one_call(run_paths: RunPaths) -> None:
+    """Scopes of rounds that are over, and private files of the dead, also in the scopes that stay."""
+    for scope in ("round-1", "round-2"):
+        open_store(run_paths.root, scope).set("key", "value")
+    dead = [_of_a_dead_process(Path(place)) for place in (run_paths.nodes, f"{run_paths.kv}/round-2")]
+    assert {f"{run_paths.kv}/round-1", *map(str, dead)} == set(leftovers.tidy(run_paths, 2).removed)
+    assert ((), 0, ()) == leftovers.tidy(run_paths, 2)
+
+
 def test_links_in_a_scope_are_not_followed(tmp_path: Path) -> None:
     """What they point to stays."""
     (tmp_path / "elsewhere").mkdir()

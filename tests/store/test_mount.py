@@ -50,6 +50,14 @@ def test_the_innermost_mount_decides(path: str, kind: str, judged: Sharing) -> N
     assert (kind, judged) == (mount.kind, sharing(path, mount))
 
 
+@pytest.mark.parametrize(
+    ("path", "coarse"), [("/auto/run", True), ("/home/me/run", False), ("/scratch/run", False)]
+)
+def test_nfs_3_tells_changes_by_times_alone(path: str, coarse: bool) -> None:
+    """Later versions have a counter, and disks of this machine need neither."""
+    assert coarse is mount_of(path, parse_mountinfo(INFO)).has_coarse_times
+
+
 def test_without_mounts_the_file_system_is_unknown(tmp_path: Path) -> None:
     """An unknown file system is not refused."""
     mount = mount_of("/x", [])

@@ -38,7 +38,7 @@ def test_the_timeout_is_the_stores(kv: KeyValueStore) -> None:
     part.set_timeout(timedelta(seconds=3))
     assert timedelta(seconds=3) == kv.timeout == part.timeout
     assert part.underlying_store is kv
-    assert part.has_no_host
+    assert part.counts_writes
     assert "PrefixStore('a', KeyValueStore('kv'))" == repr(part)
 
 

@@ -33,6 +33,41 @@ class TestSharedDirStore(StoreContract):
         return shared_dir_store
 
 
+# Where a directory's times advance in steps, as on NFS 3
+
+
+@pytest.fixture
+def coarse_store(shared_dir_store: SharedDirStore) -> SharedDirStore:
+    """Return a store that takes its directory for one on NFS 3."""
+    shared_dir_store._is_coarse = True
+    return shared_dir_store
+
+
+def test_a_directory_changes_again_after_a_record(coarse_store: SharedDirStore) -> None:
+    """Who listed it just before the record was there sees that it has changed since."""
+    assert coarse_store.append("journal", 1, b"x")
+    assert not coarse_store.append("journal", 1, b"late")
+    segment = Path(coarse_store.root, "journal", segment_name(1))
+    made_ns = (segment / record_name(1)).stat().st_ctime_ns
+    assert segment.stat().st_mtime_ns - made_ns > 15e6
+
+
+def test_a_directory_changes_again_after_a_mark(coarse_store: SharedDirStore) -> None:
+    """The same for a name that takes the place of none."""
+    coarse_store.mark("members", "a")
+    members = Path(coarse_store.root, "members")
+    assert members.stat().st_mtime_ns - (members / "a").stat().st_ctime_ns > 15e6
+
+
+def test_who_waits_has_the_directory_read_anew(coarse_store: SharedDirStore) -> None:
+    """A waiting client changes the directory itself, and leaves nothing behind."""
+    members = Path(coarse_store.root, "members")
+    before = members.stat().st_mtime_ns
+    assert [] == coarse_store.wait("members", [], 0.4)
+    assert before < members.stat().st_mtime_ns
+    assert [] == list(members.iterdir())
+
+
 RACER = """
 import os, sys
 from hpc_elastic.store.shared_dir import SharedDirStore

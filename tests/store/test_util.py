@@ -202,8 +202,8 @@ def test_much_data_is_published_in_parts() -> None:
 def test_what_rank_0_publishes_is_checked() -> None:
     """What is no combined data is an error, no data."""
     kv = _memory(Path())
-    kv.set("join/1/all", "nonsense")
-    with pytest.raises(StoreError, match="'join/1/all' does not hold what rank 0 publishes"):
+    kv.set("join/all", "nonsense")
+    with pytest.raises(StoreError, match="'join/all' does not hold what rank 0 publishes"):
         synchronize(kv, b"", 1, 2, "join", 1)
 
 

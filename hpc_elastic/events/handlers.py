@@ -1,0 +1,106 @@
+"""Where events go: logging handlers by destination, and one handler of event objects.
+
+`configure` and `EventHandler` are spelled as in older documents of torchelastic.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+from hpc_elastic.events.api import Event, RdzvEvent
+
+logger = logging.getLogger(__name__)
+
+_log_handlers: dict[str, logging.Handler] = {
+    "console": logging.StreamHandler(),
+    "dynamic_rendezvous": logging.NullHandler(),
+    "null": logging.NullHandler(),
+}
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """Return the handler that is registered for a destination.
+
+    Raises:
+        KeyError: there is none.
+    """
+    try:
+        return _log_handlers[destination]
+    except KeyError:
+        known = ", ".join(sorted(_log_handlers))
+        raise KeyError(
+            f"no event handler is registered for {destination!r} (there are {known}); "
+            "call hpc_elastic.events.register_logging_handler first"
+        ) from None
+
+
+def register_logging_handler(destination: str, handler: logging.Handler) -> None:
+    """Have the events of a destination handled by `handler` from now on, in place of another one."""
+    previous = _log_handlers.get(destination)
+    if previous is not None:
+        logging.getLogger(f"torchelastic-events-{destination}").removeHandler(previous)
+    _log_handlers[destination] = handler
+
+
+class EventHandler(ABC):
+    """Takes events to where they belong, as objects."""
+
+    @abstractmethod
+    def record(self, event: Event) -> None:
+        """Take an event; an exception is logged and does not reach the code that recorded it."""
+
+    def record_rdzv_event(self, event: RdzvEvent) -> None:  # noqa: B027 - most handlers need not care
+        """Take an event of the rendezvous; ignored by default."""
+
+
+class NullEventHandler(EventHandler):
+    """Drops all events."""
+
+    def record(self, event: Event) -> None:
+        """Drop an event."""
+
+
+class ConfiguredHandler:
+    """The handler that `configure` has chosen, behind a wall: its errors are logged."""
+
+    def __init__(self) -> None:
+        self.handler: EventHandler = NullEventHandler()
+
+    @property
+    def ignores_all(self) -> bool:
+        """True when nobody has chosen a handler."""
+        return isinstance(self.handler, NullEventHandler)
+
+    def record(self, event: Event) -> None:
+        """Hand over an event."""
+        try:
+            self.handler.record(event)
+        except Exception:
+            logger.exception("%s.record raised for %s", type(self.handler).__name__, event)
+
+    def record_rdzv_event(self, event: RdzvEvent) -> None:
+        """Hand over an event of the rendezvous."""
+        try:
+            self.handler.record_rdzv_event(event)
+        except Exception:
+            logger.exception("%s.record_rdzv_event raised for %s", type(self.handler).__name__, event)
+
+
+_configured = ConfiguredHandler()
+
+
+def configure(handler: EventHandler) -> None:
+    """Choose the handler that takes all events of this process, whatever their destination.
+
+    Raises:
+        TypeError: it is no `EventHandler`.
+    """
+    if not isinstance(handler, EventHandler):
+        raise TypeError(f"events.configure wants an EventHandler, not {handler!r}")
+    _configured.handler = handler
+
+
+def configured_handler() -> ConfiguredHandler:
+    """Return the handler that `configure` has chosen."""
+    return _configured

@@ -1,0 +1,86 @@
+"""What a directory remembers between two commands."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from devcluster_lib.errors import DevClusterError
+from devcluster_lib.processes import ProcessId
+
+from .layout import SERVER, Kind, Layout, client_name
+
+FORMAT = "hpc-elastic-shared-fs/1"
+
+
+@dataclass(frozen=True)
+class State:
+    """One shared file system as its directory knows it.
+
+    Attributes:
+        kind: what is served.
+        clients: how many clients there are.
+        nodes: the process that is a node's power supply; it may be dead by now.
+    """
+
+    kind: Kind
+    clients: int
+    nodes: Mapping[str, ProcessId] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all nodes, the server first."""
+        return [SERVER, *(client_name(number) for number in range(1, self.clients + 1))]
+
+    def is_up(self, node: str) -> bool:
+        """Whether a node has power."""
+        process = self.nodes.get(node)
+        return process is not None and process.is_alive()
+
+    def with_nodes(self, nodes: Mapping[str, ProcessId]) -> State:
+        """The same file system after some nodes were booted."""
+        return replace(self, nodes={**self.nodes, **nodes})
+
+
+def write(layout: Layout, state: State) -> None:
+    """Publish the state in one step."""
+    data = {
+        "format": FORMAT,
+        "kind": state.kind.value,
+        "clients": state.clients,
+        "nodes": {name: asdict(process) for name, process in state.nodes.items()},
+    }
+    draft = layout.state_file.with_suffix(".new")
+    draft.write_text(json.dumps(data, indent=1) + "\n")
+    draft.replace(layout.state_file)
+
+
+def read(layout: Layout) -> State | None:
+    """The remembered state; None if nothing was ever started in this directory.
+
+    Raises:
+        DevClusterError: another version of this program wrote the file.
+    """
+    try:
+        data = json.loads(layout.state_file.read_text())
+    except FileNotFoundError:
+        return None
+    if data.get("format") != FORMAT:
+        raise DevClusterError(f"{layout.state_file} has an unknown format; use another --dir.")
+    nodes = {name: ProcessId(**process) for name, process in data["nodes"].items()}
+    return State(Kind(data["kind"]), data["clients"], nodes)
+
+
+@contextlib.contextmanager
+def locked(layout: Layout) -> Iterator[None]:
+    """Let one command at a time change something; the lock dies with its holder."""
+    descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

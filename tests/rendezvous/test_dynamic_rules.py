@@ -1,0 +1,226 @@
+"""The rules of the dynamic rendezvous, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous import dynamic_rules as rules
+from hpc_elastic.rendezvous.dynamic_rules import Action, Operation, Pulse, Quorum, View
+from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc, Place
+from tests.rendezvous.dynamic_build import (
+    FOREVER,
+    LIMITS,
+    N1,
+    N2,
+    N3,
+    N4,
+    N10,
+    beside,
+    gathering,
+    running,
+    view,
+)
+
+FULL = running(N1, N2, N3)
+CLOSED = DynamicState(closed=True)
+
+
+@pytest.mark.parametrize(
+    ("known", "action"),
+    [
+        (view(DynamicState()), Action.ADD_TO_PARTICIPANTS),
+        (view(gathering(N2)), Action.ADD_TO_PARTICIPANTS),
+        (view(beside(gathering(N2), waiting=(N1,))), Action.ADD_TO_PARTICIPANTS),
+        (view(gathering(N1)), Action.SYNC),
+        (view(gathering(N1))._replace(beat_at=-5.0), Action.KEEP_ALIVE),
+        (view(gathering(N1, N2), now=29.0, quorum_since=0.0), Action.SYNC),
+        (view(gathering(N1, N2), now=30.0, quorum_since=0.0), Action.MARK_RENDEZVOUS_COMPLETE),
+        (view(gathering(N1), now=99.0, quorum_since=0.0), Action.SYNC),
+        (view(running(N1, N2)), Action.FINISH),
+        (view(running(N2, N3)), Action.ADD_TO_WAIT_LIST),
+        (view(beside(running(N2, N3), waiting=(N1,))), Action.SYNC),
+        (view(FULL, N4), Action.ADD_TO_REDUNDANCY_LIST),
+        (view(beside(FULL, waiting=(N4,)), N4), Action.SYNC),
+        (view(beside(FULL, spare=(N4,)), N4), Action.SYNC),
+        (view(beside(FULL, spare=(N4,)), N4)._replace(beat_at=-5.0), Action.KEEP_ALIVE),
+        (view(beside(running(N1, N2), spare=(N4,)), N4), Action.REMOVE_FROM_REDUNDANCY_LIST),
+        (view(CLOSED), Action.ERROR_CLOSED),
+        (view(beside(FULL, spare=(N4,))._replace(closed=True), N4), Action.ERROR_CLOSED),
+    ],
+)
+def test_joining(known: View, action: Action) -> None:
+    """Each situation of a node that wants to be in has its action."""
+    assert action is rules.join(known, FOREVER)
+
+
+@pytest.mark.parametrize(
+    ("state", "me", "action"),
+    [
+        (gathering(N1), N1, Action.REMOVE_FROM_PARTICIPANTS),
+        (beside(running(N2, N3), waiting=(N1,)), N1, Action.REMOVE_FROM_WAIT_LIST),
+        (running(N2, N3), N1, Action.ERROR_TIMEOUT),
+        (DynamicState(), N1, Action.ERROR_TIMEOUT),
+        (running(N1, N2), N1, Action.FINISH),
+        (beside(FULL, spare=(N4,)), N4, Action.SYNC),
+    ],
+)
+def test_a_deadline_is_rolled_back(state: DynamicState, me: NodeDesc, action: Action) -> None:
+    """After the deadline a node takes itself out; a round that is there, and a spare, have none."""
+    assert action is rules.join(view(state, me, now=101.0), 100.0)
+
+
+def test_nobody_rolls_back_for_ever() -> None:
+    """If taking itself out does not work either, the node gives up."""
+    assert Action.ERROR_TIMEOUT is rules.join(view(gathering(N1), now=106.0), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "state", "before", "after"),
+    [
+        (rules.exit_round, running(N1, N2), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
+        (rules.exit_round, running(N2), Action.FINISH, Action.FINISH),
+        (rules.close, running(N1), Action.MARK_RENDEZVOUS_CLOSED, Action.ERROR_TIMEOUT),
+        (rules.close, CLOSED, Action.FINISH, Action.FINISH),
+        (rules.leave, running(N1), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
+        (rules.leave, beside(FULL, waiting=(N1,)), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
+        (rules.leave, running(N2), Action.FINISH, Action.FINISH),
+        (rules.leave, CLOSED, Action.FINISH, Action.FINISH),
+        (rules.keep_alive, running(N1), Action.FINISH, Action.ERROR_TIMEOUT),
+        (rules.keep_alive, running(N2), Action.FINISH, Action.FINISH),
+    ],
+)
+def test_other_operations(operation: Operation, state: DynamicState, before: Action, after: Action) -> None:
+    """Before and after the deadline."""
+    late = view(state, now=101.0)._replace(beat_at=0.0)
+    assert (before, after) == (operation(view(state), 100.0), operation(late, 100.0))
+
+
+def test_leaving_takes_a_node_off_every_list() -> None:
+    """A node that waits or stands by goes from there."""
+    waits, stands = beside(running(N2), waiting=(N1,)), beside(FULL, spare=(N4,))
+    assert Action.REMOVE_FROM_WAIT_LIST is rules.leave(view(waits), FOREVER)
+    assert Action.REMOVE_FROM_REDUNDANCY_LIST is rules.leave(view(stands, N4), FOREVER)
+
+
+def test_a_beat_is_given_when_it_is_due() -> None:
+    """A timer that wakes a little early still beats; a node that was given up does not."""
+    state = running(N1, N2)
+    assert Action.FINISH is rules.keep_alive(view(state, now=3.0)._replace(beat_at=0.0), FOREVER)
+    assert Action.KEEP_ALIVE is rules.keep_alive(view(state, now=4.9)._replace(beat_at=0.0), FOREVER)
+    assert Action.FINISH is rules.keep_alive(view(state, N3, now=4.9)._replace(beat_at=0.0), FOREVER)
+
+
+# What actions change
+
+
+def test_a_participant_brings_a_port_and_a_beat() -> None:
+    """Joining takes the node off the wait list and advances its counter."""
+    state = rules.apply(Action.ADD_TO_PARTICIPANTS, view(beside(gathering(N2), waiting=(N1,))))
+    assert Place(-1, 25_000) == state.participants[N1]
+    assert (frozenset(), 2, False) == (state.wait_list, state.beats[N1], state.complete)
+
+
+def test_the_last_place_completes_the_round() -> None:
+    """With the most nodes that are wanted nobody waits any longer."""
+    state = rules.apply(Action.ADD_TO_PARTICIPANTS, view(gathering(N2, N3)))
+    assert state.complete
+    assert (N1, N2, N3) == state.members
+    assert ("n1", 25_000) == (state.master_addr, state.master_port)
+
+
+def test_ranks_follow_numbers_in_names() -> None:
+    """Node 2 comes before node 10."""
+    state = rules.apply(Action.MARK_RENDEZVOUS_COMPLETE, view(gathering(N10, N2)))
+    assert [0, 1] == [state.participants[one].rank for one in (N2, N10)]
+    assert ("n2", 20_001) == (state.master_addr, state.master_port)
+
+
+def test_waiting_and_standing_by() -> None:
+    """A node is on one list at a time."""
+    spare = rules.apply(Action.ADD_TO_REDUNDANCY_LIST, view(FULL, N4))
+    assert {N4} == spare.redundancy_list
+    waits = rules.apply(Action.ADD_TO_WAIT_LIST, view(spare, N4))
+    assert (frozenset({N4}), frozenset(), 2) == (waits.wait_list, waits.redundancy_list, waits.beats[N4])
+    gone = rules.apply(Action.REMOVE_FROM_WAIT_LIST, view(waits, N4))
+    assert (frozenset(), False) == (gone.wait_list, N4 in gone.beats)
+
+
+def test_closing_says_who() -> None:
+    """Who finds the rendezvous closed can be told by whom."""
+    state = rules.apply(Action.MARK_RENDEZVOUS_CLOSED, view(FULL))
+    assert (True, "n1_1_0") == (state.closed, state.closed_by)
+
+
+def test_a_round_without_participants_is_over() -> None:
+    """When the last one goes, the next round begins; who was in it stays known."""
+    state = rules.without(running(N1, N2), {N1})
+    assert (0, True) == (state.round, state.complete)
+    state = rules.without(state, {N2})
+    assert (1, False, (N1, N2)) == (state.round, state.complete, state.members)
+    assert 1 == rules.without(state, {N2}).round
+
+
+# Who is missed
+
+
+def test_who_vanishes_is_lost_and_who_leaves_is_not() -> None:
+    """Leaving on purpose, waiting again and standing by are no loss."""
+    assert (N2,) == rules.without(FULL, {N2}).lost
+    left = rules.without(FULL, {N2}, went=True)
+    assert not left.lost
+    assert {N2} == left.left
+    assert () == beside(rules.without(FULL, {N2}), waiting=(N2,)).lost
+    assert () == rules.without(gathering(N1, N2), {N2}, went=True).lost
+
+
+def test_a_place_that_was_left_on_purpose_is_not_free() -> None:
+    """A spare does not make a finishing run start again."""
+    left = rules.without(FULL, {N2}, went=True)
+    assert Action.SYNC is rules.join(view(beside(left, spare=(N4,)), N4), FOREVER)
+    lost = rules.without(FULL, {N2})
+    assert Action.REMOVE_FROM_REDUNDANCY_LIST is rules.join(view(beside(lost, spare=(N4,)), N4), FOREVER)
+
+
+@pytest.mark.parametrize(
+    ("state", "joined", "count"),
+    [
+        (FULL, 0, 0),
+        (FULL, None, 0),
+        (beside(running(N1, N2), waiting=(N3, N4)), 0, 2),
+        (beside(running(N1, N2), waiting=(N3,)), None, 1),
+        (beside(FULL, spare=(N4,)), 0, 0),
+        (rules.without(FULL, {N2}), 0, 1),
+        (rules.without(FULL, {N2}, went=True), 0, 0),
+        (rules.without(FULL, {N1}), 0, 1),
+        (running(N1, N2, number=1), 0, 1),
+        (gathering(N2, number=1), 0, 1),
+        (beside(FULL, waiting=(N4,))._replace(closed=True), 0, 0),
+    ],
+)
+def test_who_waits(state: DynamicState, joined: int | None, count: int) -> None:
+    """Waiting nodes count; a round that is over or short of a member counts as one; spares never do."""
+    assert count == rules.nodes_waiting(state, N1, joined)
+
+
+# Time
+
+
+def test_the_quorum_begins_when_it_is_seen() -> None:
+    """Each node counts the last call from when it saw enough participants; fewer stop it."""
+    enough = gathering(N1, N2)
+    first = rules.quorum_of(enough, LIMITS, None, 7.0)
+    assert Quorum(0, 7.0) == first == rules.quorum_of(gathering(N1, N2, N3), LIMITS, first, 9.0)
+    assert rules.quorum_of(gathering(N1), LIMITS, first, 9.0) is None
+    assert rules.quorum_of(running(N1, N2), LIMITS, first, 9.0) is None
+    assert Quorum(1, 9.0) == rules.quorum_of(gathering(N1, N2, number=1), LIMITS, first, 9.0)
+
+
+def test_a_counter_that_stands_still_is_dead() -> None:
+    """Only the observer's own time counts; a new number is a sign of life, whatever it is."""
+    pulses = rules.observe({}, {N1: 5, N2: 5}, 100.0)
+    pulses = rules.observe(pulses, {N1: 5, N2: 4}, 110.0)
+    assert {N1: Pulse(5, 100.0), N2: Pulse(4, 110.0)} == pulses
+    assert {N1} == rules.dead(pulses, N3, 115.0, 15.0)
+    assert frozenset() == rules.dead(pulses, N1, 115.0, 15.0)
+    assert frozenset() == rules.dead(rules.start_anew(pulses, 115.0), N3, 115.0, 15.0)
+    assert {N2: Pulse(4, 110.0)} == rules.observe(pulses, {N2: 4}, 120.0)

@@ -1,0 +1,31 @@
+"""The examples in the documentation work as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.rendezvous import rendezvous_handler_registry
+
+_HOW_TO = Path(__file__).parents[2] / "docs" / "how-to.md"
+_TITLE = "## … use my own rendezvous handler or backend"
+
+
+def _examples() -> list[str]:
+    section = _HOW_TO.read_text(encoding="utf-8").partition(_TITLE)[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_example(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the three examples runs by itself, and leaves no error."""
+    monkeypatch.chdir(tmp_path)
+    examples = _examples()
+    assert 3 == len(examples)
+    exec(compile(examples[number], f"how-to {number}", "exec"), {"__name__": "example"})  # noqa: S102 - ours
+    rendezvous_handler_registry._registry.pop("mine", None)
+    assert ("node 0 of 1" in capsys.readouterr().out) == (number == 0)

@@ -1,0 +1,34 @@
+"""All interleavings of a few nodes on their way through a rendezvous."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.exhaustive import Play, plays, search
+
+
+@pytest.mark.parametrize("fault", ["", "crash", "freeze"])
+def test_two_nodes_meet_in_every_order(fault: str) -> None:
+    """Two nodes come together in whichever order their operations happen, also with a fault anywhere."""
+    report = search(Play(2, fault))
+    assert report.states > 5_000
+    assert report.interleavings > 10**7
+
+
+@pytest.mark.parametrize("fault", ["", "crash"])
+def test_an_older_start_disturbs_nobody(fault: str) -> None:
+    """A node of an older start of the job is fenced in every order of operations."""
+    assert search(Play(2, fault, zombies=1)).states > 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_everything_that_can_be_searched(nodes: int) -> None:
+    """All searches that `scripts/simulate --exhaustive` makes."""
+    assert all(search(play).interleavings > 10**6 for play in plays(nodes))
+
+
+def test_a_search_is_repeatable() -> None:
+    """A search covers the same each time."""
+    assert search(Play(2)) == search(Play(2))

@@ -1,0 +1,83 @@
+"""The kinds of worlds that are simulated."""
+
+from __future__ import annotations
+
+from tests.simulation.mount import Weather
+from tests.simulation.scenario import Chances, Scenario
+
+ROUGH = Weather(stale=0.1, lost_reply=0.01, late=0.001)
+WILD = Weather(stale=0.4, lost_reply=0.05, late=0.01)
+
+WORLDS = {
+    "calm": Chances(),
+    "small": Chances(nodes=2, max_nodes=2, faults=(2, 4), within_s=15.0, work_s=(2.0, 6.0)),
+    "three": Chances(nodes=3, max_nodes=3, faults=(2, 4), within_s=15.0, work_s=(2.0, 6.0), weather=ROUGH),
+    "rough": Chances(faults=(4, 12), weather=ROUGH),
+    "wild": Chances(faults=(10, 24), weather=WILD),
+    "two-of-four": Chances(min_nodes=2, max_nodes=3, faults=(4, 12), weather=ROUGH),
+    "eight": Chances(nodes=8, max_nodes=8, faults=(4, 12), weather=ROUGH),
+    "loss": Chances(faults=(1, 2), kinds=("kill",), within_s=12.0),
+    "stall": Chances(faults=(1, 4), kinds=("stall of all",), within_s=12.0, may_lose=False),
+    "stall of most": Chances(
+        nodes=5,
+        max_nodes=5,
+        faults=(1, 1),
+        kinds=("short stall of most",),
+        within_s=12.0,
+        work_s=(20.0, 30.0),
+        may_lose=False,
+    ),
+    "spares": Chances(max_nodes=2, faults=(0, 2), within_s=8.0, weather=WILD, work_s=(1.0, 3.0)),
+    "ended": Chances(
+        faults=(3, 6), kinds=("user ends the run", "worker crash", "worker crash", "kill"), within_s=6.0
+    ),
+    "broken lock": Chances(faults=(2, 5), kinds=("lock shared", "worker crash", "signal"), within_s=12.0),
+    "wall clocks": Chances(faults=(2, 5), kinds=("wall clock", "wall clock", "kill"), within_s=12.0),
+    "zombies": Chances(
+        nodes=3,
+        max_nodes=3,
+        faults=(2, 5),
+        kinds=("zombie", "zombie", "worker crash", "freeze in an operation"),
+    ),
+}
+
+
+_MIX = tuple(name for name in WORLDS if name not in ("calm", "eight")) + ("small",) * 4 + ("three",) * 4
+
+
+def mixed(seed: int) -> str:
+    """Return the kind of world that a seed stands for; the small ones come more often."""
+    return _MIX[seed % len(_MIX)]
+
+
+def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario:
+    """Run one schedule of a kind of world.
+
+    Raises:
+        AssertionError: something did not hold; the text tells the story and how to replay it.
+    """
+    scenario = Scenario(seed, WORLDS[world], is_verbose=is_verbose)
+    try:
+        scenario.run()
+    except Exception as error:
+        raise Failure(seed, world, scenario, error) from error
+    return scenario
+
+
+class Failure(AssertionError):  # noqa: N818 - what is reported, not only raised
+    """A schedule in which something did not hold.
+
+    Args:
+        seed: of the schedule.
+        world: kind of world.
+        scenario: it, with its story.
+        error: what was raised.
+    """
+
+    def __init__(self, seed: int, world: str, scenario: Scenario, error: Exception) -> None:
+        self.promise = getattr(error, "promise", type(error).__name__)
+        self.seed = seed
+        self.world = world
+        self.headline = f"{world} seed {seed}: {type(error).__name__}: {error}"
+        replay = f"replay: scripts/simulate --world {world!r} --replay {seed}"
+        super().__init__(f"{self.headline}\n{scenario.story}\n{replay}")
