@@ -253,6 +253,13 @@ def _logs(tmp_path: Path) -> Any:
     return DefaultLogsSpecs(str(tmp_path), Std.ALL)
 
 
+@every_method
+def test_workers_can_start_workers(method: str, tmp_path: Path) -> None:
+    """A function worker starts others in the same way."""
+    result = run(workers.start_more, (method, str(tmp_path / "in")), method=method, log_dir=str(tmp_path))
+    assert result.return_values == {0: {0: 3, 1: 7}}
+
+
 def test_second_start_is_refused(tmp_path: Path) -> None:
     """A context starts once."""
     context = MultiprocessContext("t", workers.add, {0: ()}, {0: {}}, "fork", _logs(tmp_path))

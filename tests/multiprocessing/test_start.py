@@ -235,6 +235,17 @@ def test_shutdown_timeout_holds_on_the_failure_path(tmp_path: Path, fifo: str) -
     wait_gone(pids[1])
 
 
+def test_other_children_do_not_disturb(tmp_path: Path) -> None:
+    """A process that has children of its own starts workers, and asks again for their result."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        context = start_processes("t", "true", {0: ()}, log_dir=str(tmp_path))
+        result = context.wait(20)
+        assert result is not None
+        assert context.wait(5) == context.wait(0) == result
+        assert other.poll() is None
+        other.kill()
+
+
 class OneFile(LogsSpecs):
     """Puts everything of a rank into one file."""
 

@@ -11,6 +11,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from hpc_elastic.multiprocessing import start_processes
 from hpc_elastic.multiprocessing.errors import ErrorHandler
 
 
@@ -135,3 +136,9 @@ def deaf_to_nothing(_argument: object) -> None:
     """Wait for a signal."""
     while True:
         signal.pause()
+
+
+def start_more(method: str, log_dir: str) -> dict[int, int]:
+    """Start workers of the own and return their values."""
+    result = start_processes("in", add, {0: (1, 2), 1: (3, 4)}, start_method=method, log_dir=log_dir).wait(50)
+    return result.return_values if result else {}
