@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import stat
@@ -149,6 +148,8 @@ def _widen(fd: int) -> None:
     """Let a pipe hold a megabyte where that is allowed: a reader that pauses then stops nothing."""
     try:
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            import fcntl  # noqa: PLC0415 - only where something is teed
+
             fcntl.fcntl(fd, _SET_PIPE_SIZE, _FILE)
     except OSError:
         pass
