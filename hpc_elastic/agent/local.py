@@ -227,9 +227,9 @@ class LocalElasticAgent(ElasticAgent):
         segment = segment_name(self._state.last + 1)
         if (segment, peers) == self._watched:
             return
-        self._watched = (segment, peers)
         paths, watch = self._parts.paths, self._parts.loop.watch
-        watch.add_directory(os.path.join(paths.journal, segment))
+        if watch.add_directory(os.path.join(paths.journal, segment)):  # else it is not there yet
+            self._watched = (segment, peers)
         for directory in (paths.members, paths.steps):
             if peers:
                 watch.add_directory(directory)

@@ -205,7 +205,8 @@ def remove_directory(directory: str) -> None:
     """Remove a directory and the files in it, as far as it is there."""
     with suppress(OSError):
         for name in os.listdir(directory):
-            os.unlink(os.path.join(directory, name))
+            with suppress(OSError):
+                os.unlink(os.path.join(directory, name))
         os.rmdir(directory)
 
 

@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.shared_fs_options import Options, options_from
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.store.shared_dir import SharedDirStore
 
@@ -63,12 +64,17 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
     epoch = _epoch(log.refresh(), options.restart)
     member = Member(f"{node}.{os.getpid()}-{next(_handlers)}", node, 1)
     facts = NodeFacts(member, host=host, addr=params.local_addr or full_host_name())
+    settings = options.settings
+    lease, _ = safe_lease(mount_at(paths.root), settings.heartbeat_interval, settings.lease)
+    settings = settings._replace(lease=lease)
     run = SharedRun(
         log,
-        Membership(store, clock, facts, epoch, options.settings),
+        Membership(store, clock, facts, epoch, settings),
         RunFacts(params.run_id),
-        options.settings,
-        Around(clock, lambda: None),
+        settings,
+        Around(
+            clock, latest_checkpoint=lambda: None, tidy=lambda first: _tidy(paths, first), success_ends=False
+        ),
     )
     turn = Turn(clock, WatchSleeper(paths))
     rendezvous = SharedFsRendezvous(run, Waiting(turn.wait, free_port, lambda: turn.is_leaving))
@@ -78,6 +84,12 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
         lambda number: open_round_store(paths.root, f"round-{number}"),
         options.close_timeout,
     )
+
+
+def _tidy(paths: RunPaths, first: int) -> None:
+    from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one node of a start does it
+
+    tidy(paths, first)
 
 
 def _epoch(state: RunState, restart: int | None) -> Epoch:

@@ -19,7 +19,7 @@ from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, Suspicion
 
 WATCHERS = 3  # members that always watch the others; they also put agreements together
 IN_TURN = 2  # further members that watch at any time
-TURN_BEATS = 8  # heartbeats that a turn lasts; longer than a lease, or nobody could be judged in it
+TURN_BEATS = 8  # heartbeats that a turn lasts at least
 STALL_LEASES = 3  # leases that members get who fell silent together
 WITNESS_BEATS = 2  # heartbeats that an observer waits for a second one to agree
 _TOGETHER = 2  # fewer than this many silent members are no sign of a stall
@@ -117,7 +117,12 @@ def next_expiry(view: View, now: float) -> float:
     return min((end for end in ends if end > now), default=float("inf"))
 
 
-def is_on_watch(rank: int, world_size: int, beat: int) -> bool:
+def turn_beats(lease: float, heartbeat_interval: float) -> int:
+    """Return how many heartbeats a turn lasts: longer than a lease, or nobody could be judged in it."""
+    return max(TURN_BEATS, int(lease / heartbeat_interval) + 4)
+
+
+def is_on_watch(rank: int, world_size: int, beat: int, turn: int = TURN_BEATS) -> bool:
     """Tell whether a member watches the others at one of its heartbeats.
 
     How many watch at a time does not depend on the size of the world, so that the cost of watching
@@ -127,11 +132,12 @@ def is_on_watch(rank: int, world_size: int, beat: int) -> bool:
         rank: the member's place in the round.
         world_size: number of members.
         beat: the member's heartbeats since the round began.
+        turn: heartbeats that a turn lasts.
     """
     if world_size == 1:
         return False  # nobody to watch
     if rank < WATCHERS:
         return True
     others = world_size - WATCHERS
-    first = beat // TURN_BEATS * IN_TURN
+    first = beat // turn * IN_TURN
     return (rank - WATCHERS - first) % others < IN_TURN

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
+from hpc_elastic.errors import StoreError
 from hpc_elastic.rendezvous.journal import Epoch, Member
 from hpc_elastic.rendezvous.roster import (
     MEMBERS,
@@ -164,14 +166,29 @@ class Membership:
     def tell_news(self) -> None:
         """Beat at once, so that those who look at the members hear of a new journal record."""
         name = self._name
-        if name is not None and not name.phase.is_terminal:
+        if name is not None and name.phase is not Phase.LEFT:
             self.set_phase(name.phase, name.round)
 
     def suspect(self, suspicion: Suspicion) -> None:
-        """Tell the other observers that a member is silent by this agent's clock."""
-        if suspicion not in self.suspicions:
+        """Tell the other observers that a member is silent by this agent's clock.
+
+        If another one has taken the mark away, the time to object starts anew. A file system that
+        takes no new names keeps nobody from beating: the mark is tried again at the next look.
+        """
+        if suspicion in self.suspicions:
+            self.suspected_at.setdefault(suspicion, self._clock.monotonic())
+            return
+        with suppress(StoreError):
             self._store.mark(MEMBERS, suspicion.text())
-        self.suspected_at.setdefault(suspicion, self._clock.monotonic())
+            self.suspected_at[suspicion] = self._clock.monotonic()
+
+    def object_to_refuted(self) -> None:
+        """Take away the suspicions of members that have beaten since, whoever told them."""
+        for suspicion in self.suspicions:
+            seen = self.roster.get(suspicion.node_id)
+            if seen is not None and seen.name.counter > suspicion.counter:
+                with suppress(StoreError):
+                    self._store.unmark(MEMBERS, suspicion.text())
 
     def keep_suspected(self, node_ids: Collection[str]) -> None:
         """Forget when all others were suspected: only who is suspected all the time is lost for it."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
-from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent
+from hpc_elastic.rendezvous.liveness import STALL_LEASES, WATCHERS, is_alive, silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState
 
@@ -50,6 +50,10 @@ class Announce(NamedTuple):
     """Announce this start of the run: nobody has, and it is this node's turn."""
 
 
+class LookFirst(NamedTuple):
+    """Look at the members: what is known of them is too old to act on."""
+
+
 class Form(NamedTuple):
     """Publish the next round with these nodes, in this order."""
 
@@ -86,7 +90,7 @@ class TooFew(NamedTuple):
     timed_out: bool
 
 
-JoinAction = Wait | Announce | Form | Joined | AskToJoin | Spare | Leave | Fenced | TooFew
+JoinAction = Wait | Announce | LookFirst | Form | Joined | AskToJoin | Spare | Leave | Fenced | TooFew
 
 
 class Joining(NamedTuple):
@@ -98,6 +102,7 @@ class Joining(NamedTuple):
     epoch: Epoch
     settings: RendezvousSettings
     announces: bool = True  # whether this node is among the first to announce a start
+    looked_at: float | None = None  # when this node last looked at the members [s]; None: just now
 
     @property
     def target(self) -> int:
@@ -118,7 +123,15 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
         return Leave()
     if state.running is not None:
         return _beside_a_round(view, state.running)
-    return _between_rounds(view, waited, now)
+    action = _between_rounds(view, waited, now)
+    if isinstance(action, Form | TooFew) and _is_old(view, now):
+        return LookFirst()
+    return action
+
+
+def _is_old(view: Joining, now: float) -> bool:
+    """Tell whether what this node knows of the others is too old to conclude anything from it."""
+    return view.looked_at is not None and now - view.looked_at >= view.settings.lease / 2
 
 
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
@@ -149,7 +162,8 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
         chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
         if view.me in chosen and _is_turn_of(chosen, view, waited, now):
             return Form(chosen)
-    if len(ready) + len(absent) < settings.min_nodes and view.state.expected:
+    coming = _may_come(view, ready, now, patience=STALL_LEASES)
+    if len(ready) + len(coming) < settings.min_nodes and view.state.expected:
         return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
@@ -313,12 +327,24 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     return tuple(sorted(_may_come(view, ready, now), key=natural))
 
 
-def _may_come(view: Joining, ready: Iterable[str], now: float) -> set[str]:
+def _may_come(view: Joining, ready: Iterable[str], now: float, *, patience: float = 1) -> set[str]:
+    """Return the names of the nodes that may still come to the next round.
+
+    Between rounds there is one observer, so that a verdict that would end this start of the job needs
+    more than one lease: that on the batch host does, and with `patience` that on anybody.
+    """
     in_already = {_node(node_id) for node_id in ready}
     others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
-    quiet = silent(others, now, view.settings.lease)
+    entries = tuple(others)
+    lease = view.settings.lease
+    quiet = silent(entries, now, patience * lease)
+    surely = silent(entries, now, STALL_LEASES * lease)
     beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
-    alive = {name.node for name in beating if name.node_id not in quiet}
+    alive = {
+        name.node
+        for name in beating
+        if name.node_id not in (surely if name.node == view.state.batch_host else quiet)
+    }
     last = view.state.round
     unseen = {member.node for member in last.members if member.node_id not in view.roster} if last else set()
     may_come = alive | unseen | (set(view.state.expected) if last is None else set())

@@ -14,13 +14,14 @@ from typing import NamedTuple, TypeVar
 from hpc_elastic.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
     StoreError,
 )
 from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed, Then
+from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from hpc_elastic.rendezvous.membership import Offer
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_run import SharedRun
@@ -31,13 +32,17 @@ _FEW = 16  # offers that are read one after the other
 _READERS = 16
 
 
+def _say_nothing(_text: str) -> None:
+    """Keep it to oneself."""
+
+
 class Waiting(NamedTuple):
     """What the rendezvous needs from its agent while it waits for others."""
 
     wait: Callable[[float], None]  # returns after so many seconds, or early when something happened
     offer_port: Callable[[], int]  # a port that is free on this node now
     interrupted: Callable[[], bool]  # True: the agent must act before the round is formed
-    say: Callable[[str], object] = len  # tells a person
+    say: Callable[[str], None] = _say_nothing
 
 
 class NodesLostError(RendezvousTimeoutError):
@@ -127,7 +132,9 @@ class SharedFsRendezvous(RendezvousHandler):
     def _view(self, state: RunState) -> rules.Joining:
         member, expected = self.run.membership, self.run.facts.expected
         first = not expected or self.run.node in expected[: rules.ANNOUNCERS]
-        return rules.Joining(state, member.roster, member.node_id, member.epoch, self.run.settings, first)
+        return rules.Joining(
+            state, member.roster, member.node_id, member.epoch, self.run.settings, first, self._looked_at
+        )
 
     def _enter(self) -> RunState:
         """Show this node as one that wants to join, if this start of the run is announced already."""
@@ -200,25 +207,30 @@ class SharedFsRendezvous(RendezvousHandler):
         match action:
             case rules.Form(node_ids):
                 return 0.0 if self._form(node_ids) else 0.01
+            case rules.LookFirst():
+                self._look_at_members()
+                return 0.0
             case rules.Announce():
                 self._stand_in(self.run.announce())
                 self._look_at_members()
                 return 0.0 if self.run.state.epoch >= self.run.membership.epoch else 0.01
-            case rules.AskToJoin():
-                self._stand_beside(f"{self.run.node} wants to join")
-                return self._patience(waited)
-            case rules.Spare():
-                self._stand_beside("")
+            case rules.AskToJoin() | rules.Spare():
+                asks = isinstance(action, rules.AskToJoin)
+                self._stand_beside(f"{self.run.node} wants to join" if asks else "")
                 return self._patience(waited)
             case rules.Wait():
                 return self._patience(waited)
-            case rules.TooFew():
-                error = RendezvousTimeoutError if action.timed_out else NodesLostError
-                raise error(self._too_few(action))
-            case rules.Fenced():
-                raise RendezvousGracefulExitError("a newer start of this run exists")
             case _:
-                raise RendezvousClosedError(_closed_text(self.run.state))
+                raise self._refusal(action)
+
+    def _refusal(self, action: rules.JoinAction) -> RendezvousError:
+        """Return why this node cannot be in a round any more."""
+        if isinstance(action, rules.TooFew):
+            error = RendezvousTimeoutError if action.timed_out else NodesLostError
+            return error(self._too_few(action))
+        if isinstance(action, rules.Fenced):
+            return RendezvousGracefulExitError("a newer start of this run exists")
+        return RendezvousClosedError(_closed_text(self.run.state))
 
     def _stand_beside(self, request: str) -> None:
         """Ask the members of the running round for a place; end it if members have vanished.
@@ -227,11 +239,14 @@ class SharedFsRendezvous(RendezvousHandler):
         """
         running = self.run.state.running
         if running is not None and self.run.everyone_succeeded():
-            self.run.report_done(running.number, "all workers succeeded")
+            if self.run.around.success_ends:
+                self.run.report_done(running.number, "all workers succeeded")
+            else:  # its members have gone home; those who come now begin a round of their own
+                self.run.report_paused(running.number)
         elif running is not None and self.run.lost:
             self.run.report_lost(running.number, self.run.lost)
-        elif request:
-            self.run.request_drain(Cause.MEMBERSHIP, Then.REJOIN, request)
+        elif running is not None and request:
+            self.run.request_pause(running.number, request)
 
     def _patience(self, waited: rules.Waited) -> float:
         """Return the time between two looks: short at first, up to the heartbeat interval [s].

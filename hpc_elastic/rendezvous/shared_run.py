@@ -46,8 +46,9 @@ class Around(NamedTuple):
 
     clock: Clock
     latest_checkpoint: Callable[[], Checkpoint | None]
-    tidy: Callable[[int], object] = id  # takes away what dead writers and rounds before this one left
+    tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
+    success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
 class SharedRun:
@@ -74,6 +75,7 @@ class SharedRun:
         self.facts = facts
         self.settings = settings
         self.around = around
+        self._tidies = False  # whether this agent has announced the start, and is to clear up after the last
         self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
@@ -116,14 +118,21 @@ class SharedRun:
         epoch = self.membership.epoch
         first = self._log.refresh().epoch < epoch
         state = self.commit(EpochStarted(epoch, *self.facts[1:]))
-        if first and state.epoch == epoch:
-            self.membership.remove_older()
-            self.around.tidy(state.rounds)
+        self._tidies = first and state.epoch == epoch
         return state
 
+    def _tidy(self) -> None:
+        """Take away what earlier starts have left behind; nothing waits for it, and it may fail."""
+        self._tidies = False
+        with suppress(StoreError):
+            self.membership.remove_older()
+        if self.around.tidy is not None:
+            self.around.tidy(self.state.rounds)
+
     def publish_round(self, formed: RoundFormed) -> RunState:
-        """Form the next round, unless somebody else has."""
-        return self.commit(formed)
+        """Form the next round, unless somebody else has, or another size is wanted since."""
+        wanted = self.state.wanted
+        return self.commit(formed, only_if=lambda state: state.wanted == wanted)
 
     def take_place(self, formed: RoundFormed) -> int:
         """Be a member of a round from now on; return the group rank."""
@@ -167,6 +176,12 @@ class SharedRun:
         """Ask all nodes to have their workers save and stop at one agreed step."""
         return self.commit(DrainRequested(cause, self.node, then, detail, self.membership.epoch))
 
+    def request_pause(self, number: int, detail: str) -> RunState:
+        """Ask the members of a round to stop for another membership, unless it is over."""
+        epoch = self.membership.epoch
+        pause = DrainRequested(Cause.MEMBERSHIP, self.node, Then.REJOIN, detail, epoch)
+        return self.commit(pause, only_if=_in_round(number))
+
     def agree_stop(self, number: int, step: int) -> RunState:
         """Set the step after which all ranks stop."""
         return self.commit(StopAgreed(number, step))
@@ -186,7 +201,7 @@ class SharedRun:
     def report_done(self, number: int, reason: str) -> RunState:
         """End the run because all workers of a round have succeeded, unless another round has begun."""
         done = RunEnded(Decision.DONE, 0, reason, None, self.membership.epoch)
-        return self.commit(done, during=number)
+        return self.commit(done, only_if=_in_round(number))
 
     def set_phase(self, phase: Phase) -> None:
         """Tell what this agent is doing in the newest round."""
@@ -294,10 +309,12 @@ class SharedRun:
         if beat_due:
             self._on_watch = self._is_on_watch()
         watches = beat_due and self._on_watch and self._beats % REREAD_BEATS != 0
-        if look or watches or now >= self._expiry_at:
-            self._watch()
         if beat_due:
             self.membership.beat_if_due()
+        if look or watches or now >= self._expiry_at:
+            self._watch()
+        elif beat_due and self._tidies and self.state.running is not None:
+            self._tidy()
         told = watches and self.membership.newest_record <= self.state.last
         return told and not look
 
@@ -311,7 +328,8 @@ class SharedRun:
         rank = ids.index(self.membership.node_id)
         # not all watchers read the journal at the same heartbeat
         self._beats = rank + 1 if self._beats == 0 else self._beats + 1
-        return liveness.is_on_watch(rank, len(ids), self._beats - rank)
+        turn = liveness.turn_beats(self.settings.lease, self.settings.heartbeat_interval)
+        return liveness.is_on_watch(rank, len(ids), self._beats - rank, turn)
 
     def _watch(self) -> None:
         self.membership.look()
@@ -321,6 +339,7 @@ class SharedRun:
             return
         view, now = self._view(running), self.now()
         verdict = liveness.judge(view, now)
+        self.membership.object_to_refuted()
         for suspicion in verdict.suspected:
             self.membership.suspect(suspicion)
         self.membership.keep_suspected(
@@ -342,19 +361,18 @@ class SharedRun:
             suspected_at=self.membership.suspected_at,
         )
 
-    def commit(self, entry: Entry, *, during: int | None = None) -> RunState:
+    def commit(self, entry: Entry, *, only_if: Callable[[RunState], bool] | None = None) -> RunState:
         """Add an entry to the journal if it still fits, and return the state.
 
         Whoever looks at the members next sees that there is news.
 
         Args:
             entry: the entry.
-            during: number of the round that must still be running; None for any state.
+            only_if: what must hold for the state in which the entry is added.
         """
 
         def choose(state: RunState) -> Entry | None:
-            number = state.running.number if state.running else 0
-            return entry if during in (None, number) else None
+            return entry if only_if is None or only_if(state) else None
 
         before = self._log.appended
         state = self._log.commit(choose)
@@ -363,3 +381,8 @@ class SharedRun:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later
                 self.membership.tell_news()
         return state
+
+
+def _in_round(number: int) -> Callable[[RunState], bool]:
+    """Return a condition: that round is running."""
+    return lambda state: state.running is not None and state.running.number == number

@@ -33,9 +33,8 @@ def scale(paths: RunPaths, size: int, say: Callable[[str], None]) -> None:
     log = open_log(paths, LOGIN)
     submission = max(run.submission, run.state.epoch.submission, 0)
     state = log.commit(lambda _: SizeWanted(submission, size, "hpc-elastic scale"))
-    running = state.running
-    if running is not None and len(running.members) > size and not state.leaving:
-        log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, f"scale to {_count(size)}"))
+    pause = DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, f"scale to {_count(size)}")
+    log.commit(lambda now: pause if now.running is not None and len(now.running.members) > size else None)
     say(_told(state, size))
 
 

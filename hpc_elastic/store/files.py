@@ -148,6 +148,8 @@ def publish_new(path: str, data: bytes) -> bool:
         while is_ours is None:
             tries -= 1
             is_ours = _try_to_publish(path, data, is_last=tries == 0)
+        if not is_ours and tries < _TRIES - 1:  # an earlier try may have made it and lost the reply
+            is_ours = read(path) == data
         if is_ours:
             _sync(directory)
     return is_ours

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hpc_elastic.paths import RunPaths
@@ -26,6 +27,8 @@ MOST = 1000  # files per sweep
 _SEGMENTS = 4  # of the journal: the newest, where records are still written
 _SCOPES = 16  # of the key-value store; more are there only if nobody sweeps the old ones
 _OF_ROUND = "round-"  # how the scope of a round is called
+_STEP = re.compile(r"(\d+)\+.+")  # a step at which a node can stop in a round
+_OFFER = re.compile(r".+\.(\d+)\.json")  # what a node brings into a round
 
 
 class Swept(NamedTuple):
@@ -110,8 +113,33 @@ def tidy(paths: RunPaths, first: int) -> Swept:
         paths: the files of the run.
         first: the oldest round that may still have workers.
     """
-    rounds, private = sweep_rounds(paths, first), sweep(run_directories(paths))
-    return Swept(rounds.removed + private.removed, rounds.kept + private.kept, rounds.errors + private.errors)
+    parts = (sweep_rounds(paths, first), sweep_names(paths, first), sweep(run_directories(paths)))
+    return Swept(
+        tuple(path for part in parts for path in part.removed),
+        sum(part.kept for part in parts),
+        tuple(error for part in parts for error in part.errors),
+    )
+
+
+def sweep_names(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
+    """Remove what nodes have told for the rounds before `first`. Never raises OSError.
+
+    These are the steps at which they could stop, and what they brought.
+    """
+    removed: list[str] = []
+    errors: list[str] = []
+    for directory, pattern in ((paths.steps, _STEP), (paths.nodes, _OFFER)):
+        try:
+            names = files.list_names(directory)
+        except OSError as error:
+            errors.append(f"{directory}: {error.strerror}")
+            continue
+        over = [name for name in names if (found := pattern.fullmatch(name)) and int(found[1]) < first]
+        for name in over[: most - len(removed)]:
+            path = os.path.join(directory, name)
+            if _remove(os.unlink, path, errors):
+                removed.append(path)
+    return Swept(tuple(removed), 0, tuple(errors))
 
 
 def sweep(directories: Iterable[str], *, age_s: float = AGE_S, most: int = MOST) -> Swept:
@@ -200,17 +228,6 @@ def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
         return name.startswith(_OF_ROUND) and number.isascii() and number.isdigit() and int(number) < first
 
     return _sweep_trees(paths.kv, is_over, most)
-
-
-def sweep_scopes(directory: str, keep: Collection[str], *, most: int = MOST) -> Swept:
-    """Remove the directories of all key-value scopes but some; otherwise as `sweep_rounds`.
-
-    Args:
-        directory: where the scopes are, one directory each; absent is as good as empty.
-        keep: file names of the scopes that stay.
-        most: files and directories removed at most.
-    """
-    return _sweep_trees(directory, lambda name: name not in keep, most)
 
 
 def _sweep_trees(directory: str, is_over: Callable[[str], bool], most: int) -> Swept:

@@ -13,6 +13,7 @@ from hpc_elastic.store.kv import DEFAULT_TIMEOUT, KeyValueStore
 from hpc_elastic.store.kv_format import encode_key, key_bytes
 from hpc_elastic.store.shared_dir import SharedDirStore
 
+OF_ROUND = "round-"  # scopes of rounds are called so
 _LOCK = ".lock"  # a name that no listing shows
 
 
@@ -32,14 +33,36 @@ def open_store(
         lock: let writers of the same key queue for a file lock when they get in each other's way.
 
     Raises:
-        InputError: the scope is empty.
+        InputError: the scope is empty, or kept for the workers of a round.
+        RunDirError: the run directory is gone or not this user's alone.
         StoreError: the directory cannot be made.
     """
     if not scope:
         raise InputError("a key-value store needs a scope, not ''", fix="name the purpose of its keys")
+    number = scope.removeprefix(OF_ROUND)
+    if number != scope and number.isdecimal():
+        raise InputError(
+            f"the scope {scope!r} is that of a round's workers, and goes with the round",
+            where="open_store",
+            fix="take another name; workers get theirs by hpc_elastic.store.from_env()",
+        )
+    return open_scope(root, scope, timeout=timeout, lock=lock)
+
+
+def open_scope(
+    root: str | os.PathLike[str],
+    scope: str,
+    *,
+    timeout: timedelta | float = DEFAULT_TIMEOUT,
+    lock: bool = True,
+) -> KeyValueStore:
+    """Return the key-value store of any scope; as `open_store` else."""
     paths = RunPaths(root)
     place = os.path.join(paths.kv, encode_key(key_bytes(scope)))
     directory = os.path.relpath(place, paths.root)
+    _check_owner(paths.root)
+    if os.path.islink(paths.kv):
+        raise RunDirError("it is a link", where=paths.kv, fix="remove it; it must be a directory of the run")
     store = SharedDirStore(paths.root)
     try:
         store.make_directory(directory)
@@ -76,22 +99,27 @@ def from_env(
             fix="start it by hpc-elastic submit or run, or give a directory: "
             "hpc_elastic.store.open_store(directory, scope)",
         )
-    _check_owner(root)
-    return open_store(root, f"round-{int(round_number)}", timeout=timeout)
+    return open_scope(root, f"{OF_ROUND}{int(round_number)}", timeout=timeout)
 
 
 def _check_owner(root: str) -> None:
     try:
-        owner = os.stat(root).st_uid
+        found = os.stat(root)
     except OSError as error:
         raise RunDirError(
             f"the run directory {root} cannot be used: {error.strerror}",
-            where=Env.RUN_DIR,
+            where="key-value store",
             fix="it must exist on every node for as long as the run lives",
         ) from None
-    if owner != os.geteuid():
+    if found.st_uid != os.geteuid():
         raise RunDirError(
-            f"the run directory {root} belongs to uid {owner}, not to uid {os.geteuid()}",
-            where=Env.RUN_DIR,
+            f"the run directory {root} belongs to uid {found.st_uid}, not to uid {os.geteuid()}",
+            where="key-value store",
             fix="workers must run as the user who submitted the run",
+        )
+    if found.st_mode & 0o022:
+        raise RunDirError(
+            f"others can write to the run directory {root} (mode {found.st_mode & 0o777:o})",
+            where="key-value store",
+            fix=f"chmod 700 {root}",
         )

@@ -147,7 +147,6 @@ class SharedDirStore:
         path = os.path.join(self.root, directory)
         with _errors_named(os.path.join(path, name)):
             files.remove_name(path, name)
-        self._show(path)
 
     def _has_coarse_times(self) -> bool:
         if self._is_coarse is None:
@@ -157,10 +156,10 @@ class SharedDirStore:
         return self._is_coarse
 
     def _show(self, path: str) -> None:
-        """Make sure that nobody who has just listed a directory misses what was changed in it for ever.
+        """Make sure that nobody who has just listed a directory misses the new name in it for ever.
 
         A second change, one step of the directory's times later, is seen by all. It is only a help:
-        the first one stands, so that no error is told.
+        the name stands, so that no error is told. A name that is gone may be seen for longer.
         """
         if self._has_coarse_times():
             SystemClock().sleep(_STEP_S)

@@ -51,9 +51,9 @@ class Watch:
         """Return the file descriptor to poll, or -1."""
         return self._fd
 
-    def add_directory(self, path: str) -> None:
-        """Wake when a name appears in a directory."""
-        self._add(path, _IN_CREATE | _IN_MOVED_TO)
+    def add_directory(self, path: str) -> bool:
+        """Wake when a name appears in a directory; tell whether that can be."""
+        return self._add(path, _IN_CREATE | _IN_MOVED_TO)
 
     def add_file(self, path: str) -> None:
         """Wake when a file grows."""
@@ -95,9 +95,9 @@ class Watch:
             os.close(self._fd)
             self._fd = -1
 
-    def _add(self, path: str, mask: int) -> None:
-        if self._fd < 0 or path in self._watched:
-            return
-        wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
-        if wd >= 0:
-            self._watched[path] = wd
+    def _add(self, path: str, mask: int) -> bool:
+        if self._fd >= 0 and path not in self._watched:
+            wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
+            if wd >= 0:
+                self._watched[path] = wd
+        return path in self._watched

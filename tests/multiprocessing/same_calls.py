@@ -5,6 +5,7 @@ Usage: same_calls.py PACKAGE DIRECTORY
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
+
+
+LIMIT_S = 100.0
 
 
 def add(first: int, second: int) -> int:
@@ -85,7 +89,7 @@ class Calls:
             method: self.run(add, args, start_method=method).return_values for method in ("spawn", "fork")
         }
         big = self.run(size, {0: (3_000_000,), 1: (2,)}, start_method="fork").return_values
-        return {**found, "big": [len(value) for value in big.values()]}
+        return {**found, "big": [len(big[rank]) for rank in sorted(big)]}
 
     def function_failure(self) -> Found:
         """A function that raises."""
@@ -288,7 +292,8 @@ def _refusal(attempt: Callable[[], object]) -> list[str]:
 
 
 def main(package: str, directory: str) -> None:
-    """Make all calls."""
+    """Make all calls; one that hangs is shown on stderr."""
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
     calls = Calls(package, directory)
     names = [
         name

@@ -36,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, An
         )
         for package, folder in zip(PACKAGES, folders, strict=True)
     ]
-    outputs = [process.communicate(timeout=250) for process in started]
+    outputs = [process.communicate(timeout=240) for process in started]
     for process, output in zip(started, outputs, strict=True):
         assert process.returncode == 0, output[1]
     return [

@@ -285,3 +285,13 @@ def test_senseless_options_are_refused(config: dict[str, Any], text: str) -> Non
     """Each wrong option is named, with the fix."""
     with pytest.raises(ValueError, match=text):
         options_from(_options(**config))
+
+
+def test_a_script_can_be_run_again_in_its_directory(node: MakeNode) -> None:
+    """A script that ended, well or not, and shut its handler down has not ended the run."""
+    for number in (1, 2, 3):
+        handler = node("n1", 1, 1)
+        info = handler.next_rendezvous()
+        assert info.round is not None
+        assert (number, 1) == (info.round.number, info.world_size)
+        assert handler.shutdown()

@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.rules import (
     Joined,
     Joining,
     Leave,
+    LookFirst,
     RendezvousSettings,
     Spare,
     TooFew,
@@ -91,6 +92,40 @@ def test_a_run_that_ends_meanwhile_is_not_started_again() -> None:
     view = joining(after(start(), ending()), {})._replace(epoch=REQUEUED)
     assert Leave() == step(view)
     assert Announce() == step(view._replace(epoch=RESUBMITTED))
+
+
+def test_nothing_is_concluded_from_an_old_look() -> None:
+    """Before a node forms a round or gives up on the others it looks at them, if it has not just done so."""
+    gone = roster(seen("n1", at=100.0), *(seen(n, Phase.RUNNING, at=0.0) for n in ("n2", "n3")))
+    state = after(start(), formed(1), crash(1))
+    rejoining = {**gone, **roster(seen("n1", round_number=2, at=100.0))}
+    view = joining(state, rejoining)
+    assert isinstance(step(view._replace(looked_at=100.0), since=100.0, now=100.0), TooFew)
+    assert LookFirst() == step(view._replace(looked_at=98.0), since=100.0, now=100.0)
+    full = joining(after(start()), ALL_IN)
+    assert LookFirst() == step(full._replace(looked_at=-2.0))
+    assert Form(EVERYBODY) == step(full._replace(looked_at=-1.9))
+
+
+def test_between_rounds_the_job_is_not_given_up_in_haste() -> None:
+    """One lease of silence makes the next round smaller; only three of them make it impossible."""
+    state = after(start(), formed(1), crash(1))
+    members = roster(seen("n1", round_number=2, at=20), seen("n2", round_number=2, at=20), seen("n3", at=10))
+    settings = SETTINGS._replace(min_nodes=3)
+    view = joining(state, members, settings=settings)
+    assert isinstance(step(view, since=20, now=20), Wait)
+    assert isinstance(step(view, since=20, now=22), TooFew)
+    smaller = joining(state, members)
+    assert Form(EVERYBODY[:2]) == step(smaller, since=20, now=20)
+
+
+def test_the_batch_host_is_waited_for_longer() -> None:
+    """Without it this start of the job ends, so that one lease of silence is not enough."""
+    state = after(start()._replace(batch_host="n3"), formed(1), crash(1))
+    members = roster(seen("n1", round_number=2, at=20), seen("n2", round_number=2, at=20), seen("n3", at=10))
+    view = joining(state, members)
+    assert Wait(2, ("n3",)) == step(view, since=20, now=20)
+    assert Form(EVERYBODY[:2]) == step(view, since=20, now=22)
 
 
 def test_only_a_few_look_at_all_the_others() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, Then
-from hpc_elastic.rendezvous.roster import Phase
+from functools import partial
+
+from hpc_elastic.errors import StoreError
+from hpc_elastic.rendezvous.journal import Cause, SizeWanted, Then
+from hpc_elastic.rendezvous.membership import Offer
+from hpc_elastic.rendezvous.roster import MemberName, Phase, Suspicion, parse_name, suspicions_in
+from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
+from tests.rendezvous.build import E0, REQUEUED
 from tests.rendezvous.one_node import MakeNode
 
 
@@ -75,6 +81,120 @@ def test_two_observers_agree_on_a_loss(node: MakeNode, clock: FakeClock) -> None
     assert ("n3",) == second.run.lost
 
 
+def test_one_observer_is_enough_if_nobody_answers(node: MakeNode, clock: FakeClock) -> None:
+    """Who is alone in looking waits two heartbeats for another one after it has told its suspicion."""
+    first, second, third = _round_of(node, clock, ("n1", "n2", "n3"))
+    lost_after = None
+    for beat in range(1, 10):
+        clock.advance(1.0)
+        first.run.tick()
+        second.run.membership.beat_if_due()  # it is alive, and does not look
+        if first.run.lost and lost_after is None:
+            lost_after = beat
+    assert (7, ("n3",)) == (lost_after, first.run.lost)
+    assert third.run.lost == ()
+
+
+def test_a_suspicion_is_refuted_by_whoever_has_seen_a_heartbeat(node: MakeNode, clock: FakeClock) -> None:
+    """A node that sees another one beat takes away what others suspect, so that it is not given up."""
+    first, second, third = _round_of(node, clock, ("n1", "n2", "n3"))
+    stale = first.run.membership.roster[third.run.membership.node_id].name
+    for _ in range(2):
+        clock.advance(1.0)
+        for handler in (first, second, third):
+            handler.run.tick()
+    second.run.membership.suspect(Suspicion(stale.node_id, stale.epoch, stale.counter, "n2.1"))
+    assert 1 == len(suspicions_in(first.run.membership._store.list("members"), stale.epoch))
+    clock.advance(1.0)
+    first.run.tick()
+    assert set() == suspicions_in(first.run.membership._store.list("members"), stale.epoch)
+
+
+def test_an_objection_starts_the_wait_for_others_anew(node: MakeNode, clock: FakeClock) -> None:
+    """While somebody keeps taking its mark away, one observer alone gives nobody up."""
+    first, second, _ = _round_of(node, clock, ("n1", "n2", "n3"))
+    store, epoch = first.run.membership._store, first.run.membership.epoch
+    for _ in range(20):
+        clock.advance(1.0)
+        first.run.tick()
+        second.run.membership.beat_if_due()
+        for mark in suspicions_in(store.list("members"), epoch):
+            store.unmark("members", mark.text())
+        assert () == first.run.lost
+
+
+def test_a_file_system_that_takes_no_new_name_stops_no_heartbeat(node: MakeNode, clock: FakeClock) -> None:
+    """A suspicion that cannot be told keeps the observer neither from beating nor from seeing."""
+    store = _NoNewNames()
+    first, second, _ = _round_of(partial(node, store=store), clock, ("n1", "n2", "n3"))
+    store.is_full = True
+    for _ in range(8):
+        clock.advance(1.0)
+        before = first.run.membership._name
+        first.run.tick()
+        second.run.membership.beat_if_due()
+        assert before != first.run.membership._name
+        assert first.run.blind_since is None
+
+
+class _NoNewNames(MemoryStore):
+    """A store that can run out of room for new names."""
+
+    is_full = False
+
+    def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
+        """Mark, if the name takes the place of another one or there is room."""
+        if self.is_full and instead_of is None:
+            raise StoreError("the quota is used up")
+        super().mark(directory, name, instead_of=instead_of)
+
+
+def test_a_wish_for_another_size_is_not_lost(node: MakeNode, clock: FakeClock) -> None:
+    """A size that is asked for while a round is being formed holds for that round."""
+    store = MemoryStore()
+    log = RunLog(store, clock, "login")
+    first = node("n1", expected=("n1", "n2"), store=store)
+    second = node("n2", expected=("n1", "n2"), store=store)
+    second._enter()
+
+    def wait(seconds: float) -> None:
+        clock.advance(seconds)
+        second._look_again()
+
+    first._waiting = first._waiting._replace(wait=wait)
+    read = first._read_offers
+
+    def read_slowly(node_ids: tuple[str, ...]) -> list[Offer] | None:
+        log.commit(lambda _: SizeWanted(0, 1, "meanwhile"))
+        return read(node_ids)
+
+    first._read_offers = read_slowly  # type: ignore[method-assign]
+    assert 1 == first.next_rendezvous().world_size
+
+
+def test_a_late_wish_to_join_pauses_no_later_round(node: MakeNode, clock: FakeClock) -> None:
+    """A newcomer that asks for a place in a round that is over meanwhile disturbs nobody."""
+    first, _ = _pair(node, clock)
+    state = first.run.state
+    assert first.run.request_pause(state.rounds - 1, "n9 wants to join").drain is None
+    assert first.run.request_pause(state.rounds, "n9 wants to join").drain is not None
+
+
+def test_a_new_start_clears_up_after_the_last(node: MakeNode, clock: FakeClock) -> None:
+    """The agent that has announced a start takes away what is left of older ones, once its workers run."""
+    store = MemoryStore()
+    store.mark("members", MemberName("n9.9", E0, Phase.RUNNING, 1, 7).text())
+    handler = node("n1", epoch=REQUEUED, expected=("n1",), store=store)
+    tidied: list[int] = []
+    handler.run.around = handler.run.around._replace(tidy=tidied.append)
+    handler.next_rendezvous()
+    assert [] == tidied
+    clock.advance(1.0)
+    handler.run.tick()
+    assert [1] == tidied
+    assert [REQUEUED] == [name.epoch for text in store.list("members") if (name := parse_name(text))]
+
+
 def test_an_observer_looks_when_a_lease_runs_out(node: MakeNode, clock: FakeClock) -> None:
     """The end of a lease is not slept over until the next heartbeat."""
     first, second = _pair(node, clock)
@@ -127,6 +247,10 @@ def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> N
     first._waiting = first._waiting._replace(wait=wait)
     first.next_rendezvous()
     second.next_rendezvous()
+    for _ in range(5):  # the first one clears up after the last start once
+        clock.advance(1.0)
+        second.run.membership.beat_if_due()
+        first.run.tick()
     costs = []
     asked: set[str] = set()
     for _ in range(20):
@@ -149,6 +273,20 @@ def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock:
     clock.advance(1.0)
     state = first.run.tick()
     assert state.drain is not None
+
+
+def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock: FakeClock) -> None:
+    """An agent that tells late that all have succeeded does not end a round that has begun since."""
+    first, second = _pair(node, clock)
+    first.run.report_crash(1, {})
+    second.run.tick(look=True)
+    second.run.set_phase(Phase.LEFT)
+    first._waiting = first._waiting._replace(wait=clock.advance)
+    info = first.next_rendezvous()
+    assert info.round is not None
+    assert 2 == info.round.number
+    assert first.run.report_done(1, "late").ending is None
+    assert first.run.report_done(2, "in time").ending is not None
 
 
 def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:

@@ -199,7 +199,7 @@ class Invariants:
         }
         if all(by_name[name].outcome for name in lost):
             return  # they have said goodbye
-        looked_at, settings = mount.listed_at, self._settings
+        looked_at, settings = mount.decided_by, self._settings
         text = f"{mount.node.name} gives up {', '.join(lost)}"
         if looked_at < mount.failed_at <= mount.append_began_at:
             raise BrokenError("blind is not dead", f"{text} by what it saw before an error")

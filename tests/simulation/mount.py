@@ -70,6 +70,7 @@ class Mount:
         self.failed_at = -1.0  # when an operation last raised an error
         self.listed_at = -1.0  # when the members were last listed
         self.append_began_at = -1.0
+        self.decided_by = -1.0  # when the members had been listed that the last record was decided by
         self._errors = (0.0, 0)  # since when, and how many since then
         self._world = node.world
         self._content = node.world.content
@@ -83,7 +84,7 @@ class Mount:
 
     def append(self, log: str, number: int, value: bytes) -> bool:
         """Create a record; see `Store.append`."""
-        self.append_began_at = self._world.now
+        self.append_began_at, self.decided_by = self._world.now, self.listed_at
 
         def land() -> bool:
             won = self._content.append(log, number, value)
@@ -184,6 +185,9 @@ class Mount:
             self._listed[directory] = (looked_at, names)
         if directory == "members":
             self.listed_at = now
+            since, until = self.node.blind
+            if since < now < until:  # between two stalls it could see for a moment
+                self.node.blind = (now, until)
         return names
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> Names:

@@ -152,17 +152,6 @@ MUTATIONS = (
         ("loss", "three", "rough"),
     ),
     Mutation(
-        "the end of an older round ends the run",
-        (
-            Change(
-                f"{_SHARED}.commit",
-                "if during in (None, number) else None",
-                "if during is None or number else None",
-            ),
-        ),
-        ("wild", "rough"),
-    ),
-    Mutation(
         "no heartbeat",
         (Change(f"{_MEMBERSHIP}.beat_if_due", "if name is not None", "if False"),),
         ("calm", "three"),

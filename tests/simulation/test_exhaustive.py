@@ -11,14 +11,14 @@ from tests.simulation.exhaustive import Play, plays, search
 def test_two_nodes_meet_in_every_order(fault: str) -> None:
     """Two nodes come together in whichever order their operations happen, also with a fault anywhere."""
     report = search(Play(2, fault))
-    assert report.states > 5_000
-    assert report.interleavings > 10**7
+    assert report.states > 2_000
+    assert report.interleavings > 10**6
 
 
 @pytest.mark.parametrize("fault", ["", "crash"])
 def test_an_older_start_disturbs_nobody(fault: str) -> None:
     """A node of an older start of the job is fenced in every order of operations."""
-    assert search(Play(2, fault, zombies=1)).states > 5_000
+    assert search(Play(2, fault, zombies=1)).states > 2_000
 
 
 @pytest.mark.slow

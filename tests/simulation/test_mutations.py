@@ -11,7 +11,6 @@ QUICK = {
     "an older start may be announced again",
     "records may be overwritten",
     "a record is written though it fits no more",
-    "blind is dead",
     "a lost member counts as succeeded",
     "nobody watches",
     "what fails is tried again at once",

@@ -12,8 +12,8 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files, leftovers
-from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_scopes, writer_of
-from hpc_elastic.store.of_run import open_store
+from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_rounds, writer_of
+from hpc_elastic.store.of_run import open_scope
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 HOST, NAMESPACE = os.uname().nodename, files.pid_namespace()
@@ -131,57 +131,68 @@ def _scope(kv: Path, name: str) -> Path:
     return kv / name
 
 
-def test_scopes_of_old_rounds_go(tmp_path: Path) -> None:
+def test_scopes_of_old_rounds_go(run_paths: RunPaths) -> None:
     """With all that is in them; those to keep, and what is no scope, stay."""
-    gone, kept = _scope(tmp_path, "round-1"), _scope(tmp_path, "round-2")
-    (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to(kept)
-    assert ((str(gone),), ()) == (sweep_scopes(str(tmp_path), {"round-2"})[::2])
-    assert ["file", "link", "round-2"] == sorted(os.listdir(tmp_path))
+    kv = Path(run_paths.kv)
+    gone, kept = _scope(kv, "round-1"), _scope(kv, "round-2")
+    (kv / "round-0").touch()
+    (kv / "round-00").symlink_to(kept)
+    assert ((str(gone),), ()) == (sweep_rounds(run_paths, 2)[::2])
+    assert ["round-0", "round-00", "round-2"] == sorted(os.listdir(kv))
     assert ["0", "1", "2"] == sorted(os.listdir(kept / "deep"))
 
 
 def test_only_rounds_that_are_over_go(run_paths: RunPaths) -> None:
     """Scopes that users named stay, whatever they are called."""
     for scope in ("round-9", "round-10", "round-11", "round-x", "mine", "round-"):
-        open_store(run_paths.root, scope).set("key", "value")
+        open_scope(run_paths.root, scope).set("key", "value")
     swept = leftovers.sweep_rounds(run_paths, 11)
     assert {"round-9", "round-10"} == {os.path.basename(path) for path in swept.removed}
     assert ["mine", "round-", "round-11", "round-x"] == sorted(os.listdir(run_paths.kv))
-    assert b"value" == open_store(run_paths.root, "round-11").get("key")
+    assert b"value" == open_scope(run_paths.root, "round-11").get("key")
 
 
 def test_a_run_is_tidied_in_one_call(run_paths: RunPaths) -> None:
     """Scopes of rounds that are over, and private files of the dead, also in the scopes that stay."""
     for scope in ("round-1", "round-2"):
-        open_store(run_paths.root, scope).set("key", "value")
+        open_scope(run_paths.root, scope).set("key", "value")
     dead = [_of_a_dead_process(Path(place)) for place in (run_paths.nodes, f"{run_paths.kv}/round-2")]
     assert {f"{run_paths.kv}/round-1", *map(str, dead)} == set(leftovers.tidy(run_paths, 2).removed)
     assert ((), 0, ()) == leftovers.tidy(run_paths, 2)
 
 
-def test_links_in_a_scope_are_not_followed(tmp_path: Path) -> None:
+def test_what_nodes_told_for_old_rounds_goes(run_paths: RunPaths) -> None:
+    """Steps and offers of rounds that are over; everything else stays."""
+    for name in ("1+n1.7+30", "2+n1.7+-1", "odd"):
+        Path(run_paths.steps, name).touch()
+    for name in ("n1.7.1.json", "n1.7.2.json", "run_id.json", "batch.beat"):
+        Path(run_paths.nodes, name).touch()
+    removed = {os.path.basename(path) for path in leftovers.tidy(run_paths, 2).removed}
+    assert {"1+n1.7+30", "n1.7.1.json"} == removed
+
+
+def test_links_in_a_scope_are_not_followed(run_paths: RunPaths, tmp_path: Path) -> None:
     """What they point to stays."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "thesis.tex").touch()
-    scope = _scope(tmp_path / "kv", "round-1")
+    scope = _scope(Path(run_paths.kv), "round-1")
     (scope / "link").symlink_to(tmp_path / "elsewhere")
-    sweep_scopes(str(tmp_path / "kv"), ())
-    assert [] == os.listdir(tmp_path / "kv")
+    sweep_rounds(run_paths, 2)
+    assert [] == os.listdir(run_paths.kv)
     assert ["thesis.tex"] == os.listdir(tmp_path / "elsewhere")
 
 
-def test_a_large_scope_goes_in_parts(tmp_path: Path) -> None:
+def test_a_large_scope_goes_in_parts(run_paths: RunPaths) -> None:
     """Each sweep takes so much; a scope counts as gone when nothing is left of it."""
-    scope = _scope(tmp_path, "round-1")
-    assert ((), 1) == sweep_scopes(str(tmp_path), (), most=2)[:2]
+    scope = _scope(Path(run_paths.kv), "round-1")
+    assert ((), 1) == sweep_rounds(run_paths, 2, most=2)[:2]
     assert 1 == len(os.listdir(scope / "deep"))
-    assert (str(scope),) == sweep_scopes(str(tmp_path), (), most=3).removed
+    assert (str(scope),) == sweep_rounds(run_paths, 2, most=3).removed
 
 
-def test_no_scopes_are_no_error(tmp_path: Path) -> None:
+def test_no_scopes_are_no_error(run_paths: RunPaths) -> None:
     """A run without a key-value store has none."""
-    assert ((), 0, ()) == sweep_scopes(str(tmp_path / "absent"), ())
+    assert ((), 0, ()) == sweep_rounds(run_paths, 2)
 
 
 def test_sockets_are_no_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import hpc_elastic.store
-from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
+from hpc_elastic.errors import InputError, RunDirError, StoreTimeoutError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.of_run import from_env, open_store
+from hpc_elastic.store.of_run import from_env, open_scope, open_store
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ def test_a_worker_reads_its_own_environment(run_paths: RunPaths, monkeypatch: py
     for name, value in environment(run_paths).items():
         monkeypatch.setenv(name, value)
     from_env().set("a", "1")
-    assert b"1" == open_store(run_paths.root, "round-3").get("a")
+    assert b"1" == open_scope(run_paths.root, "round-3").get("a")
 
 
 def test_other_processes_have_no_round(run_paths: RunPaths) -> None:
@@ -52,8 +52,26 @@ def test_a_lost_run_directory_is_named(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "gone")
     with pytest.raises(RunDirError, match="gone cannot be used: No such file or directory"):
         from_env(environment(paths))
-    with pytest.raises(StoreError, match="gone/kv/a: No such file or directory"):
+    with pytest.raises(RunDirError, match="gone cannot be used: No such file or directory"):
         open_store(paths.root, "a")
+
+
+def test_a_scope_of_a_round_is_its_workers(run_paths: RunPaths) -> None:
+    """It goes with the round, so that nobody else may keep anything there; a name like it may."""
+    with pytest.raises(InputError, match="scope 'round-3' is that of a round's workers"):
+        open_store(run_paths.root, "round-3")
+    open_store(run_paths.root, "round-three").set("a", "1")
+
+
+def test_a_directory_that_others_can_write_to_is_refused(run_paths: RunPaths) -> None:
+    """What stands there could be anybody's; so could a link in place of the store."""
+    os.chmod(run_paths.root, 0o770)
+    with pytest.raises(RunDirError, match=r"others can write to the run directory .* \(mode 770\)"):
+        open_store(run_paths.root, "a")
+    os.chmod(run_paths.root, 0o700)
+    os.symlink("/tmp", run_paths.kv)
+    with pytest.raises(RunDirError, match="kv: it is a link"):
+        open_store(run_paths.root, "a")
 
 
 def test_a_foreign_run_directory_is_refused(run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
