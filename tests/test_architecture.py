@@ -24,6 +24,7 @@ BAD_NAMES = {"utils.py", "helpers.py", "common.py", "api.py", "misc.py"}
 BAD_NAMES_ALLOWED = {  # modules that users of torch import by this name
     "hpc_elastic/events/api.py",
     "hpc_elastic/metrics/api.py",
+    "hpc_elastic/multiprocessing/api.py",
     "hpc_elastic/rendezvous/api.py",
     "hpc_elastic/rendezvous/utils.py",
     "hpc_elastic/timer/api.py",

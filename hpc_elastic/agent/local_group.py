@@ -134,7 +134,7 @@ class LocalGroup:
             return Group.STOPPED if self._gone else Group.STOPPING
         if self._gone:
             return Group.STOPPED if self.stopped_by_request else Group.SUCCEEDED
-        self.result = self.context.wait(0) or self.result
+        self.result = self.context.look() or self.result
         if self.result is None:
             return Group.RUNNING
         if self.result.is_failed():

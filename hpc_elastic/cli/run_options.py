@@ -268,9 +268,7 @@ def _logs(args: argparse.Namespace, paths: RunPaths) -> DefaultLogsSpecs:
         raise InputError(
             str(error), where="--redirects, --tee or --local-ranks-filter", fix="see hpc-elastic run --help"
         ) from None
-    return DefaultLogsSpecs(
-        log_dir=args.log_dir or paths.logs, redirects=redirects, tee=tee, local_ranks_filter=ranks or None
-    )
+    return DefaultLogsSpecs(args.log_dir or paths.logs, redirects, tee, ranks or None, is_of_run=True)
 
 
 def _at_least(name: str, value: int, least: int) -> int:

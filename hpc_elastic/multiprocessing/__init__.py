@@ -1,6 +1,7 @@
 """Start, watch and end a group of local processes (names as in torch.distributed.elastic).
 
-    context    SubprocessContext: a group of workers; PContext, StartSettings
+    start      start_processes: a group in one call         functions    MultiprocessContext: run a function
+    context    SubprocessContext: run a program             group        what both have in common
     process    one child: own session, dies with its parent     stop, reap   end it and all it started
     guard      what survives the agent's SIGKILL                logs, tail   files, and lines on the console
     errors     error files and what is made of them
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.context import SubprocessContext
+    from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
+    from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.guard import Guard
     from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from hpc_elastic.multiprocessing.pcontext import (
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
         SignalException,
         StartSettings,
     )
+    from hpc_elastic.multiprocessing.plugins import load_logs_specs
     from hpc_elastic.multiprocessing.process import WorkerStartError
+    from hpc_elastic.multiprocessing.start import start_processes
     from hpc_elastic.multiprocessing.std import Std, to_map
 
 _HOMES = {
@@ -38,6 +43,10 @@ _HOMES = {
     "WorkerStartError": "process",
     "RunProcsResult": "pcontext",
     "SignalException": "pcontext",
+    "MultiprocessContext": "functions",
+    "ProcessFailure": "errors.failure",
+    "load_logs_specs": "plugins",
+    "start_processes": "start",
 }
 
 __all__ = [
@@ -45,13 +54,17 @@ __all__ = [
     "Guard",
     "LogsDest",
     "LogsSpecs",
+    "MultiprocessContext",
     "PContext",
+    "ProcessFailure",
     "RunProcsResult",
     "SignalException",
     "StartSettings",
     "Std",
     "SubprocessContext",
     "WorkerStartError",
+    "load_logs_specs",
+    "start_processes",
     "to_map",
 ]
 

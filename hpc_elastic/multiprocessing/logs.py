@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
@@ -15,17 +16,56 @@ DEFAULT_PREFIX: Final = "[rank ${rank}] "
 """Template of what stands before each line of a worker on the agent's console."""
 
 _RANK: Final = "RANK"
+_RUN_ID: Final = "TORCHELASTIC_RUN_ID"
 _RESTART_COUNT: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
-class LogsDest(NamedTuple):
-    """The files of each local rank; an empty string means that the stream is not redirected."""
+class LogDirError(InputError, NotADirectoryError):
+    """What was given as log directory is none."""
 
-    stdouts: dict[int, str]
-    stderrs: dict[int, str]
-    tee_stdouts: dict[int, str]
-    tee_stderrs: dict[int, str]
-    error_files: dict[int, str]
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.errno = errno.ENOTDIR
+
+
+class LogsDest:
+    """The files of each local rank.
+
+    Args:
+        stdouts: where stdout goes; an empty text leaves it on the console.
+        stderrs: the same for stderr.
+        tee_stdouts: files of `stdouts` that are also copied to the console.
+        tee_stderrs: files of `stderrs` that are also copied to the console.
+        error_files: where workers write the exception that ends them.
+        filtered_stdout: where chosen lines of all teed stdouts go.
+        filtered_stderr: where chosen lines of all teed stderrs go.
+    """
+
+    def __init__(  # noqa: PLR0913 - torch's fields
+        self,
+        stdouts: dict[int, str] | None = None,
+        stderrs: dict[int, str] | None = None,
+        tee_stdouts: dict[int, str] | None = None,
+        tee_stderrs: dict[int, str] | None = None,
+        error_files: dict[int, str] | None = None,
+        filtered_stdout: str = "",
+        filtered_stderr: str = "",
+    ) -> None:
+        self.stdouts = {} if stdouts is None else stdouts
+        self.stderrs = {} if stderrs is None else stderrs
+        self.tee_stdouts = {} if tee_stdouts is None else tee_stdouts
+        self.tee_stderrs = {} if tee_stderrs is None else tee_stderrs
+        self.error_files = {} if error_files is None else error_files
+        self.filtered_stdout = filtered_stdout
+        self.filtered_stderr = filtered_stderr
+
+    def __repr__(self) -> str:
+        return f"LogsDest({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogsDest) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class LogsSpecs(ABC):
@@ -35,7 +75,7 @@ class LogsSpecs(ABC):
         log_dir: where the log directories are made.
         redirects: which streams go to files.
         tee: which streams go to files *and* to the console.
-        local_ranks_filter: whose output reaches the console; None means all.
+        local_ranks_filter: whose output reaches the console; none given means all.
     """
 
     def __init__(
@@ -51,7 +91,7 @@ class LogsSpecs(ABC):
         self._local_ranks_filter = local_ranks_filter
 
     @abstractmethod
-    def reify(self, envs: Mapping[int, Mapping[str, str]]) -> LogsDest:
+    def reify(self, envs: Mapping[int, dict[str, str]]) -> LogsDest:
         """Make the directories for the workers with these environments and return the files."""
 
     @property
@@ -61,50 +101,92 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """``<log_dir>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; nothing is ever deleted.
+    """``<log_dir>/<run>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; nothing is ever deleted.
 
-    n is the round of the run (HPC_ELASTIC_ROUND), else the restart count; the rank is the global
-    one when the worker's environment has it, else the local one. `os.devnull` as log_dir means no
-    files at all, None a new temporary directory.
+    run is the run id (TORCHELASTIC_RUN_ID), where there is one; n is the round of the run
+    (HPC_ELASTIC_ROUND), else the restart count; the rank is the global one when the worker's
+    environment has it, else the local one. A second start in the same place renames the files of
+    the first (``stdout.1.log``); within a round it appends to them. `os.devnull` as log_dir means
+    no files at all, None a new temporary directory.
+
+    Args:
+        log_dir: see above.
+        redirects: which streams go to files.
+        tee: which streams go to files *and* to the console.
+        local_ranks_filter: whose output reaches the console; none given means all.
+        is_of_run: log_dir belongs to one run already: no directory named by the run.
+
+    Raises:
+        LogDirError: log_dir is a file.
     """
 
-    def reify(self, envs: Mapping[int, Mapping[str, str]]) -> LogsDest:
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: Collection[int] | None = None,
+        *,
+        is_of_run: bool = False,
+    ) -> None:
+        if log_dir and log_dir != os.devnull and os.path.isfile(log_dir):
+            raise LogDirError(f"{log_dir} is a file", where="log_dir", fix="give a directory, or none")
+        super().__init__(log_dir or None, redirects, tee, local_ranks_filter)
+        self._is_of_run = is_of_run
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(root_log_dir={self._root_log_dir}, redirects={self._redirects}, "
+            f"tee={self._tee}, local_ranks_filter={self._local_ranks_filter})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DefaultLogsSpecs) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def root_log_dir(self) -> str:
+        """The directory below which all logs are; a temporary one is made when it is first asked for."""
+        if self._root_log_dir is None:
+            import tempfile  # noqa: PLC0415 - 3 ms that only this case pays
+
+            self._root_log_dir = tempfile.mkdtemp(prefix="hpc_elastic_")
+        return self._root_log_dir
+
+    def reify(self, envs: Mapping[int, dict[str, str]]) -> LogsDest:
         """Make the directories for the workers with these environments and return the files.
+
+        TORCHELASTIC_ERROR_FILE is put into each environment.
 
         Raises:
             InputError: a directory cannot be made.
         """
         if self._root_log_dir == os.devnull:
             null = dict.fromkeys(envs, os.devnull)
-            return self._destinations(dict.fromkeys(envs, ""), null, null)
-        folders = {local_rank: self._folder(local_rank, env) for local_rank, env in envs.items()}
+            return self._finished(envs, self._destinations(dict.fromkeys(envs, ""), null, null))
+        attempt = self._attempt_folder(envs[min(envs)]) if envs else self.root_log_dir
+        folders = {rank: os.path.join(attempt, env.get(_RANK) or str(rank)) for rank, env in envs.items()}
         for folder in folders.values():
             _make_folder(folder)
         errors = {rank: os.path.join(folder, "error.json") for rank, folder in folders.items()}
-        for path in errors.values():
-            set_aside(path)
         stdouts = {rank: os.path.join(folder, "stdout.log") for rank, folder in folders.items()}
         stderrs = {rank: os.path.join(folder, "stderr.log") for rank, folder in folders.items()}
-        return self._destinations(errors, stdouts, stderrs)
+        found = self._destinations(errors, stdouts, stderrs)
+        found.filtered_stdout = os.path.join(attempt, "filtered_stdout.log")
+        found.filtered_stderr = os.path.join(attempt, "filtered_stderr.log")
+        _set_aside_earlier(found, envs)
+        return self._finished(envs, found)
 
-    @property
-    def root_log_dir(self) -> str:
-        """The directory below which all logs are.
-
-        Raises:
-            InputError: none was given and none has been made yet.
-        """
-        if self._root_log_dir is None:
-            raise InputError("the log directory is made at start; none was given", where="log_dir")
-        return self._root_log_dir
-
-    def _folder(self, local_rank: int, env: Mapping[str, str]) -> str:
-        if self._root_log_dir is None:
-            import tempfile  # noqa: PLC0415 - 3 ms that only this case pays
-
-            self._root_log_dir = tempfile.mkdtemp(prefix="hpc_elastic_")
+    def _attempt_folder(self, env: Mapping[str, str]) -> str:
+        run = "" if self._is_of_run else env.get(_RUN_ID, "").replace("/", "_")
         attempt = env.get(Env.ROUND) or env.get(_RESTART_COUNT) or "0"
-        return os.path.join(self._root_log_dir, f"attempt_{attempt}", env.get(_RANK) or str(local_rank))
+        return os.path.join(self.root_log_dir, "_" if run in {".", ".."} else run, f"attempt_{attempt}")
+
+    def _finished(self, envs: Mapping[int, dict[str, str]], found: LogsDest) -> LogsDest:
+        for rank, path in found.error_files.items():
+            envs[rank][Env.ERROR_FILE] = path
+        return found
 
     def _destinations(
         self, errors: dict[int, str], stdouts: dict[int, str], stderrs: dict[int, str]
@@ -113,7 +195,7 @@ class DefaultLogsSpecs(LogsSpecs):
         ranks = list(stdouts)
         redirects = {rank: _of_rank(self._redirects, rank) for rank in ranks}
         tee = {rank: _of_rank(self._tee, rank) for rank in ranks}
-        shown = {rank: self._local_ranks_filter is None or rank in self._local_ranks_filter for rank in ranks}
+        shown = {rank: not self._local_ranks_filter or rank in self._local_ranks_filter for rank in ranks}
 
         def target(rank: int, stream: Std, path: str) -> str:
             if (redirects[rank] | tee[rank]) & stream:
@@ -130,6 +212,17 @@ class DefaultLogsSpecs(LogsSpecs):
             tee_stderrs={rank: stderrs[rank] for rank in ranks if teed(rank, Std.ERR, stderrs[rank])},
             error_files=errors,
         )
+
+
+def _set_aside_earlier(found: LogsDest, envs: Mapping[int, Mapping[str, str]]) -> None:
+    """Rename what an earlier start left; the logs of a round are one, whatever restarts it took."""
+    paths = list(found.error_files.values())
+    if not any(Env.ROUND in env for env in envs.values()):
+        paths += [*found.stdouts.values(), *found.stderrs.values()]
+        paths += [found.filtered_stdout, found.filtered_stderr]
+    for path in paths:
+        if path and path != os.devnull:
+            set_aside(path)
 
 
 def _of_rank(val_or_map: Std | Mapping[int, Std], rank: int) -> Std:

@@ -6,7 +6,7 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
 from hpc_elastic.errors import InputError
@@ -39,12 +39,20 @@ class WorkerStartError(InputError):
     """A worker could not be started; the message names the binary and the reason."""
 
 
+class WorkerNotFoundError(WorkerStartError, FileNotFoundError):
+    """There is no such program."""
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.errno = errno.ENOENT
+
+
 class ProcessSpec(NamedTuple):
     """What to start.
 
     stdout and stderr are files to append to; None leaves this process's own stream.
     cwd None is the present directory. Signals in `ignore_signals` start ignored, all others
-    with their default action.
+    with their default action. `cpus` are those that it may use, none given means all.
     """
 
     argv: tuple[str, ...]
@@ -53,6 +61,7 @@ class ProcessSpec(NamedTuple):
     stderr: str | None = None
     cwd: str | None = None
     ignore_signals: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
 
 
 class Process:
@@ -67,6 +76,8 @@ class Process:
         self.pidfd = open_pidfd(pid)
         self.exit_code: int | None = None
         self._is_reaped = False
+        self.held: list[int] = []
+        """Descriptors that are kept open until the child is reaped."""
         self._starting = starting  # pipe: end of file = the program runs, bytes = errno of the failure
 
     def confirm_started(self, wait_s: float) -> None:
@@ -114,6 +125,8 @@ class Process:
         if self._starting >= 0:
             os.close(self._starting)
             self._starting = -1
+        while self.held:
+            os.close(self.held.pop())
 
     def signal_group(self, sig: int) -> None:
         """Send a signal to the process and all of its group that is left; never raises."""
@@ -149,25 +162,34 @@ def start_error(spec: ProcessSpec, number: int, step: str) -> WorkerStartError:
     if step == "cwd":
         return WorkerStartError(f"cannot change to the directory {spec.cwd!r}: {words}", where="worker")
     fix = _FIXES.get(number, "run it by hand on this node to see what is wrong")
-    return WorkerStartError(f"cannot start {spec.argv[0]!r}: {words}", where="worker", fix=fix)
+    kind = WorkerNotFoundError if number == errno.ENOENT else WorkerStartError
+    return kind(f"cannot start {spec.argv[0]!r}: {words}", where="worker", fix=fix)
 
 
-def spawn(spec: ProcessSpec) -> Process:
+def spawn(
+    spec: ProcessSpec, *, call: Callable[[], int] | None = None, pass_fds: tuple[int, ...] = ()
+) -> Process:
     """Start a child in its own session, which the kernel kills when this thread ends.
 
     Returns at once; `Process.confirm_started` tells whether the program could be run.
 
+    Args:
+        spec: what to start.
+        call: what the forked child does instead of running a program; returns its exit code. It
+            keeps this process's descriptors, signal handlers and environment.
+        pass_fds: descriptors that the program keeps.
+
     Raises:
         WorkerStartError: a log file cannot be opened, or no process can be made.
     """
-    stdio = _open_stdio(spec)
+    stdio = open_stdio(spec)
     started, starting = os.pipe()
     parent = os.getpid()
     old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
-            _become(spec, stdio, starting, parent)
+            _become(spec, stdio, _Child(starting, parent, call, pass_fds))
     except OSError as error:
         os.close(started)
         raise start_error(spec, error.errno or 0, "fork") from error
@@ -179,7 +201,16 @@ def spawn(spec: ProcessSpec) -> Process:
     return Process(spec, pid, started)
 
 
-def _open_stdio(spec: ProcessSpec) -> list[int]:
+class _Child(NamedTuple):
+    """What only the forked child needs to know."""
+
+    starting: int
+    parent: int
+    call: Callable[[], int] | None
+    pass_fds: tuple[int, ...]
+
+
+def open_stdio(spec: ProcessSpec) -> list[int]:
     """Return new descriptors for the child's stdin, stdout and stderr."""
     fds: list[int] = []
     try:
@@ -214,38 +245,60 @@ def _dup_or_null(fd: int) -> int:
         return os.open(os.devnull, os.O_WRONLY)
 
 
-def _become(spec: ProcessSpec, stdio: list[int], starting: int, parent: int) -> NoReturn:
+def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:
     """Turn the forked child into the program; all signals are blocked on entry."""
     step = "exec"
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
-        if not die_with_parent(parent):
+        if not die_with_parent(child.parent):
             os._exit(_START_FAILED)
-        high = [os.dup(fd) if fd <= LAST_STDIO else fd for fd in stdio]
-        for target, fd in enumerate(high):
-            os.dup2(fd, target)
-        _close_other_fds(starting)
+        take_stdio(stdio)
         if spec.cwd is not None:
             step = "cwd"
             os.chdir(spec.cwd)
             step = "exec"
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
+        if child.call is not None:
+            os.close(child.starting)
+            _run_call(child.call)
+        _close_other_fds({child.starting, *child.pass_fds})
+        for fd in child.pass_fds:
+            os.set_inheritable(fd, True)  # noqa: FBT003 - Python's signature
         reset_signals(spec.ignore_signals)
         os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - no shell on purpose
     except OSError as error:
-        os.write(starting, f"{step} {error.errno or 0}".encode())
+        os.write(child.starting, f"{step} {error.errno or 0}".encode())
         os.write(2, f"hpc_elastic: {start_error(spec, error.errno or 0, step)}\n".encode())
     except BaseException as error:  # noqa: BLE001 - a forked child must never return
-        os.write(starting, f"exec {errno.EINVAL}".encode())
+        os.write(child.starting, f"exec {errno.EINVAL}".encode())
         os.write(2, f"hpc_elastic: cannot start {spec.argv[0]!r}: {error!r}\n".encode())
     finally:
         os._exit(_START_FAILED)
 
 
-def _close_other_fds(keep: int) -> None:
+def _run_call(call: Callable[[], int]) -> NoReturn:
+    code = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        code = call()
+    finally:
+        os._exit(code)
+
+
+def take_stdio(fds: list[int]) -> None:
+    """Make three descriptors this process's stdin, stdout and stderr, and close them."""
+    high = [os.dup(fd) if fd <= LAST_STDIO else fd for fd in fds]
+    for target, fd in enumerate(high):
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+def _close_other_fds(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > LAST_STDIO and fd != keep:
+        if fd > LAST_STDIO and fd not in keep:
             try:
                 os.close(fd)
             except OSError:  # the listing's own descriptor

@@ -28,8 +28,15 @@ class Reaper:
         self._owns_process = owns_process
         self._own_session = os.getsid(0)
         self._adopted: set[int] = set()
+        self._remembered: set[int] = set()
         self.sessions: set[int] = set()
         """The sessions of the workers: their pids."""
+
+    def remember(self, workers: Collection[int]) -> None:
+        """Note what runs below workers while they live: a forked worker's own forks carry no mark."""
+        if not self._owns_process:
+            below = descendants(stat for pid in workers for stat in children(pid))
+            self._remembered.update(stat.pid for stat in below)
 
     def left_overs(self) -> list[ProcessStat]:
         """Return what runs below this process and belongs to the workers, the workers included."""
@@ -71,7 +78,7 @@ class Reaper:
     def _is_ours(self, stat: ProcessStat) -> bool:
         if stat.session in self.sessions or self._is_foreign(stat):
             return True
-        return is_marked(stat.pid, self._markers)
+        return stat.pid in self._remembered or is_marked(stat.pid, self._markers)
 
     def _is_foreign(self, stat: ProcessStat) -> bool:
         """Return whether a process can only have come from a worker, as all workers left our session."""

@@ -41,6 +41,7 @@ class Stopper:
         self.is_begun = True
         if kill_at is not None:
             self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+        self._reaper.remember(self._reaper.sessions)
         for process in self._processes.values():
             process.signal_group(sig)
             process.signal_group(signal.SIGCONT)  # a stopped process could not act on it
@@ -49,6 +50,7 @@ class Stopper:
         """SIGKILL the groups and everything below this process that came from them."""
         self.is_begun = True
         self._killed_at = now if self._killed_at is None else self._killed_at
+        self._reaper.remember(self._reaper.sessions)
         for process in self._processes.values():
             process.signal_group(signal.SIGKILL)
         self._reaper.kill_left_overs()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.launchers import Launcher, Shape
+from bench_lib.tee import output
 
 SETTLE_S = 1.0
 MB = 1e6
@@ -180,6 +181,11 @@ def last_failure(launcher: Launcher, effort: Effort) -> Samples:
     return {"ended_s": took}
 
 
+def tee(launcher: Launcher, effort: Effort) -> Samples:
+    """Workers that print much, to files and to the console; see `bench_lib.tee`."""
+    return output(launcher, effort.repetitions)
+
+
 MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "start": start,
     "idle": idle,
@@ -187,6 +193,7 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "four-agents": four_agents,
     "replace": replace_workers,
     "orphans": orphans,
+    "tee": tee,
     "last-failure": last_failure,
     "join": join,
     "quorum": quorum,

@@ -62,7 +62,7 @@ def test_the_last_failure_ends_all_agents_alike(make: MakeAgents, code: str, exp
     outputs = [agents.output(node) for node in (0, 1)]
     assert [expected, expected] == [agents.code(0), agents.code(1)]
     for output in outputs:
-        assert 1 == output.count("Root cause")
+        assert 1 == output.count("Root Cause")
         assert "rank    : 3" in output
     state = agents.state()
     assert state.ending is not None

@@ -46,7 +46,7 @@ def test_poll_reports_every_rank_that_has_failed(make_context: MakeContext) -> N
     context.start()
     for pidfd in (context.exit_fds()[0], context.exit_fds()[2]):
         wait_readable(pidfd)
-    result = context.wait(0)
+    result = context.look()
     assert result is not None
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3, 2: 4}
     assert context.exit_codes() == {0: 3, 2: 4}
@@ -110,12 +110,12 @@ def test_twelve_ranks_have_their_own_logs(make_context: MakeContext, tmp_path: P
 
 
 def test_logs_of_two_attempts_are_appended(make_context: MakeContext, tmp_path: Path) -> None:
-    """A second start in the same directory keeps the first one's log and error file."""
+    """A second start in the same round keeps the first one's log and error file."""
     program = (
         "import os; os.write(2, b'attempt\\n'); open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('{}')"
     )
     for _ in range(2):
-        context = make_context(program)
+        context = make_context(program, env={"HPC_ELASTIC_ROUND": "0"})
         context.start()
         assert context.wait(20) is not None
     folder = tmp_path / "attempt_0" / "0"
@@ -175,7 +175,8 @@ def test_error_file_becomes_the_failure(make_context: MakeContext) -> None:
     result = context.wait(20)
     assert result is not None
     failure = result.failures[0]
-    assert (failure.message, failure.traceback, failure.timestamp) == ("ValueError: bad", "TB", 17)
+    assert (failure.text, failure.traceback, failure.timestamp) == ("ValueError: bad", "TB", 17)
+    assert failure.message == {"message": "ValueError: bad", "extraInfo": extra}
 
 
 def test_tee_copies_lines_with_prefix(make_context: MakeContext, capfd: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +194,8 @@ def test_second_attempt_does_not_repeat_the_first_on_the_console(
 ) -> None:
     """Following an appended log begins where the attempt begins."""
     for word in ("first", "second"):
-        context = make_context(f"import os; os.write(1, b'{word}\\n')", tee=Std.OUT)
+        env = {"HPC_ELASTIC_ROUND": "0"}
+        context = make_context(f"import os; os.write(1, b'{word}\\n')", tee=Std.OUT, env=env)
         context.start()
         context.wait(20)
     assert capfd.readouterr().out.splitlines() == ["[rank 0] first", "[rank 0] second"]

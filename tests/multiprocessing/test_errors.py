@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,11 @@ def test_flat_format_is_read() -> None:
 def test_missing_file_leaves_the_signal() -> None:
     """Without an error file the message names the signal and the pid."""
     assert ProcessFailure(0, 12, -9, "").message == "Signal 9 (SIGKILL) received by PID 12"
-    assert ProcessFailure(0, 12, 1, "/nowhere").message == ""
+    failure = ProcessFailure(0, 12, 1, "/nowhere")
+    assert (failure.text, failure.error_file) == ("", "<N/A>")
+    assert failure.message.startswith("To enable traceback")
+    assert failure.error_file_data["errorTraits"]["category"] == "system_terminated_error"
+    assert "errorTraits" not in ProcessFailure(0, 12, -9, "/nowhere").error_file_data
     assert ProcessFailure(0, 12, -60, "").signal_name() == "SIG60"
 
 
@@ -252,3 +257,122 @@ def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = errors.nonsense
     assert all(getattr(errors, name) for name in errors.__all__)
+
+
+def test_failures_of_one_second_are_told_apart_by_the_files(tmp_path: Path) -> None:
+    """Where only whole seconds were recorded, as torch does, the file's own time says which was first."""
+    found = []
+    for rank, part_ns in enumerate((750_000_000, 250_000_000)):
+        path = tmp_path / f"{rank}.json"
+        path.write_text(json.dumps({"message": {"message": "m", "extraInfo": {"timestamp": "1700000000"}}}))
+        os.utime(path, ns=(0, 1700000000 * 10**9 + part_ns))
+        found.append(ProcessFailure(rank, 1, 1, str(path)))
+    assert [round(failure.time_s % 1, 3) for failure in found] == [0.75, 0.25]
+    assert [failure.timestamp for failure in found] == [1700000000] * 2
+    assert ChildFailedError("x", dict(enumerate(found))).get_first_failure()[0] == 1
+
+
+def test_file_copied_later_keeps_its_recorded_time(tmp_path: Path) -> None:
+    """The file's own time counts only within the recorded second."""
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "old", "timestamp": 1700000000}))
+    failure = ProcessFailure(0, 1, 1, str(path))
+    assert (failure.time_s, failure.message, failure.text) == (1700000000.0, "old", "old")
+    assert failure.timestamp_isoformat().startswith("2023-11-1")
+
+
+def test_failures_of_different_workers_share_nothing() -> None:
+    """What is noted of one failure is not in another's data."""
+    one, two = ProcessFailure(0, 1, 1, ""), ProcessFailure(1, 1, -9, "", 3.0)
+    one.error_file_data["note"] = 1
+    assert two.error_file_data == {"message": "<NONE>"}
+    assert two == ProcessFailure(1, 1, -9, "", 3.0) != one
+    assert "exitcode=-9" in repr(two)
+
+
+def test_child_failed_error_can_be_stored_and_framed() -> None:
+    """It goes through pickle, and its frame can be chosen."""
+    error = ChildFailedError("train.py", {4: ProcessFailure(0, 1, 1, "", 9.0)})
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (again.name, again.failures) == (error.name, error.failures)
+    assert error.format_msg("#", "~").startswith("#" * 60 + "\ntrain.py FAILED\n" + "~" * 60)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "words"),
+    [
+        ({"message": {"message": "m"}}, {"message": {"message": "m", "errorCode": 3}}, ""),
+        ({"other": 1}, {"other": 1}, "does not have field `message`. cannot override error code: 3"),
+        ({"message": "text"}, {"message": "text"}, "has a new message format"),
+    ],
+)
+def test_parent_copy_carries_the_exit_code(
+    error_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: object,
+    expected: object,
+    words: str,
+) -> None:
+    """The exit code is put where it belongs; other forms are copied as they are, with a word."""
+    child = tmp_path / "child.json"
+    child.write_text(json.dumps(content))
+    ErrorHandler().dump_error_file(str(child), 3)
+    assert json.loads(error_file.read_text()) == expected
+    assert words in capsys.readouterr().err
+
+
+def test_nothing_is_copied_without_a_place_or_a_source(
+    error_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing child file, or no file of the own, is no error."""
+    ErrorHandler().dump_error_file("/nowhere/error.json", 3)
+    assert not error_file.exists()
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    ErrorHandler().dump_error_file("/nowhere/error.json", 3)
+    assert "no error file defined for parent" in capsys.readouterr().err
+
+
+def test_own_handler_is_used(error_file: Path) -> None:
+    """A handler that is given to record hears of the start and of the exception."""
+
+    class Own(ErrorHandler):
+        heard: list[str] = []  # noqa: RUF012 - looked at below
+
+        def initialize(self) -> None:
+            self.heard.append("start")
+
+        def record_exception(self, e: BaseException) -> None:
+            self.heard.append(repr(e))
+
+    def main() -> None:
+        raise OSError("x")
+
+    with pytest.raises(OSError, match="x"):
+        record(main, Own())()
+    assert Own.heard == ["start", "OSError('x')"]
+    assert not error_file.exists()
+
+
+def test_fault_handler_that_cannot_be_had_is_only_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where stderr is no descriptor the function runs all the same."""
+
+    def refuse(*, all_threads: bool) -> None:
+        raise RuntimeError("no descriptor")
+
+    monkeypatch.setattr("faulthandler.enable", refuse)
+    assert record(lambda: 5)() == 5
+    assert "cannot enable faulthandler: no descriptor" in capfd.readouterr().err
+
+
+def test_keyboard_interrupt_is_not_recorded(error_file: Path) -> None:
+    """Who interrupts knows why."""
+
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record(main)()
+    assert not error_file.exists()

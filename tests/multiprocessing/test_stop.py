@@ -42,7 +42,7 @@ def test_an_exit_during_the_stop_stays_visible_until_acted_on(make_context: Make
     context.start()
     context.begin_stop(signal.SIGTERM)
     wait_readable(context.exit_fds()[0])
-    context.wait(0)
+    context.look()
     assert len(context.exit_fds()) == 1
     assert context.poll_stopped(SystemClock().monotonic())
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
-from hpc_elastic.multiprocessing.tail import MAX_LINE, Tail
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.multiprocessing.sinks import Console
+from hpc_elastic.multiprocessing.tail import MAX_LINE, Tail, blocked_fds, pump_all
 
 
 def drain(fd: int) -> bytes:
@@ -92,12 +97,14 @@ def test_truncated_file_is_read_from_its_beginning(tmp_path: Path, pipe: tuple[i
 
 def test_full_console_blocks_nobody_and_loses_nothing(tmp_path: Path, pipe: tuple[int, int]) -> None:
     """What a full console cannot take waits in the file, line order kept."""
-    lines = b"".join(b"%06d %s\n" % (number, b"y" * 90) for number in range(20_000))
+    lines = b"".join(b"%06d %s\n" % (number, b"y" * 90) for number in range(40_000))
     log = tmp_path / "log"
     log.write_bytes(lines)
     tail = Tail(str(log), pipe[1], b"")
-    assert not tail.pump()
+    while tail.pump():
+        pass
     assert tail.is_blocked
+    assert tail.blocked_fd() == pipe[1]
     received = b""
     while tail.is_blocked or tail.pump():
         received += drain(pipe[0])
@@ -123,3 +130,46 @@ def test_one_pump_is_bounded(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 99 + b"\n" * (4 << 20))
     with console.open("wb") as file:
         assert Tail(str(log), file.fileno(), b"").pump()
+
+
+def test_long_lines_of_two_logs_do_not_mix(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """A line that went out in part is finished before another log has its turn."""
+    console = Console(pipe[1])
+    tails = []
+    for letter in (b"a", b"b"):
+        log = tmp_path / letter.decode()
+        log.write_bytes((letter * 60_000 + b"\n") * 40)
+        tails.append(Tail(str(log), console, b""))
+    received = b""
+    while pump_all(tails) or blocked_fds(tails):
+        received += drain(pipe[0])
+    lines = (received + drain(pipe[0])).split(b"\n")
+    assert sorted(lines) == [b"", *([b"a" * 60_000] * 40), *([b"b" * 60_000] * 40)]
+
+
+def test_chosen_lines_only(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """A tail with a choice copies the lines that it wants, the unfinished last one too."""
+    log = tmp_path / "log"
+    log.write_bytes(b"loss 1\nnoise\n\nloss 2")
+    Tail(str(log), pipe[1], b"> ", wanted=lambda line: b"loss" in line).finish()
+    assert drain(pipe[0]) == b"> loss 1\n> loss 2\n"
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"bc\n", b"x" * 700, b"\n\n", b"\xff\x00"]), max_size=60),
+    st.integers(1, 5),
+)
+def test_lines_do_not_depend_on_how_they_come(parts: list[bytes], step: int) -> None:
+    """However a log grows, the console has its lines with the prefix."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, console = Path(folder, "log"), Path(folder, "console")
+        with console.open("wb") as file, log.open("wb", buffering=0) as writing:
+            tail = Tail(str(log), file.fileno(), b"> ")
+            for number, part in enumerate(parts):
+                writing.write(part)
+                if number % step == 0:
+                    tail.pump()
+            tail.finish()
+        text = b"".join(parts)
+        lines = text[:-1].split(b"\n") if text.endswith(b"\n") else text.split(b"\n") if text else []
+        assert console.read_bytes() == b"".join(b"> " + line + b"\n" for line in lines)

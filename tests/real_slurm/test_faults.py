@@ -70,8 +70,8 @@ def test_final_failure_ends_everything_with_one_root_cause(cluster: Cluster) -> 
     run.wait_ending()
     run.wait_gone(30)
     log = run.log()
-    assert 1 == log.count("Root cause")
-    summary = log[log.index("Root cause") :]
+    assert 1 == log.count("Root Cause")
+    summary = log[log.index("Root Cause") :]
     assert re.search(r"rank +: 3\b", summary)
     assert re.search(r"node +: node2\b", summary)
     assert "ZeroDivisionError" in summary

@@ -226,7 +226,7 @@ def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJo
     write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
     done = command(paths, job, "--srun-exit-code=1")
     assert (1, "") == (done.returncode, done.stdout)
-    assert 1 == done.stderr.count("Root cause")
+    assert 1 == done.stderr.count("Root Cause")
     assert "ValueError: bad" in done.stderr
     assert f"submit --resume {paths.root}" in done.stderr.splitlines()[-1]
 

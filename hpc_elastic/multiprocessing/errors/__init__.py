@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure
+    from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure, signal_name
     from hpc_elastic.multiprocessing.errors.handler import ErrorHandler, get_error_handler, record
     from hpc_elastic.multiprocessing.errors.summary import (
         FailureRecord,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ChildFailedError": "failure",
     "ProcessFailure": "failure",
+    "signal_name": "failure",
     "ErrorHandler": "handler",
     "get_error_handler": "handler",
     "record": "handler",
@@ -44,6 +45,7 @@ __all__ = [
     "get_error_handler",
     "one_line",
     "record",
+    "signal_name",
 ]
 
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-_MAX_READ: Final = 1 << 20
+_MAX_READ: Final = 16 << 20
 _FAR_FUTURE_S: Final = 1e11  # what is later is no time in seconds
 
 
@@ -79,9 +79,21 @@ def read_reply(path: str) -> ErrorReply | None:
         return None
     try:
         with open(path, "rb") as file:
-            return parse_reply(file.read(_MAX_READ))
+            written_s = os.fstat(file.fileno()).st_mtime
+            reply = parse_reply(file.read(_MAX_READ))
     except OSError:
         return None
+    return _sharpened(reply, written_s)
+
+
+def _sharpened(reply: ErrorReply, written_s: float) -> ErrorReply:
+    """Return an answer whose time is below the second where the file's own time tells it.
+
+    torch's `record` writes whole seconds, and writes them at once.
+    """
+    if reply.time_s is None or not reply.time_s.is_integer() or int(written_s) != reply.time_s:
+        return reply
+    return reply._replace(time_s=written_s)
 
 
 def write_data(path: str, data: Mapping[str, Any]) -> None:

@@ -4,68 +4,89 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, read_reply
 
+NOT_AVAILABLE: Final = "<N/A>"
+"""Stands for an error file that does not exist, and for the signal of who exited."""
+
+_NO_REPLY: Final = "<NONE>"
+_NO_DETAILS: Final = (
+    "To enable traceback decorate the main function with hpc_elastic.multiprocessing.errors.record; "
+    "see also: https://pytorch.org/docs/stable/elastic/errors.html"
+)
+
 
 class ProcessFailure:
     """One worker that ended with an exit code other than 0.
 
-    The error file is read once, when something in it is first asked for, and never raises:
-    a missing, empty, cut or foreign file leaves the exit code.
+    The error file is read once, here, and never raises: a missing, empty, cut or foreign file
+    leaves the exit code. `message` is what the file has under that key, a mapping with ``message``
+    and ``extraInfo`` or a text; else words made of the exit code. `text` is always one text.
 
     Args:
         local_rank: of the worker.
         pid: it had.
         exitcode: n, or -n for signal n.
-        error_file: its error file; need not exist.
+        error_file: its error file; `NOT_AVAILABLE` afterwards if there is none.
         observed_at: wall time when the end was seen [s]; None means now.
     """
 
     def __init__(
         self, local_rank: int, pid: int, exitcode: int, error_file: str, observed_at: float | None = None
     ) -> None:
+        reply = read_reply(error_file)
         self.local_rank = local_rank
         self.pid = pid
         self.exitcode = exitcode
-        self.error_file = error_file
+        self.error_file = NOT_AVAILABLE if reply is None else error_file
+        self._reply = reply or ErrorReply()
         self._observed_at = SystemClock().wall() if observed_at is None else observed_at
-        self._reply: ErrorReply | None = None
+        self.error_file_data: dict[str, Any] = dict(self._reply.data) or {"message": _NO_REPLY}
+        self.message: Any = self._reply.data.get("message") or self.text
+        if not self.message:
+            self.message = _NO_DETAILS
+            self.error_file_data["errorTraits"] = {
+                "category": "system_terminated_error",
+                "retryability": "False",
+            }
 
     def __repr__(self) -> str:
         return f"ProcessFailure(local_rank={self.local_rank}, pid={self.pid}, exitcode={self.exitcode})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessFailure) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def reply(self) -> ErrorReply:
         """Return what the error file says."""
-        if self._reply is None:
-            self._reply = read_reply(self.error_file) or ErrorReply()
         return self._reply
 
     @property
-    def error_file_data(self) -> Mapping[str, Any]:
-        """The error file as it is, empty when there is none."""
-        return self.reply().data
-
-    @property
-    def message(self) -> str:
+    def text(self) -> str:
         """``<type>: <text>`` of the exception, else the signal in words, else empty."""
-        text = self.reply().message
-        if text or self.exitcode >= 0:
-            return text
+        if self._reply.message or self.exitcode >= 0:
+            return self._reply.message
         return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
 
     @property
     def traceback(self) -> str:
         """The traceback of the exception, empty when there is none."""
-        return self.reply().traceback
+        return self._reply.traceback
+
+    @property
+    def recorded_at(self) -> float | None:
+        """Wall time of the exception as the worker recorded it [s], if it did."""
+        return self._reply.time_s
 
     @property
     def time_s(self) -> float:
         """Wall time of the failure [s]: the worker's own, else when its end was seen."""
-        own = self.reply().time_s
+        own = self._reply.time_s
         return self._observed_at if own is None else own
 
     @property
@@ -85,7 +106,7 @@ class ProcessFailure:
 def signal_name(exitcode: int) -> str:
     """Return the name of signal n for the exit code -n, else ``<N/A>``."""
     try:
-        return signal.Signals(-exitcode).name if exitcode < 0 else "<N/A>"
+        return signal.Signals(-exitcode).name if exitcode < 0 else NOT_AVAILABLE
     except ValueError:
         return f"SIG{-exitcode}"
 
@@ -105,11 +126,20 @@ class ChildFailedError(HpcElasticError):
         self.name = name
         self.failures = dict(failures)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.failures)
+
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """Return the global rank and the failure with the earliest time."""
         return min(self.failures.items(), key=lambda item: item[1].time_s)
 
-    def __str__(self) -> str:
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return the summary.
+
+        Args:
+            boarder_delim: what the first and the last line are made of.
+            section_delim: what the line below the headline is made of.
+        """
         # pylint: disable-next=cyclic-import
         from hpc_elastic.multiprocessing.errors.summary import (  # noqa: PLC0415 - summary reads failures
             failure_record,
@@ -120,4 +150,8 @@ class ChildFailedError(HpcElasticError):
 
         node = node_name()
         records = [failure_record(failure, rank=rank, node=node) for rank, failure in self.failures.items()]
-        return failure_summary(self.name, first_failures(records))
+        delimiters = (boarder_delim, section_delim)
+        return failure_summary(self.name, first_failures(records), delimiters=delimiters)
+
+    def __str__(self) -> str:
+        return self.format_msg()

@@ -53,12 +53,39 @@ class ErrorHandler:
             error_code: put into the copy as ``errorCode`` unless 0.
         """
         path, reply = self._error_file(), read_reply(rootcause_error_file)
-        if not path or reply is None or os.path.abspath(path) == os.path.abspath(rootcause_error_file):
+        if not path:
+            self._warn(f"no error file defined for parent, to copy child error file ({rootcause_error_file})")
+            return
+        if reply is None or os.path.abspath(path) == os.path.abspath(rootcause_error_file):
             return
         data = dict(reply.data) or {"message": reply.message}
-        if error_code and isinstance(data.get("message"), dict):
-            data["message"] = {**data["message"], "errorCode": error_code}
+        if error_code:
+            self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         self._write(path, data)
+
+    def override_error_code_in_rootcause_data(
+        self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
+    ) -> None:
+        """Put an exit code into the content of an error file, where that has a place for it.
+
+        Args:
+            rootcause_error_file: where the content is from.
+            rootcause_error: the content; changed.
+            error_code: what only the parent knows, such as the signal that ended the child.
+        """
+        body = rootcause_error.get("message")
+        if isinstance(body, dict):
+            rootcause_error["message"] = {**body, "errorCode": error_code}
+        elif body is None:
+            self._warn(
+                f"child error file ({rootcause_error_file}) does not have field `message`. "
+                f"cannot override error code: {error_code}"
+            )
+        else:
+            self._warn(
+                f"child error file ({rootcause_error_file}) has a new message format. "
+                "skipping error code override"
+            )
 
     def _error_file(self) -> str:
         return os.environ.get(Env.ERROR_FILE, "")  # noqa: TID251 - how the agent tells a worker

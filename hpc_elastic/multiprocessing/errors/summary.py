@@ -11,7 +11,7 @@ from hpc_elastic.clock import date_text
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 
 _MAX_MESSAGE: Final = 2_000
-_MAX_TRACEBACK: Final = 12_000
+_MAX_TRACEBACK: Final = 10_000
 _TAIL_BYTES: Final = 8_192
 _TAIL_LINES: Final = 20
 _MAX_TAIL: Final = 4_000
@@ -127,23 +127,27 @@ def first_failures(records: Iterable[FailureRecord]) -> list[FailureRecord]:
     return sorted(records, key=lambda record: (record.timestamp, record.rank))
 
 
-def failure_summary(name: str, failures: Sequence[FailureRecord]) -> str:
+def failure_summary(
+    name: str, failures: Sequence[FailureRecord], *, delimiters: tuple[str, str] = ("=", "-")
+) -> str:
     """Return the text that tells why a run failed.
 
     Args:
         name: what was run.
         failures: the root cause first; the others follow in one line each.
+        delimiters: what the outer lines and the line below the headline are made of.
     """
-    lines = ["=" * _WIDTH, f"{name} FAILED", "-" * _WIDTH]
+    outer, inner = (mark * _WIDTH for mark in delimiters)
+    lines = [outer, f"{name} FAILED", inner]
     if failures:
-        lines += ["Root cause (first observed failure):", *_block(failures[0])]
+        lines += ["Root Cause (first observed failure):", *_block(failures[0])]
     others = failures[1:]
     if others:
         lines.append(f"Other failures ({len(others)}):")
         lines += [f"  {one_line(record)}" for record in others[:_MAX_OTHERS]]
     if len(others) > _MAX_OTHERS:
         lines.append(f"  ... and {len(others) - _MAX_OTHERS} more")
-    return "\n".join([*lines, "=" * _WIDTH])
+    return "\n".join([*lines, outer])
 
 
 def one_line(record: FailureRecord) -> str:

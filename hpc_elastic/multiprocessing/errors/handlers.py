@@ -1,0 +1,7 @@
+"""The name of torch.distributed.elastic.multiprocessing.errors.handlers."""
+
+from __future__ import annotations
+
+from hpc_elastic.multiprocessing.errors.handler import get_error_handler
+
+__all__ = ["get_error_handler"]

@@ -1,0 +1,232 @@
+"""The three ways to start a process that runs a function, all on the package's own process handling.
+
+spawn       a fresh interpreter; the standard library prepares it as its own spawned processes
+fork        a copy of this process
+forkserver  a copy of a small process that is started once; it can have modules loaded beforehand
+            (`multiprocessing.set_forkserver_preload`)
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable
+from multiprocessing import (
+    context,
+    forkserver,
+    popen_forkserver,
+    popen_spawn_posix,
+    reduction,
+    resource_tracker,
+    util,
+)
+from multiprocessing import spawn as spawning
+from typing import Any, Final, NamedTuple
+
+from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Served, own_streams, run
+from hpc_elastic.multiprocessing.process import Process, ProcessSpec, open_stdio, spawn
+
+_CODE: Final = (
+    "import sys; from multiprocessing import resource_tracker as t, spawn as s; "
+    "t._resource_tracker._fd = {tracker}; sys.exit(s._main({payload}, {parent}))"
+)
+_NOT_FOR_THE_SERVER: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+class Job(NamedTuple):
+    """One function to be run.
+
+    Args:
+        name: of its process.
+        function: what to call.
+        args: its arguments.
+        value: descriptor of an empty file for its return value.
+        spec: environment, streams and the like; its argv is not used.
+        prepare: called first in a forked worker.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    value: int
+    spec: ProcessSpec
+    prepare: Callable[[], None]
+
+    @property
+    def function_name(self) -> str:
+        """The name of the function, for messages."""
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+
+def new_file() -> int:
+    """Return the descriptor of a new empty file in memory, or where that is not to be had on disk."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hpc_elastic", os.MFD_CLOEXEC)
+    import tempfile  # noqa: PLC0415 - rare
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def start_spawned(job: Job) -> Process:
+    """Start a fresh interpreter that calls the function."""
+    tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
+    popen = _Popen("spawn", popen_spawn_posix._DupFd)
+    payload = new_file()
+    reading, writing = os.pipe()  # the child sees its end when this process is gone
+    try:
+        data = _pickled(job, popen, None)
+        with os.fdopen(payload, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(payload, 0, os.SEEK_SET)
+        code = _CODE.format(tracker=tracker, payload=payload, parent=reading)
+        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        argv = (os.fsdecode(spawning.get_executable()), *flags, "-c", code, "--multiprocessing-fork")
+        child = spawn(job.spec._replace(argv=argv), pass_fds=(*popen.fds, tracker, payload, reading))
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(payload)
+        os.close(reading)
+    child.held.append(writing)
+    return child
+
+
+def start_forked(job: Job) -> Process:
+    """Start a copy of this process that calls the function."""
+    call = Call(
+        job.function_name,
+        None,
+        (job.function, job.args),
+        job.spec.env,
+        Descriptor(job.value),
+        prepare=job.prepare,
+    )
+    process = _process("fork", job.name, call)
+    util._flush_std_streams()  # type: ignore[attr-defined]
+    reading, writing = os.pipe()
+
+    def be_child() -> int:
+        os.close(writing)
+        own_streams(out=job.spec.stdout is not None, err=job.spec.stderr is not None)
+        return int(process._bootstrap(parent_sentinel=reading))
+
+    try:
+        child = spawn(job.spec._replace(argv=(job.name,)), call=be_child)
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    child.held.append(writing)
+    return child
+
+
+def start_served(job: Job) -> Process:
+    """Have the fork server make a process that calls the function."""
+    stdio = open_stdio(job.spec)
+    try:
+        popen = _Popen("forkserver", popen_forkserver._DupFd)
+        served = Served(
+            (Descriptor(stdio[0]), Descriptor(stdio[1]), Descriptor(stdio[2])),
+            job.spec.cwd or os.getcwd(),
+            job.spec.cpus,
+            job.spec.ignore_signals,
+        )
+        data = _pickled(job, popen, served)
+        sentinel, writing = _server(os.getpid()).connect_to_new_process(popen.fds)
+        held = os.dup(writing)
+        with open(writing, "wb", closefd=True) as pipe:
+            pipe.write(data)
+        child = ServedProcess(job.spec, forkserver.read_signed(sentinel), sentinel)
+    finally:
+        for fd in stdio:
+            os.close(fd)
+    child.held.append(held)
+    return child
+
+
+STARTERS: Final = {"spawn": start_spawned, "fork": start_forked, "forkserver": start_served}
+
+
+class ServedProcess(Process):
+    """A child of the fork server, which tells its exit code by a pipe."""
+
+    def __init__(self, spec: ProcessSpec, pid: int, sentinel: int) -> None:
+        super().__init__(spec, pid, -1)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        self.pidfd = sentinel
+
+    def _wait(self, flags: int) -> int | None:
+        if self.pidfd is None:
+            return self.exit_code
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        if not poller.poll(0 if flags & os.WNOHANG else None):
+            return None
+        try:
+            return int(forkserver.read_signed(self.pidfd))
+        except (OSError, EOFError):  # the server was killed, and the worker with it
+            return -signal.SIGKILL
+
+
+class _Popen:
+    """What the standard library asks while it pickles a process object."""
+
+    def __init__(self, method: str, dup_fd: type) -> None:
+        self.method = method
+        self.DupFd = dup_fd
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """Note a descriptor that the child needs; return what it is called there."""
+        self.fds.append(fd)
+        return fd if self.method == "spawn" else len(self.fds) - 1
+
+
+def _process(method: str, name: str, call: Call) -> Any:
+    return multiprocessing.get_context(method).Process(target=run, args=(call,), name=name)  # type: ignore[attr-defined]
+
+
+def _pickled(job: Job, popen: _Popen, served: Served | None) -> bytes:
+    """Return what the child's interpreter reads: how to prepare itself, and the process object."""
+    inner, outer = io.BytesIO(), io.BytesIO()
+    context.set_spawning_popen(popen)  # type: ignore[arg-type]
+    try:
+        reduction.dump((job.function, job.args), inner)
+        call = Call(
+            job.function_name, inner.getvalue(), None, job.spec.env, Descriptor(job.value), served=served
+        )
+        process = _process(popen.method, job.name, call)
+        reduction.dump(spawning.get_preparation_data(process.name), outer)
+        reduction.dump(process, outer)
+    finally:
+        context.set_spawning_popen(None)
+    return outer.getvalue()
+
+
+@functools.lru_cache(maxsize=1)
+def _server(pid: int) -> forkserver.ForkServer:  # noqa: ARG001 - a forked child needs its own
+    """Return this process's fork server, which no signal to this process's group ends."""
+    server = forkserver.ForkServer()
+    common = getattr(forkserver, "_forkserver", None)
+    server.set_forkserver_preload(list(getattr(common, "_preload_modules", ("__main__",))))
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_THE_SERVER)
+    try:
+        server.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+    return server

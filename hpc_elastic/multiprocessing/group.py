@@ -1,0 +1,394 @@
+"""Start, watch and end a group of local processes, whatever they run."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
+from hpc_elastic.multiprocessing.group_logs import GroupLogs
+from hpc_elastic.multiprocessing.linux import adopt_orphans
+from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.multiprocessing.pcontext import (
+    Entrypoint,
+    NoTrap,
+    PContext,
+    RunProcsResult,
+    SignalException,
+    StartSettings,
+)
+from hpc_elastic.multiprocessing.process import Process
+from hpc_elastic.multiprocessing.reap import Reaper
+from hpc_elastic.multiprocessing.stop import Stopper
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.lasting import LastingThread
+    from hpc_elastic.multiprocessing.signals import SignalTrap
+
+_CONFIRM_S: Final = 1.0  # a slower start (stalled file system) must not stop the agent's heartbeat
+_CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the last process has ended
+_CONSOLE_RETRY_S: Final = 0.01
+_PUMP_S: Final = 0.1  # how often a blocking wait looks at teed logs
+_NO_PIDFD_S: Final = 0.05  # how often a blocking wait looks where the kernel has no pidfd
+
+
+class ProcessGroup(PContext):
+    """A group of started processes, driven by one thread.
+
+    Simple callers use `wait` and `close`. A loop polls `exit_fds` and calls `look`, `pump_logs`,
+    `begin_stop` and `poll_stopped`, which never block. An ended worker stays a zombie until the
+    group is stopped, so that its pid cannot come to mean another process: always end with `wait`
+    until it has a result, with `close`, or with `begin_stop` and `poll_stopped`.
+    """
+
+    def __init__(  # noqa: PLR0913 - torch's signature
+        self,
+        name: str,
+        entrypoint: Entrypoint,
+        args: Mapping[int, Sequence[Any]],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: object = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
+        settings: StartSettings | None = None,
+    ) -> None:
+        super().__init__(
+            *(name, entrypoint, args, envs, logs_specs, log_line_prefixes),
+            *(duplicate_stdout_filters, duplicate_stderr_filters, numa_options),
+            settings=settings,
+        )
+        settings = self._settings
+        guard = settings.guard
+        self._marker = os.urandom(8).hex()
+        self._reaper = Reaper(
+            self._marker, () if guard is None else (guard.pid,), owns_process=settings.owns_process
+        )
+        self._processes: dict[int, Process] = {}
+        self._stopper = Stopper(self._processes, self._reaper)
+        self._failures: dict[int, ProcessFailure] = {}
+        self._done: set[int] = set()
+        prefixes = {rank: self._prefix(rank) for rank in self.args}
+        self._copies = GroupLogs(self.logs, prefixes, self._filters, in_background=not settings.is_driven)
+        self._trap = _trap(settings)
+        self._lasting: LastingThread | None = None
+        self._unkillable: list[str] = []
+        self._is_started = self._is_ended = False
+        self._stopped_at: float | None = None
+        self._stop_begun_s: float | None = None
+        self._console_until = 0.0
+
+    @property
+    def _are_children(self) -> bool:
+        """Whether the workers are children of this process."""
+        return True
+
+    @abstractmethod
+    def _spawn(self, rank: int) -> Process:
+        """Start one process."""
+
+    def _take_value(self, rank: int) -> bool:  # noqa: ARG002 - for those that have one
+        """Take the return value of a rank that ended well; False makes it a failure."""
+        return True
+
+    def _values(self) -> dict[int, Any]:
+        return dict.fromkeys(sorted(self._done))
+
+    def start(self) -> None:
+        """Start all processes.
+
+        Raises:
+            ValueError: called twice.
+            WorkerStartError: a program cannot be run; nothing is left running.
+            SignalException: a death signal came meanwhile; nothing is left running.
+        """
+        if self._is_started:
+            raise ValueError(
+                "The process context already initialized. Most likely the start method got called twice."
+            )
+        self._is_started = True
+        try:
+            self._trap.install()
+            with self._trap.held():
+                self._start()
+        except BaseException:
+            self.close(timeout=0)
+            raise
+
+    def _start(self) -> None:
+        adopt_orphans()
+        self._copies.open()
+        guard = self._settings.guard
+        if guard is not None:
+            guard.announce((), self._marker)
+        self._start_lasting()
+        if guard is not None:
+            guard.announce(self._reaper.sessions, self._marker)
+        self._copies.start()
+
+    def _start_lasting(self) -> None:
+        """Start all so that they outlive this thread, if this is not the main one."""
+        if not self._settings.is_driven:
+            from hpc_elastic.multiprocessing import lasting  # noqa: PLC0415 - needs threading
+
+            if not lasting.is_main_thread():
+                self._lasting = lasting.LastingThread()
+                self._lasting.call(self._start_all)
+                return
+        self._start_all()
+
+    def pids(self) -> dict[int, int]:
+        """Return the pids by local rank."""
+        return {rank: process.pid for rank, process in self._processes.items()}
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes (-n for signal n) of those that have ended, failed or stopped."""
+        codes = {rank: process.poll() for rank, process in self._processes.items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
+
+    def exit_fds(self) -> list[int]:
+        """Return descriptors that become readable when something ends; ask again before each poll.
+
+        One stays readable until `look`, or during a stop `poll_stopped`, has taken note.
+        """
+        own = [process.pidfd for process in self._processes.values() if process.pidfd is not None]
+        return own + self._stopper.exit_fds()
+
+    def look(self) -> RunProcsResult | None:
+        """Return all failures so far, or the end of all; None while nothing of that has come.
+
+        Stops nobody and never blocks.
+        """
+        may_have_ended = self._reaper.reap_adopted()
+        if may_have_ended or self._is_ended or not self._are_children:
+            return self._result()
+        return None
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait until all have ended or one has failed; then all others are stopped.
+
+        Args:
+            timeout: longest wait [s]; 0 only looks, negative means for ever.
+            period: longest sleep where the kernel cannot tell of exits [s].
+
+        Returns:
+            All failures, or the end of all; None when nothing of that came in time.
+
+        Raises:
+            SignalException: a death signal came; `close` is to be called.
+        """
+        deadline = None if timeout < 0 else self._clock.monotonic() + timeout
+        with self._trap.held():
+            while True:
+                is_more = self.pump_logs()
+                if self.look() is not None:
+                    self.close()
+                    return self._result()  # with those that had failed before they were stopped
+                left_s = None if deadline is None else deadline - self._clock.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return None
+                with self._trap.open() as woken:
+                    self._sleep(0.0 if is_more else self._nap_s(left_s, period), woken)
+
+    def begin_stop(self, sig: int = signal.SIGTERM, kill_at: float | None = None) -> None:
+        """Ask all processes to end; never blocks.
+
+        Who has failed up to now stays a failure; who ends from now on was stopped.
+
+        Args:
+            sig: sent to the process groups.
+            kill_at: when `poll_stopped` goes over to SIGKILL (monotonic time [s]); a later call
+                can only move it earlier. None leaves that to `kill`.
+        """
+        if not self._is_running():
+            return
+        self._note_failures()
+        self._stop_begun()
+        self._stopper.begin(sig, kill_at)
+
+    def kill(self) -> None:
+        """SIGKILL all processes and everything they started; never blocks."""
+        if not self._is_running():
+            return
+        self._note_failures()
+        self._stop_begun()
+        self._stopper.kill(self._clock.monotonic())
+
+    def poll_stopped(self, now: float) -> bool:
+        """Go on with the stop; never blocks.
+
+        Args:
+            now: monotonic time [s] of the same clock as `kill_at`.
+
+        Returns:
+            True when nothing of the group runs any more, or SIGKILL did not help (`unkillable`).
+            Without `begin_stop` only when all have ended and left nothing behind.
+        """
+        if not self._is_running():
+            return True
+        self._note_failures()
+        if self._stopped_at is None:
+            if not self._stopper.step(now):
+                return False
+            self._unkillable = self._stopper.remaining()
+            self._stopper.end()
+            self._copies.stop()
+            self._console_until = now + _CONSOLE_WAIT_S
+        self._stopped_at = now
+        before = self._copies.position()
+        is_more = self._copies.pump() or bool(self._copies.blocked_fds())
+        if self._copies.position() > before and not self._settings.is_driven:
+            self._console_until = now + _CONSOLE_WAIT_S  # a slow reader gets everything, a stuck one not
+        if is_more and now < self._console_until:
+            return False
+        self._end()
+        return True
+
+    def next_deadline(self) -> float | None:
+        """Return when `poll_stopped` is due even without an event (monotonic time [s])."""
+        if not self._is_running():
+            return None
+        return self._stopper.deadline() if self._stopped_at is None else self._stopped_at + _CONSOLE_RETRY_S
+
+    def close(self, death_sig: int | None = None, timeout: float | None = None) -> None:
+        """End all processes and wait for it; a second call is harmless.
+
+        Takes at most the timeout and, where SIGKILL does not help at once, two seconds. A death
+        signal that comes meanwhile ends the time of grace.
+
+        Args:
+            death_sig: sent first; None means SIGTERM.
+            timeout: from then to SIGKILL [s]; None means that of the settings.
+
+        Raises:
+            SignalException: a death signal came meanwhile; all processes have ended.
+        """
+        if not self._is_running():
+            self._give_back()
+            return
+        grace_s = self._settings.grace_s if timeout is None else timeout
+        with self._trap.held():
+            self.begin_stop(death_sig or signal.SIGTERM, self._clock.monotonic() + grace_s)
+            self._wait_stopped()
+
+    def _wait_stopped(self) -> None:
+        interrupted: SignalException | None = None
+        while not self.poll_stopped(now := self._clock.monotonic()):
+            deadline = self.next_deadline()
+            is_more = self.pump_logs()
+            try:
+                with self._trap.open() as woken:
+                    nap_s = self._nap_s(None if deadline is None else deadline - now, 1.0)
+                    self._sleep(0.0 if is_more else nap_s, woken)
+            except SignalException as error:
+                interrupted = error
+                self.kill()
+        if interrupted is not None:
+            raise interrupted
+
+    def unkillable(self) -> list[str]:
+        """Return in words what runs on although it was sent SIGKILL; empty in general."""
+        return list(self._unkillable)
+
+    def pump_logs(self) -> bool:
+        """Copy new lines of teed streams to the console; return True when more is there now."""
+        return self._copies.pump()
+
+    def log_files(self) -> list[str]:
+        """Return the files that `pump_logs` reads."""
+        return self._copies.paths()
+
+    def _is_running(self) -> bool:
+        return bool(self._processes) and not self._is_ended
+
+    def _start_all(self) -> None:
+        for rank in sorted(self.args):
+            process = self._spawn(rank)
+            self._processes[rank] = process
+            self._reaper.sessions.add(process.pid)
+        deadline = self._clock.monotonic() + _CONFIRM_S
+        for process in self._processes.values():
+            process.confirm_started(max(0.0, deadline - self._clock.monotonic()))
+
+    def _note_failures(self) -> None:
+        """Take note of failures, unless the stop has begun: from then on it is our own doing."""
+        if self._stopper.is_begun:
+            return
+        for rank, code in self.exit_codes().items():
+            if rank in self._failures or rank in self._done:
+                continue
+            if code == 0 and self._take_value(rank):
+                self._done.add(rank)
+            else:
+                self._failures[rank] = self._failure(rank, code or 1)
+
+    def _failure(self, rank: int, code: int) -> ProcessFailure:
+        file = self.logs.error_files.get(rank, "")
+        return ProcessFailure(rank, self._processes[rank].pid, code, file, self._clock.wall())
+
+    def _stop_begun(self) -> None:
+        if not self._stopper.is_begun:
+            self._stop_begun_s = self._clock.wall()
+
+    def _note_late_failures(self) -> None:
+        """Count those that had recorded an error of their own before they were told to end."""
+        for rank, code in self.exit_codes().items():
+            if code and self._stop_begun_s is not None and rank not in self._failures:
+                failure = self._failure(rank, code)
+                if failure.recorded_at is not None and failure.recorded_at < self._stop_begun_s:
+                    self._failures[rank] = failure
+
+    def _result(self) -> RunProcsResult | None:
+        self._note_failures()
+        if not self._stopper.is_begun:  # else `poll_stopped` still has to act on these exits
+            for process in self._processes.values():
+                process.acknowledge()
+        if not self._failures and not self._is_ended and len(self.exit_codes()) < self.nprocs:
+            return None
+        first = sorted(self._failures.items(), key=lambda item: item[1].time_s)
+        return RunProcsResult(self._values(), dict(first), self.logs.stdouts, self.logs.stderrs)
+
+    def _nap_s(self, left_s: float | None, period: float) -> float | None:
+        """Return how long a blocking call may sleep [s], None for ever."""
+        limits = [] if left_s is None else [left_s]
+        if self._copies.needs_pump:
+            limits.append(_PUMP_S)
+        if len(self.exit_fds()) < self.nprocs - len(self.exit_codes()):
+            limits.append(min(period, _NO_PIDFD_S))
+        return min(limits) if limits else None
+
+    def _sleep(self, nap_s: float | None, woken: int | None) -> None:
+        poller = select.poll()
+        for fd in (*self.exit_fds(), *(() if woken is None else (woken,))):
+            poller.register(fd, select.POLLIN)
+        for fd in self._copies.blocked_fds():
+            poller.register(fd, select.POLLOUT)
+        poller.poll(None if nap_s is None else max(0.0, nap_s) * 1000 + 1)
+
+    def _end(self) -> None:
+        """Give everything back, once."""
+        self._is_ended = True
+        self._note_late_failures()
+        if self._settings.guard is not None and not self._unkillable:
+            self._settings.guard.forget(self._reaper.sessions, self._marker)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._copies.finish()
+        self._trap.uninstall()
+        if self._lasting is not None:
+            self._lasting.release()
+
+
+def _trap(settings: StartSettings) -> SignalTrap | NoTrap:
+    if settings.is_driven:
+        return NoTrap()
+    from hpc_elastic.multiprocessing.signals import SignalTrap  # noqa: PLC0415 - needs threading
+
+    return SignalTrap()

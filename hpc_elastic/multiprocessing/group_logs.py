@@ -1,0 +1,123 @@
+"""The teed logs of a group of workers: followed while it runs, copied to the end when it has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hpc_elastic.multiprocessing.logs import LogsDest
+from hpc_elastic.multiprocessing.sinks import Console, Sink, sink_of
+from hpc_elastic.multiprocessing.tail import Tail, blocked_fds, pump_all
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.pump import PumpThread
+
+Filters = tuple[tuple[str, ...], tuple[str, ...]]
+"""Texts of which a line of stdout, of stderr, must contain one to be copied to the filtered file."""
+
+
+class GroupLogs:
+    """Copies teed streams to the console and chosen lines of them to two common files.
+
+    Args:
+        dest: the files.
+        prefixes: what stands before each line, by local rank.
+        filters: which lines go to the common files.
+        in_background: a thread copies; otherwise `pump` has to be called.
+    """
+
+    def __init__(
+        self, dest: LogsDest, prefixes: Mapping[int, bytes], filters: Filters, *, in_background: bool
+    ) -> None:
+        self._dest = dest
+        self._prefixes = prefixes
+        self._filters = filters
+        self._in_background = in_background
+        self._tails: list[Tail] = []
+        self._files: list[int] = []
+        self._thread: PumpThread | None = None
+
+    def open(self) -> None:
+        """Note where the logs end now; what is written from now on is copied.
+
+        Raises:
+            OSError: a common file cannot be opened.
+        """
+        for number, paths, common, texts in (
+            (1, self._dest.tee_stdouts, self._dest.filtered_stdout, self._filters[0]),
+            (2, self._dest.tee_stderrs, self._dest.filtered_stderr, self._filters[1]),
+        ):
+            if paths:
+                self._add(paths, self._console(number), None)
+            if paths and texts and common:
+                file = os.open(common, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._files.append(file)
+                self._add(paths, Console(file), _contains(texts))
+
+    def start(self) -> None:
+        """Begin to copy in the background, if that is wanted."""
+        if self._in_background and self._tails:
+            from hpc_elastic.multiprocessing.pump import PumpThread  # noqa: PLC0415 - needs threading
+
+            self._thread = PumpThread(self._tails)
+            self._thread.start()
+
+    def pump(self) -> bool:
+        """Copy new lines; return True when more is there now. With a thread this does nothing."""
+        return pump_all(self._tails) if self._thread is None else False
+
+    def stop(self) -> None:
+        """End the thread; from now on `pump` copies."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def finish(self) -> None:
+        """Copy what is left as far as the console takes it, and close all files."""
+        self.stop()
+        for tail in self._tails:
+            tail.finish()
+        while self._files:
+            os.close(self._files.pop())
+
+    @property
+    def needs_pump(self) -> bool:
+        """Whether `pump` has something to follow."""
+        return bool(self._tails) and self._thread is None
+
+    def position(self) -> int:
+        """Return a number that grows while copying goes on."""
+        return sum(tail.position for tail in self._tails)
+
+    def blocked_fds(self) -> list[int]:
+        """Return the descriptors that lines wait for, when no thread does."""
+        return blocked_fds(self._tails) if self._thread is None else []
+
+    def paths(self) -> list[str]:
+        """Return the files that are followed."""
+        return [*self._dest.tee_stdouts.values(), *self._dest.tee_stderrs.values()]
+
+    def _console(self, number: int) -> Sink:
+        if not self._in_background:
+            return Console(number)
+        return sink_of(sys.stdout if number == 1 else sys.stderr)
+
+    def _add(self, paths: Mapping[int, str], sink: Sink, wanted: Callable[[bytes], bool] | None) -> None:
+        self._tails += [
+            Tail(path, sink, self._prefixes[rank], offset=_size(path), wanted=wanted)
+            for rank, path in paths.items()
+        ]
+
+
+def _contains(texts: tuple[str, ...]) -> Callable[[bytes], bool]:
+    needles = [text.encode() for text in texts]
+    return lambda line: any(needle in line for needle in needles)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

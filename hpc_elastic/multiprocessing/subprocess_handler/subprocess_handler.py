@@ -1,0 +1,119 @@
+"""One program in a process of its own, which ends with this one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess  # noqa: TID251 - only its exception, which callers of `wait` expect
+from collections.abc import Mapping, Sequence
+
+from hpc_elastic.multiprocessing.process import ProcessSpec, WorkerStartError, spawn
+
+__all__ = ["StartedProgram", "SubprocessHandler"]
+
+
+class StartedProgram:
+    """What of `subprocess.Popen` people use, on the package's own processes.
+
+    Args:
+        spec: what to start.
+
+    Raises:
+        WorkerStartError: it cannot be run.
+    """
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.args = list(spec.argv)
+        self._process = spawn(spec)
+        self.pid = self._process.pid
+        try:
+            self._process.confirm_started(1.0)
+        except WorkerStartError:
+            self._process.reap()
+            raise
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code that was last seen, -n for signal n; None while it runs."""
+        return self._process.exit_code
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs; what has ended is reaped."""
+        code = self._process.poll()
+        if code is not None:
+            self._process.reap()
+        return code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code when it has ended.
+
+        Args:
+            timeout: longest wait [s]; None means for ever.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        if self.poll() is None and timeout is not None and self._process.pidfd is not None:
+            poller = select.poll()
+            poller.register(self._process.pidfd, select.POLLIN)
+            if not poller.poll(timeout * 1000):
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        self._process.reap()
+        return self._process.exit_code or 0
+
+    def send_signal(self, sig: int) -> None:
+        """Signal the program and what is left of its process group."""
+        self._process.signal_group(sig)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class SubprocessHandler:
+    """Starts a program in its own session, appending its output to files.
+
+    Args:
+        entrypoint: the program.
+        args: its arguments; become texts.
+        env: added to this process's environment.
+        stdout: file for its stdout; none leaves it where this process's goes.
+        stderr: the same for stderr.
+        local_rank_id: its local rank.
+        numa_options: binds it to the CPUs near its GPU.
+
+    Raises:
+        WorkerStartError: it cannot be run.
+    """
+
+    def __init__(  # noqa: PLR0913 - torch's signature
+        self,
+        entrypoint: str,
+        args: Sequence[object],
+        env: Mapping[str, str],
+        stdout: str | None,
+        stderr: str | None,
+        local_rank_id: int,
+        numa_options: object = None,
+    ) -> None:
+        from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
+
+        self.local_rank_id = local_rank_id
+        self.proc = StartedProgram(
+            ProcessSpec(
+                argv=(entrypoint, *(str(arg) for arg in args)),
+                env={**os.environ, **env},  # noqa: TID251 - programs inherit
+                stdout=stdout or None,
+                stderr=stderr or None,
+                cpus=cpus_of(local_rank_id, numa_options),
+            )
+        )
+
+    def close(self, death_sig: int | None = None) -> None:
+        """Signal the program and its process group; SIGTERM if nothing else is said."""
+        self.proc.send_signal(death_sig or signal.SIGTERM)
