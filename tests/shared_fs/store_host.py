@@ -86,10 +86,20 @@ def beat(root: str, node: str, count: int) -> None:
 
 
 def watch_beats(root: str, node: str, last: int) -> list[int]:
-    """Look at a node's mark until it is the last one; returns the highest number of each look."""
-    own, seen = SharedDirStore(root), []
+    """Look at a node's mark until it is the last one; returns the highest number of each look.
+
+    Who watches beats, too, as agents do: on NFS 3 a rename can stay hidden from a client until that
+    changes the directory itself.
+    """
+    own, seen, clock = SharedDirStore(root), [], SystemClock()
+    me, beats, beat_at = f"watcher.{os.uname().nodename}", 0, clock.monotonic()
+    own.mark("members", f"{me}+0")
 
     def is_last() -> bool:
+        nonlocal beats, beat_at
+        if clock.monotonic() - beat_at >= 1.0:
+            own.mark("members", f"{me}+{beats + 1}", instead_of=f"{me}+{beats}")
+            beats, beat_at = beats + 1, clock.monotonic()
         numbers = [int(name.partition("+")[2]) for name in own.list("members") if name.startswith(f"{node}+")]
         seen.extend([max(numbers)] if numbers else [])
         return last in numbers
