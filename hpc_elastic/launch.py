@@ -22,13 +22,13 @@ from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.rendezvous.round_store import open_round_store
 from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_directory import holds_submitted_run, prepare_run_dir
+from hpc_elastic.rendezvous.run_directory import holds_submitted_run, prepare_run_dir, tidy_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
@@ -194,18 +194,12 @@ def _rendezvous(
         Around(
             clock,
             latest_checkpoint=lambda: _latest_checkpoint(paths),
-            tidy=lambda rounds: _tidy(paths, rounds),
-            open_store=lambda number: open_round_store(paths.root, f"round-{number}"),
+            tidy=lambda first: tidy_run_dir(paths, first),
+            open_store=lambda number: open_round_store(paths.root, round_scope(number)),
         ),
     )
     waiting = Waiting(loop.wait, free_port, lambda: bool(loop.signals), say, paths.root)
     return SharedFsRendezvous(run, waiting)
-
-
-def _tidy(paths: RunPaths, first_round: int) -> None:
-    from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one agent of a start does it
-
-    tidy(paths, first_round)
 
 
 def current_epoch(

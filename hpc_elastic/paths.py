@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 
+OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
+
+
+def round_scope(number: int) -> str:
+    """Return the scope of the key-value store of a round's workers."""
+    return f"{OF_ROUND}{number}"
+
 
 class RunPaths:
     """The files of one run below its run directory.

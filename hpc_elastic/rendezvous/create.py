@@ -8,7 +8,7 @@ import os
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.rendezvous.contact import Turn
 from hpc_elastic.rendezvous.interface import full_host_name
 from hpc_elastic.rendezvous.journal import Epoch, Member
@@ -16,7 +16,7 @@ from hpc_elastic.rendezvous.membership import NODES, Membership, NodeFacts
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.rendezvous.round_store import open_round_store
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir, tidy_run_dir
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler, WatchSleeper
@@ -73,7 +73,10 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
         RunFacts(params.run_id),
         settings,
         Around(
-            clock, latest_checkpoint=lambda: None, tidy=lambda first: _tidy(paths, first), success_ends=False
+            clock,
+            latest_checkpoint=lambda: None,
+            tidy=lambda first: tidy_run_dir(paths, first),
+            success_ends=False,
         ),
     )
     turn = Turn(clock, WatchSleeper(paths))
@@ -81,15 +84,9 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
     return SharedFsHandler(
         rendezvous,
         turn,
-        lambda number: open_round_store(paths.root, f"round-{number}"),
+        lambda number: open_round_store(paths.root, round_scope(number)),
         options.close_timeout,
     )
-
-
-def _tidy(paths: RunPaths, first: int) -> None:
-    from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one node of a start does it
-
-    tidy(paths, first)
 
 
 def _epoch(state: RunState, restart: int | None) -> Epoch:

@@ -162,9 +162,10 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
         chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
         if view.me in chosen and _is_turn_of(chosen, view, waited, now):
             return Form(chosen)
-    coming = _may_come(view, ready, now, patience=STALL_LEASES)
-    if len(ready) + len(coming) < settings.min_nodes and view.state.expected:
-        return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
+    if len(ready) < settings.min_nodes and view.state.expected:
+        coming = _may_come(view, ready, now, patience=STALL_LEASES)
+        if len(ready) + len(coming) < settings.min_nodes:
+            return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
     return Wait(len(ready), absent)

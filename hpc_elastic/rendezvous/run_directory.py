@@ -1,4 +1,4 @@
-"""Making the directory that holds a run; it must belong to this user alone."""
+"""Making and tidying the directory that holds a run; it must belong to this user alone."""
 
 from __future__ import annotations
 
@@ -88,3 +88,10 @@ def _check_owner(paths: RunPaths) -> None:
     if mode & 0o022:
         what = f"others can write to it (mode {mode:o})"
         raise RunDirError(what, where=f"run directory {paths.root}", fix=f"chmod 700 {paths.root}")
+
+
+def tidy_run_dir(paths: RunPaths, first_round: int) -> None:
+    """Take away what dead writers and the rounds before `first_round` have left; never fails for it."""
+    from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one agent of a start does it
+
+    tidy(paths, first_round)

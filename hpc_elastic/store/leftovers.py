@@ -19,14 +19,13 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import OF_ROUND, RunPaths
 from hpc_elastic.store import files
 
 AGE_S = 3600.0
 MOST = 1000  # files per sweep
 _SEGMENTS = 4  # of the journal: the newest, where records are still written
 _SCOPES = 16  # of the key-value store; more are there only if nobody sweeps the old ones
-_OF_ROUND = "round-"  # how the scope of a round is called
 _STEP = re.compile(r"(\d+)\+.+")  # a step at which a node can stop in a round
 _OFFER = re.compile(r".+\.(\d+)\.json")  # what a node brings into a round
 
@@ -224,8 +223,8 @@ def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
     """
 
     def is_over(name: str) -> bool:
-        number = name.removeprefix(_OF_ROUND)
-        return name.startswith(_OF_ROUND) and number.isascii() and number.isdigit() and int(number) < first
+        number = name.removeprefix(OF_ROUND)
+        return name.startswith(OF_ROUND) and number.isascii() and number.isdigit() and int(number) < first
 
     return _sweep_trees(paths.kv, is_over, most)
 

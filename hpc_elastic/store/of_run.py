@@ -8,13 +8,12 @@ from datetime import timedelta
 
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.ids import Env
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import OF_ROUND, RunPaths, round_scope
 from hpc_elastic.store import files
 from hpc_elastic.store.kv import DEFAULT_TIMEOUT, KeyValueStore
 from hpc_elastic.store.kv_format import encode_key, key_bytes
 from hpc_elastic.store.shared_dir import SharedDirStore
 
-OF_ROUND = "round-"  # scopes of rounds are called so
 _LOCK = ".lock"  # a name that no listing shows
 
 
@@ -109,7 +108,7 @@ def from_env(
             fix="leave the variable to the agent; in another directory: "
             "hpc_elastic.store.open_store(directory, scope)",
         )
-    return open_scope(root, f"{OF_ROUND}{int(round_number)}", timeout=timeout)
+    return open_scope(root, round_scope(int(round_number)), timeout=timeout)
 
 
 def _check_owner(root: str) -> None:
