@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpc_elastic.agent.local import LocalElasticAgent
+from hpc_elastic.agent.node_agent import NodeAgent
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.outcome import Outcome
@@ -146,7 +146,7 @@ def _build(
     loop: EventLoop,
     log: AgentLog,
     context: StartContext,
-) -> LocalElasticAgent:
+) -> NodeAgent:
     spec = WorkerSpec(
         role=options.role,
         local_world_size=options.slots,
@@ -171,7 +171,7 @@ def _build(
         signals=options.signals,
         on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
     )
-    return LocalElasticAgent(spec, parts)
+    return NodeAgent(spec, parts)
 
 
 def _rendezvous(

@@ -46,7 +46,7 @@ class WorkerSpec:
         max_restarts: how often the run may start its workers again after one has failed; counted
             for the run, over all nodes and requeues.
         monitor_interval: longest time between two looks at the workers [s], for agents that are not
-            told of exits; `LocalElasticAgent` is.
+            told of exits; our own agents are.
         master_port: port of the workers' process group; None: a free one per round.
         master_addr: address of the workers' process group; None: that of group rank 0.
         local_addr: address of this node for the others; None: its host name.

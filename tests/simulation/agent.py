@@ -1,6 +1,6 @@
 """An agent for the simulation: the real rendezvous and decisions, workers that are mere numbers.
 
-It goes through the same turns as `hpc_elastic.agent.local.LocalElasticAgent`, with the same way of
+It goes through the same turns as `hpc_elastic.agent.node_agent.NodeAgent`, with the same way of
 bearing a shared directory that does not answer.
 """
 

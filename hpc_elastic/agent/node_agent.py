@@ -36,8 +36,11 @@ KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 
 
-class LocalElasticAgent(ElasticAgent):
-    """Runs the workers of one node through all rounds of a run.
+class NodeAgent(ElasticAgent):
+    """Runs the workers of one node through all rounds of a run that is kept in a shared directory.
+
+    It is what `hpc-elastic run` starts: it acts on what the other nodes, the journal of the run and
+    Slurm tell. Agents over any other rendezvous derive from `SimpleElasticAgent`.
 
     Args:
         spec: what to run.
