@@ -11,6 +11,7 @@ from typing import Final
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.std import Std
+from hpc_elastic.store.directories import make_directories
 
 DEFAULT_PREFIX: Final = "[rank ${rank}] "
 """Template of what stands before each line of a worker on the agent's console."""
@@ -231,7 +232,7 @@ def _of_rank(val_or_map: Std | Mapping[int, Std], rank: int) -> Std:
 
 def _make_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        make_directories(folder, 0o777)  # the umask decides who may read logs
     except OSError as error:
         raise InputError(
             f"cannot make the directory {folder!r}: {error.strerror}",

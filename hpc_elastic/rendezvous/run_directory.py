@@ -8,6 +8,7 @@ import shlex
 
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.directories import make_directories
 from hpc_elastic.store.shared_dir import segment_name
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
@@ -20,14 +21,14 @@ def prepare_run_dir(paths: RunPaths) -> None:
         RunDirError: it cannot be made or belongs to somebody else.
     """
     try:
-        os.makedirs(paths.root, mode=0o700, exist_ok=True)
+        make_directories(paths.root)
         _check_owner(paths)
         present = set(os.listdir(paths.root))
         for directory in paths.directories():
             if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
-                os.makedirs(directory, mode=0o700, exist_ok=True)
-        os.makedirs(paths.agent_logs, mode=0o700, exist_ok=True)
-        os.makedirs(os.path.join(paths.journal, segment_name(1)), mode=0o700, exist_ok=True)
+                make_directories(directory)
+        make_directories(paths.agent_logs)
+        make_directories(os.path.join(paths.journal, segment_name(1)))
     except OSError as error:
         if error.errno in _PASSING:
             raise StoreError(f"{paths.root}: {error.strerror}") from error

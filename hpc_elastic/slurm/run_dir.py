@@ -14,6 +14,7 @@ from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
+from hpc_elastic.store.directories import make_directory
 from hpc_elastic.store.finding import Level
 from hpc_elastic.store.mount import Sharing
 
@@ -248,7 +249,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         if not files.publish_new(paths.identity, (json.dumps(identity, indent=1) + "\n").encode()):
             raise _holds_a_run(paths.root)
         for directory in paths.directories():
-            files.make_directory(directory)
+            make_directory(directory)
         files.replace(paths.job, request.job_json())
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
     except OSError as error:

@@ -208,22 +208,6 @@ def is_listed(path: str) -> bool:
     return os.path.basename(path) in retry(lambda: os.listdir(os.path.dirname(path)))
 
 
-def make_directory(path: str) -> None:
-    """Make a directory that only its owner can use, unless the name is there; the one above must exist.
-
-    Raises:
-        OSError: the file system refused.
-    """
-    with named(path):
-        try:
-            retry(lambda: os.mkdir(path, 0o700))
-        except FileExistsError:
-            pass
-        except OSError:
-            if not os.path.isdir(path):  # file servers may refuse what is there already
-                raise
-
-
 def move(private: str, path: str) -> None:
     """Give a finished private file, durable by itself, its name; it takes the place of what has it.
 

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.store import files
+from hpc_elastic.store.directories import make_directory
 
 SEGMENT_RECORDS = 256
 _FIRST_LOOK_S = 0.001  # time between two looks while waiting: grows from here ...
@@ -175,7 +176,7 @@ class SharedDirStore:
         path = self.root
         for part in directory.split("/"):
             path = os.path.join(path, part)
-            files.make_directory(path)
+            make_directory(path)
 
     @staticmethod
     def _segment_exists(directory: str, number: int) -> bool:

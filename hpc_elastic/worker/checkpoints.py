@@ -13,6 +13,7 @@ import os
 from typing import NamedTuple
 
 from hpc_elastic.store import files
+from hpc_elastic.store.directories import make_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,5 +154,5 @@ def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: in
     Raises:
         OSError: the mark could not be written.
     """
-    files.make_directory(paths.checkpoints)
+    make_directory(paths.checkpoints)
     files.publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))

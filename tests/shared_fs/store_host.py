@@ -19,6 +19,7 @@ from hpc_elastic.errors import StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.store.directories import make_directories
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.waiting import wait_until
@@ -48,6 +49,16 @@ def race_for_names(root: str, me: bytes, count: int) -> list[int]:
     """Try to create every one of many names; returns the numbers of those that were won."""
     own = SharedDirStore(root)
     return [number for number in range(count) if own.create("names", f"n{number}", me)]
+
+
+def race_for_directories(root: str, me: str, count: int) -> int:
+    """Make the same trees as all others, and a file in each; returns how many were made."""
+    for number in range(count):
+        make_directories(os.path.join(root, f"t{number}", "logs", me))
+        make_directories(os.path.join(root, f"t{number}", "journal"))
+        with open(os.path.join(root, f"t{number}", "journal", me), "x", encoding="utf-8"):
+            pass
+    return count
 
 
 def put_values(root: str, count: int, size: int) -> None:
@@ -156,8 +167,8 @@ def commit(root: str, me: str, count: int) -> list[float]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        make_run, store, race, race_for_names, put_values, torn_values, ask_appends, answer_appends,
-        hold_lock, commit, beat, watch_beats,
+        make_run, store, race, race_for_names, race_for_directories, put_values, torn_values, ask_appends,
+        answer_appends, hold_lock, commit, beat, watch_beats,
     )
 }  # fmt: skip
 

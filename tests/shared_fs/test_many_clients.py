@@ -45,6 +45,13 @@ def test_racing_creates_have_one_winner(clients: Clients, run: str) -> None:
             assert {name} >= {there.get("names", f"n{number}") for number in numbers}
 
 
+def test_racing_makers_of_directories_all_have_them(clients: Clients, run: str) -> None:
+    """Racers on three clients who make the same trees at the same moment can all use them."""
+    names = [f"{client.number}.{place}" for client in clients for place in (1, 2)]
+    running = [clients[int(name[0]) - 1].start("race_for_directories", run, name, NUMBERS) for name in names]
+    assert [NUMBERS] * len(names) == [made.result(LIMIT_S) for made in running]
+
+
 def test_a_new_record_is_seen_soon(clients: Clients, run: str, kind: str) -> None:
     """A reader on another client sees each new record within a bounded time."""
     count = 15

@@ -175,15 +175,6 @@ def test_what_cannot_be_listed_is_not_empty(tmp_path: Path) -> None:
         files.list_names(str(tmp_path / "file"))
 
 
-def test_a_directory_is_made_once(tmp_path: Path) -> None:
-    """Private to its owner; one that is there stays, and the one above must be there."""
-    files.make_directory(str(tmp_path / "a"))
-    files.make_directory(str(tmp_path / "a"))
-    assert 0o700 == (tmp_path / "a").stat().st_mode & 0o777
-    with pytest.raises(FileNotFoundError):
-        files.make_directory(str(tmp_path / "b" / "c"))
-
-
 def test_a_name_that_is_listed_but_not_found_is_looked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

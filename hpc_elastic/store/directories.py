@@ -1,0 +1,64 @@
+"""Making directories that several clients of a shared file system may make at the same moment.
+
+On Gluster a client that loses the race for a directory may for a moment be told that what is above
+it is not there, that its handle is stale, or that its name is taken by something that cannot be
+looked at. All three pass when the client looks again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.store.files import named, retry
+
+_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory that only its owner can use, unless the name is there; the one above must exist.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    with named(path):
+        try:
+            retry(lambda: os.mkdir(path, 0o700))
+        except FileExistsError:
+            pass
+        except OSError:
+            if not os.path.isdir(path):  # file servers may refuse what is there already
+                raise
+
+
+def make_directories(path: str, mode: int = 0o700) -> None:
+    """Make a directory, and those above it that are missing; anybody may make them at the same moment.
+
+    Args:
+        path: the directory.
+        mode: its permissions, if it is made here; those above get what the umask leaves.
+
+    Raises:
+        OSError: the file system refused, or something else has the name.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            os.makedirs(path, mode, exist_ok=True)
+        except OSError as error:
+            if not _passes(path, error):
+                raise
+        else:
+            return
+        SystemClock().sleep(pause_s)
+    os.makedirs(path, mode, exist_ok=True)
+
+
+def _passes(path: str, error: OSError) -> bool:
+    if error.errno != errno.EEXIST:
+        return error.errno in (errno.ENOENT, errno.ESTALE)
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return True

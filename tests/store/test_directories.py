@@ -1,0 +1,65 @@
+"""Directories that several clients make at the same moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.store.directories import make_directories, make_directory
+
+
+def test_a_directory_is_made_once(tmp_path: Path) -> None:
+    """Private to its owner; one that is there stays, and the one above must be there."""
+    make_directory(str(tmp_path / "a"))
+    make_directory(str(tmp_path / "a"))
+    assert 0o700 == (tmp_path / "a").stat().st_mode & 0o777
+    with pytest.raises(FileNotFoundError):
+        make_directory(str(tmp_path / "b" / "c"))
+
+
+def test_those_above_are_made_too(tmp_path: Path) -> None:
+    """The mode is that of the last one; what is there stays as it is."""
+    make_directories(str(tmp_path / "a" / "b"))
+    make_directories(str(tmp_path / "a" / "b"), 0o777)
+    assert 0o700 == (tmp_path / "a" / "b").stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE, errno.EEXIST])
+def test_what_a_lost_race_looks_like_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Gluster says for a moment that what another client has just made is absent, stale or in the way."""
+    path, make, answers = str(tmp_path / "a" / "b"), os.mkdir, [number, number]
+
+    def mkdir(name: str, mode: int = 0o777) -> None:
+        if name == path and answers:
+            raise OSError(answers.pop(), "", name)
+        make(name, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    make_directories(path)
+    assert os.path.isdir(path)
+    assert answers == []
+
+
+@pytest.mark.parametrize("below", ["", "a/b"])
+def test_what_is_in_the_way_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    """A file under the name, or above it, does not go away by waiting."""
+    (tmp_path / "file").touch()
+    tries: list[str] = []
+    make = os.makedirs
+
+    def makedirs(name: str, mode: int = 0o777, exist_ok: bool = False) -> None:
+        tries.append(name)
+        make(name, mode, exist_ok)
+
+    path = str(tmp_path / "file" / below).rstrip("/")
+    monkeypatch.setattr("hpc_elastic.store.directories.os.makedirs", makedirs)
+    with pytest.raises((FileExistsError, NotADirectoryError)):
+        make_directories(path)
+    assert 1 == tries.count(path)
