@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
+from . import state_file
 from .addresses import CONTROLLER, AddressPlan
-from .errors import DevClusterError
 from .layout import Layout
 from .namespaces import Host
 from .processes import ProcessId
@@ -56,15 +53,12 @@ class State:
 def write(layout: Layout, state: State) -> None:
     """Publish the state in one step."""
     data = {
-        "format": FORMAT,
         "settings": state.settings.to_json(),
         "slot": state.plan.slot if state.plan else None,
         "inits": {name: asdict(init) for name, init in state.inits.items()},
         "first_job_id": state.first_job_id,
     }
-    draft = layout.state_file.with_suffix(".new")
-    draft.write_text(json.dumps(data, indent=1) + "\n")
-    draft.replace(layout.state_file)
+    state_file.write(layout.state_file, FORMAT, data)
 
 
 def read(layout: Layout) -> State | None:
@@ -73,12 +67,9 @@ def read(layout: Layout) -> State | None:
     Raises:
         DevClusterError: another version of this program wrote the file.
     """
-    try:
-        data = json.loads(layout.state_file.read_text())
-    except FileNotFoundError:
+    data = state_file.read(layout.state_file, FORMAT)
+    if data is None:
         return None
-    if data.get("format") != FORMAT:
-        raise DevClusterError(f"{layout.state_file} has an unknown format; use another --dir.")
     return State(
         settings=Settings.from_json(data["settings"]),
         plan=None if data["slot"] is None else AddressPlan(data["slot"]),
@@ -89,10 +80,6 @@ def read(layout: Layout) -> State | None:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[None]:
-    """Let one command at a time change the cluster; the lock dies with its holder."""
-    descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    """Let one command at a time change something; the lock dies with its holder."""
+    with state_file.locked(layout.lock):
         yield
-    finally:
-        os.close(descriptor)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from devcluster_lib.errors import DevClusterError
+from devcluster_lib import state_file
 from devcluster_lib.processes import ProcessId
 
 from .layout import SERVER, Kind, Layout, client_name
@@ -49,14 +46,11 @@ class State:
 def write(layout: Layout, state: State) -> None:
     """Publish the state in one step."""
     data = {
-        "format": FORMAT,
         "kind": state.kind.value,
         "clients": state.clients,
         "nodes": {name: asdict(process) for name, process in state.nodes.items()},
     }
-    draft = layout.state_file.with_suffix(".new")
-    draft.write_text(json.dumps(data, indent=1) + "\n")
-    draft.replace(layout.state_file)
+    state_file.write(layout.state_file, FORMAT, data)
 
 
 def read(layout: Layout) -> State | None:
@@ -65,12 +59,9 @@ def read(layout: Layout) -> State | None:
     Raises:
         DevClusterError: another version of this program wrote the file.
     """
-    try:
-        data = json.loads(layout.state_file.read_text())
-    except FileNotFoundError:
+    data = state_file.read(layout.state_file, FORMAT)
+    if data is None:
         return None
-    if data.get("format") != FORMAT:
-        raise DevClusterError(f"{layout.state_file} has an unknown format; use another --dir.")
     nodes = {name: ProcessId(**process) for name, process in data["nodes"].items()}
     return State(Kind(data["kind"]), data["clients"], nodes)
 
@@ -78,9 +69,5 @@ def read(layout: Layout) -> State | None:
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[None]:
     """Let one command at a time change something; the lock dies with its holder."""
-    descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with state_file.locked(layout.lock):
         yield
-    finally:
-        os.close(descriptor)

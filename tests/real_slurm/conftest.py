@@ -2,21 +2,20 @@
 
 Tests run under the process tracker `linuxproc`, those marked `both_trackers` also under `cgroup`;
 the environment variable DEVCLUSTER_PROCTRACK names others for all. Missing packages are installed.
-Without root, packages or namespaces the tests are skipped, but they fail where CI=true.
+Without root, packages or namespaces the tests are skipped, but they fail where HPC_ELASTIC_NO_SKIP=1.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
+from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
@@ -52,24 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
-def _unavailable(reason: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"no real Slurm, and CI=true: {reason}", pytrace=False)
-    pytest.skip(f"no real Slurm: {reason}")
-
-
 @pytest.fixture(scope="session")
 def _slurm_possible() -> None:
     """Skip (or fail) where a cluster cannot be set up."""
-    if os.geteuid() != 0:
-        _unavailable("only root can start a cluster")
-    probe = ["unshare", "--net", "--pid", "--fork", "true"]
-    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        _unavailable(f"no namespaces: {tried.stderr.strip()}")
+    require_root_and_namespaces("real Slurm", ("net", "pid"))
     installed = devcluster("install", timeout_s=900)
     if installed.returncode != 0:
-        _unavailable(installed.stderr.strip())
+        unavailable("real Slurm", installed.stderr.strip())
 
 
 @pytest.fixture

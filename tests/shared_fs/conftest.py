@@ -6,20 +6,18 @@ Without root, apt or namespaces the tests are skipped, but they fail where HPC_E
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.shared_fs.clients import Client
 from tests.shared_fs.file_system import CLIENTS, KINDS, FileSystem, shared_fs
 
@@ -65,24 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
-def _unavailable(reason: str) -> NoReturn:
-    if os.environ.get("HPC_ELASTIC_NO_SKIP") == "1":
-        pytest.fail(f"no shared file system, and HPC_ELASTIC_NO_SKIP=1: {reason}", pytrace=False)
-    pytest.skip(f"no shared file system: {reason}")
-
-
 @pytest.fixture(scope="session")
 def _is_possible() -> None:
     """Skip (or fail) where no file system can be set up."""
-    if os.geteuid() != 0:
-        _unavailable("only root can start one")
-    probe = ["unshare", "--net", "--pid", "--mount", "--fork", "true"]
-    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        _unavailable(f"no namespaces: {tried.stderr.strip()}")
+    require_root_and_namespaces("shared file system", ("net", "pid", "mount"))
     installed = shared_fs("install", timeout_s=900)
     if installed.returncode != 0:
-        _unavailable(installed.stderr.strip())
+        unavailable("shared file system", installed.stderr.strip())
 
 
 @pytest.fixture(scope="session")
