@@ -9,6 +9,7 @@ import shlex
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.directories import make_directories
+from hpc_elastic.store.ownership import require_own
 from hpc_elastic.store.shared_dir import segment_name
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
@@ -22,7 +23,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
     """
     try:
         make_directories(paths.root)
-        _check_owner(paths)
+        require_own(paths.root, f"run directory {paths.root}")
         present = set(os.listdir(paths.root))
         for directory in paths.directories():
             if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
@@ -76,19 +77,6 @@ def require_run(paths: RunPaths) -> None:
         fix="nothing was made or started here; put it back under this name, then: "
         f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
     )
-
-
-def _check_owner(paths: RunPaths) -> None:
-    """Refuse a directory, or a link to one, that others can write to or have made."""
-    fix = "choose a directory of your own with --run-dir"
-    for found in (os.lstat(paths.root), os.stat(paths.root)):
-        if found.st_uid != os.geteuid():
-            who = f"it belongs to user {found.st_uid}, not to you"
-            raise RunDirError(who, where=f"run directory {paths.root}", fix=fix)
-    mode = os.stat(paths.root).st_mode & 0o777
-    if mode & 0o022:
-        what = f"others can write to it (mode {mode:o})"
-        raise RunDirError(what, where=f"run directory {paths.root}", fix=f"chmod 700 {paths.root}")
 
 
 def tidy_run_dir(paths: RunPaths, first_round: int) -> None:

@@ -9,9 +9,9 @@ from datetime import timedelta
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import OF_ROUND, RunPaths, round_scope
-from hpc_elastic.store import files
 from hpc_elastic.store.kv import DEFAULT_TIMEOUT, KeyValueStore
 from hpc_elastic.store.kv_format import encode_key, key_bytes
+from hpc_elastic.store.ownership import require_own
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 _LOCK = ".lock"  # a name that no listing shows
@@ -113,24 +113,12 @@ def from_env(
 
 def _check_owner(root: str) -> None:
     try:
-        found = files.retry(lambda: os.stat(root))
+        require_own(root, f"run directory {root}")
     except FileNotFoundError:
         raise RunDirError(
-            f"the run directory {root} cannot be used: No such file or directory",
-            where="key-value store",
+            "there is no such directory",
+            where=f"run directory {root}",
             fix="it must exist on every node for as long as the run lives",
         ) from None
     except OSError as error:
         raise StoreError(f"{RunPaths(root).kv}: {error.strerror}", errno=error.errno) from error
-    if found.st_uid != os.geteuid():
-        raise RunDirError(
-            f"the run directory {root} belongs to uid {found.st_uid}, not to uid {os.geteuid()}",
-            where="key-value store",
-            fix="workers must run as the user who submitted the run",
-        )
-    if found.st_mode & 0o022:
-        raise RunDirError(
-            f"others can write to the run directory {root} (mode {found.st_mode & 0o777:o})",
-            where="key-value store",
-            fix=f"chmod 700 {root}",
-        )

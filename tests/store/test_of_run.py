@@ -63,9 +63,9 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
 def test_a_lost_run_directory_is_named(tmp_path: Path) -> None:
     """A run directory that is not there is an error that names it."""
     paths = RunPaths(tmp_path / "gone")
-    with pytest.raises(RunDirError, match="gone cannot be used: No such file or directory"):
+    with pytest.raises(RunDirError, match="gone: there is no such directory"):
         from_env(environment(paths))
-    with pytest.raises(RunDirError, match="gone cannot be used: No such file or directory"):
+    with pytest.raises(RunDirError, match="gone: there is no such directory"):
         open_store(paths.root, "a")
 
 
@@ -79,7 +79,7 @@ def test_a_scope_of_a_round_is_its_workers(run_paths: RunPaths) -> None:
 def test_a_directory_that_others_can_write_to_is_refused(run_paths: RunPaths) -> None:
     """What stands there could be anybody's; so could a link in place of the store."""
     os.chmod(run_paths.root, 0o770)
-    with pytest.raises(RunDirError, match=r"others can write to the run directory .* \(mode 770\)"):
+    with pytest.raises(RunDirError, match=r"run directory .*: others can write to it \(mode 770\)"):
         open_store(run_paths.root, "a")
     os.chmod(run_paths.root, 0o700)
     os.symlink("/tmp", run_paths.kv)
@@ -91,7 +91,7 @@ def test_a_foreign_run_directory_is_refused(run_paths: RunPaths, monkeypatch: py
     """Nothing is read from or written to a directory of another user."""
     owner = os.stat(run_paths.root).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(RunDirError, match=f"belongs to uid {owner}, not to uid {owner + 1}"):
+    with pytest.raises(RunDirError, match=f"it belongs to user {owner}, not to you"):
         from_env(environment(run_paths))
     assert not os.path.exists(run_paths.kv)
 
