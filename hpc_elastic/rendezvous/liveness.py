@@ -60,15 +60,30 @@ def silent(entries: Iterable[Seen], now: float, lease: float) -> frozenset[str]:
         now: the observer's monotonic time [s].
         lease: [s].
     """
-    ages = {
-        entry.name.node_id: now - entry.changed_at for entry in entries if not entry.name.phase.is_terminal
-    }
+    ages = _ages(entries, now)
     quiet = {node_id for node_id, age in ages.items() if age >= lease}
     lately = {node_id for node_id in quiet if ages[node_id] < STALL_LEASES * lease}
     around = len(ages) - len(quiet) + len(lately)
     if len(lately) >= _TOGETHER and 2 * len(lately) > around:
         quiet -= lately
     return frozenset(quiet)
+
+
+def surely_silent(entries: Iterable[Seen], now: float, lease: float) -> frozenset[str]:
+    """Return the ids of the members that have been silent for longer than a stall is waited out.
+
+    Args:
+        entries: what is known of the members, without the observer itself.
+        now: the observer's monotonic time [s].
+        lease: [s].
+    """
+    return frozenset(key for key, age in _ages(entries, now).items() if age >= STALL_LEASES * lease)
+
+
+def _ages(entries: Iterable[Seen], now: float) -> dict[str, float]:
+    """Return since when [s] members have not beaten, without those that have said goodbye."""
+    beating = (entry for entry in entries if not entry.name.phase.is_terminal)
+    return {entry.name.node_id: now - entry.changed_at for entry in beating}
 
 
 def judge(view: View, now: float) -> Verdict:

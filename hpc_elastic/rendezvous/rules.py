@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
-from hpc_elastic.rendezvous.liveness import STALL_LEASES, WATCHERS, is_alive, silent
+from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent, surely_silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState
 
@@ -163,7 +163,7 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
         if view.me in chosen and _is_turn_of(chosen, view, waited, now):
             return Form(chosen)
     if len(ready) < settings.min_nodes and view.state.expected:
-        coming = _may_come(view, ready, now, patience=STALL_LEASES)
+        coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:
             return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
@@ -328,18 +328,18 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     return tuple(sorted(_may_come(view, ready, now), key=natural))
 
 
-def _may_come(view: Joining, ready: Iterable[str], now: float, *, patience: float = 1) -> set[str]:
+def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: bool = False) -> set[str]:
     """Return the names of the nodes that may still come to the next round.
 
     Between rounds there is one observer, so that a verdict that would end this start of the job needs
-    more than one lease: that on the batch host does, and with `patience` that on anybody.
+    more than one lease: that on the batch host does, and with `only_sure` that on anybody.
     """
     in_already = {_node(node_id) for node_id in ready}
     others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
     entries = tuple(others)
     lease = view.settings.lease
-    quiet = silent(entries, now, patience * lease)
-    surely = silent(entries, now, STALL_LEASES * lease)
+    surely = surely_silent(entries, now, lease)
+    quiet = surely if only_sure else silent(entries, now, lease)
     beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
     alive = {
         name.node
