@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from hpc_elastic.rendezvous import rules
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
-from hpc_elastic.rendezvous.liveness import STALL_LEASES
 from hpc_elastic.rendezvous.roster import Phase, Roster
 from hpc_elastic.rendezvous.rules import (
     Announce,
@@ -135,26 +134,6 @@ def test_only_a_few_look_at_all_the_others() -> None:
     state = after(start(expected=tuple(f"n{i}" for i in range(200))))
     intervals = [rules.look_interval(joining(state, many, me=f"n{i}"), now=0) for i in (0, 2, 3, 199)]
     assert [0.0, 0.0, 2.0, 2.0] == intervals
-
-
-def test_most_nodes_silent_together_are_waited_for() -> None:
-    """Between rounds, too, a stalled file system is not taken for the loss of most nodes."""
-    state = after(start(), formed(1), crash(1))
-    stalled = roster(seen("n1", round_number=2, at=10), *(seen(n, Phase.RUNNING, at=1) for n in ("n2", "n3")))
-    settings = SETTINGS._replace(min_nodes=1)
-    view = joining(state, stalled, settings=settings)
-    assert Wait(1, ("n2", "n3")) == step(view, since=10, now=10)
-    assert Form((node_id("n1"),)) == step(view, since=10, now=13)
-
-
-def test_too_few_are_told_once_a_stall_is_over() -> None:
-    """Two nodes that fell silent together are given up after the three leases that a stall gets, no later."""
-    state = after(start(), formed(1), crash(1))
-    stalled = roster(seen("n1", round_number=2, at=10), *(seen(n, Phase.RUNNING, at=1) for n in ("n2", "n3")))
-    view = joining(state, stalled, settings=SETTINGS._replace(min_nodes=2))
-    over = 1 + STALL_LEASES * SETTINGS.lease
-    assert Wait(1, ("n2", "n3")) == step(view, since=over - 0.1, now=over - 0.1)
-    assert isinstance(step(view, since=over, now=over), rules.TooFew)
 
 
 def test_expected_nodes_are_waited_for() -> None:
