@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from hpc_elastic.multiprocessing.context import SubprocessContext
 from hpc_elastic.multiprocessing.functions import MultiprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
@@ -18,5 +21,13 @@ __all__ = [
     "SignalException",
     "Std",
     "SubprocessContext",
+    "get_std_cm",
     "to_map",
 ]
+
+
+def get_std_cm(
+    std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
+) -> AbstractContextManager[None]:
+    """Return what sends a standard stream to a file for a while; nothing is sent if there is no file."""
+    return redirect_fn(std_rd) if std_rd else nullcontext()

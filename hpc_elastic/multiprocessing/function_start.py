@@ -27,7 +27,7 @@ from multiprocessing import (
 from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
-from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Served, own_streams, run
+from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Meeting, Served, own_streams, run
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, open_stdio, spawn
 
 _CODE: Final = (
@@ -54,6 +54,7 @@ class Job(NamedTuple):
         value: descriptor of an empty file for its return value.
         spec: environment, streams and the like; its argv is not used.
         prepare: called first in a forked worker.
+        meeting: the two descriptors of a `Meeting`, where there are several workers.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Job(NamedTuple):
     value: int
     spec: ProcessSpec
     prepare: Callable[[], None]
+    meeting: tuple[int, int] | None = None
 
     @property
     def function_name(self) -> str:
@@ -113,6 +115,7 @@ def start_forked(job: Job) -> Process:
         job.spec.env,
         Descriptor(job.value),
         prepare=job.prepare,
+        meeting=_meeting(job),
     )
     process = _process("fork", job.name, call)
     util._flush_std_streams()  # type: ignore[attr-defined]
@@ -197,6 +200,10 @@ class _Popen:
         return fd if self.method == "spawn" else len(self.fds) - 1
 
 
+def _meeting(job: Job) -> Meeting | None:
+    return None if job.meeting is None else Meeting(*map(Descriptor, job.meeting))
+
+
 def _process(method: str, name: str, call: Call) -> Any:
     return multiprocessing.get_context(method).Process(target=run, args=(call,), name=name)  # type: ignore[attr-defined]
 
@@ -208,7 +215,13 @@ def _pickled(job: Job, popen: _Popen, served: Served | None) -> bytes:
     try:
         reduction.dump((job.function, job.args), inner)
         call = Call(
-            job.function_name, inner.getvalue(), None, job.spec.env, Descriptor(job.value), served=served
+            job.function_name,
+            inner.getvalue(),
+            None,
+            job.spec.env,
+            Descriptor(job.value),
+            served=served,
+            meeting=_meeting(job),
         )
         process = _process(popen.method, job.name, call)
         reduction.dump(spawning.get_preparation_data(process.name), outer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from hpc_elastic.multiprocessing.errors.handler import describe, record
@@ -38,6 +39,27 @@ class Served(NamedTuple):
     ignore_signals: tuple[int, ...] = ()
 
 
+class Meeting(NamedTuple):
+    """Where workers wait until all of the group have returned, so that none exits before.
+
+    What a worker leaves behind at its exit, such as torch's store and connections, others may still use.
+
+    Args:
+        returned: an eventfd; each worker adds 1.
+        all_returned: an eventfd; the parent adds 1 when nobody is waited for any more.
+    """
+
+    returned: Descriptor
+    all_returned: Descriptor
+
+    def wait(self) -> None:
+        """Tell that this worker has returned, and wait for the others."""
+        os.eventfd_write(self.returned.fd, 1)
+        poller = select.poll()
+        poller.register(self.all_returned.fd, select.POLLIN)
+        poller.poll()
+
+
 class Call(NamedTuple):
     """A function to be called in a worker.
 
@@ -49,6 +71,7 @@ class Call(NamedTuple):
         value: an empty file for the pickled return value.
         served: only in a worker that a fork server made.
         prepare: called first; only in a forked worker.
+        meeting: where it waits for the others after its return; None for a worker alone.
     """
 
     name: str
@@ -58,12 +81,13 @@ class Call(NamedTuple):
     value: Descriptor
     served: Served | None = None
     prepare: Callable[[], None] | None = None
+    meeting: Meeting | None = None
 
 
 def run(call: Call) -> None:
     """Be the worker: the target of its process object."""
     if call.served is not None:
-        _take_place(call.served)
+        _take_place(call.served, call.env)
     if call.prepare is not None:
         call.prepare()
     _replace_environment(call.env)
@@ -81,6 +105,8 @@ def _call(call: Call) -> None:
             f"the return value of {call.name} (a {type(value).__name__}) cannot be handed to the parent "
             f"process: {describe(error)}; return what pickle can store, such as numbers, texts or arrays"
         ) from error
+    if call.meeting is not None:
+        call.meeting.wait()
 
 
 def record_free(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,19 +132,30 @@ def _replace_environment(env: Mapping[str, str]) -> None:
             here[name] = value
 
 
-def _take_place(served: Served) -> None:
+def reset_death_signals(ignored: Collection[int]) -> None:
+    """Have the signals that end a process do so again, whatever the process around this one did.
+
+    Args:
+        ignored: those that are to be ignored instead.
+    """
+    for sig in _RESET:
+        signal.signal(sig, signal.SIG_IGN if sig in ignored else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _take_place(served: Served, env: Mapping[str, str]) -> None:
     """Do what the parent does for other workers between fork and exec."""
     from hpc_elastic.multiprocessing.linux import die_with_parent  # noqa: PLC0415 - needs ctypes
-    from hpc_elastic.multiprocessing.process import take_stdio  # noqa: PLC0415
+    from hpc_elastic.multiprocessing.process import bear_mark, take_stdio  # noqa: PLC0415
 
     _let_the_server_end()
     os.setsid()
     if not die_with_parent(os.getppid()):
         os._exit(1)
-    for sig in _RESET:
-        signal.signal(sig, signal.SIG_IGN if sig in served.ignore_signals else signal.SIG_DFL)
+    reset_death_signals(served.ignore_signals)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     take_stdio([descriptor.fd for descriptor in served.stdio])
+    bear_mark(env)
     os.chdir(served.cwd)
     if served.cpus:
         os.sched_setaffinity(0, served.cpus)

@@ -10,9 +10,10 @@ from typing import Any
 from hpc_elastic.multiprocessing.errors.error_file import encode_reply, write_data
 from hpc_elastic.multiprocessing.errors.handler import describe
 from hpc_elastic.multiprocessing.function_start import STARTERS, Job, new_file
+from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.logs import LogsSpecs
-from hpc_elastic.multiprocessing.pcontext import Entrypoint, StartSettings
+from hpc_elastic.multiprocessing.pcontext import Entrypoint, RunProcsResult, StartSettings
 from hpc_elastic.multiprocessing.process import Process
 
 
@@ -64,12 +65,39 @@ class MultiprocessContext(ProcessGroup):
         self.start_method = start_method
         self._files: dict[int, int] = {}
         self._return_values: dict[int, Any] = {}
+        self._meeting: tuple[int, int] | None = None  # where workers wait for each other; see `Meeting`
+        self._returned = 0
 
     @property
     def _are_children(self) -> bool:
         return self.start_method != "forkserver"
 
+    def exit_fds(self) -> list[int]:
+        """Return descriptors that become readable when something ends or returns; see `ProcessGroup`."""
+        waits = self._meeting is not None and not self._stopper.is_begun
+        own = [self._meeting[0]] if waits and self._meeting and self._returned < self.nprocs else []
+        return super().exit_fds() + own
+
+    def look(self) -> RunProcsResult | None:
+        """Return all failures so far, or the end of all; see `ProcessGroup`."""
+        self._let_go()
+        return super().look()
+
+    def _let_go(self) -> None:
+        """Let the workers that have returned exit, once none is left that could still return."""
+        if self._meeting is None or self._returned >= self.nprocs:
+            return
+        try:
+            self._returned += os.eventfd_read(self._meeting[0])
+        except BlockingIOError:
+            pass
+        if self._returned + len(self.exit_codes()) >= self.nprocs:
+            self._returned = self.nprocs
+            os.eventfd_write(self._meeting[1], 1)
+
     def _spawn(self, rank: int) -> Process:
+        if self._meeting is None and self.nprocs > 1:
+            self._meeting = (_event(), _event())
         if not callable(self.entrypoint):
             raise TypeError(f"the entrypoint {self.entrypoint!r} is no function")
         self._files[rank] = new_file()
@@ -79,9 +107,17 @@ class MultiprocessContext(ProcessGroup):
             args=self.args[rank],
             value=self._files[rank],
             spec=self._spec(rank, (), self._marker),
-            prepare=self._trap.restore,
+            prepare=self._prepare,
+            meeting=self._meeting,
         )
         return STARTERS[self.start_method](job)
+
+    def _prepare(self) -> None:
+        """Rid a forked worker of the handlers for signals that its parent's were meant for."""
+        if not self._settings.is_driven:
+            self._trap.restore()
+            return
+        reset_death_signals(self._settings.ignore_signals)
 
     def _take_value(self, rank: int) -> bool:
         """Unpickle what a worker returned; what cannot be read is its failure."""
@@ -111,3 +147,10 @@ class MultiprocessContext(ProcessGroup):
         super()._give_back()
         while self._files:
             os.close(self._files.popitem()[1])
+        meeting, self._meeting = self._meeting, None
+        for fd in meeting or ():
+            os.close(fd)
+
+
+def _event() -> int:
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -27,7 +27,7 @@ from hpc_elastic.multiprocessing.stop import Stopper
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.lasting import LastingThread
-    from hpc_elastic.multiprocessing.signals import SignalTrap
+    from hpc_elastic.multiprocessing.signals import LentTrap, SignalTrap
 
 _CONFIRM_S: Final = 1.0  # a slower start (stalled file system) must not stop the agent's heartbeat
 _CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the last process has ended
@@ -345,11 +345,12 @@ class ProcessGroup(PContext):
                     self._failures[rank] = failure
 
     def _result(self) -> RunProcsResult | None:
+        ended = self.exit_codes()  # before they are noted: who ends meanwhile is noted at the next look
         self._note_failures()
         if not self._stopper.is_begun:  # else `poll_stopped` still has to act on these exits
-            for process in self._processes.values():
-                process.acknowledge()
-        if not self._failures and not self._is_ended and len(self.exit_codes()) < self.nprocs:
+            for rank in ended:
+                self._processes[rank].acknowledge()
+        if not self._failures and not self._is_ended and len(ended) < self.nprocs:
             return None
         first = sorted(self._failures.items(), key=lambda item: item[1].time_s)
         return RunProcsResult(self._values(), dict(first), self.logs.stdouts, self.logs.stderrs)
@@ -359,7 +360,7 @@ class ProcessGroup(PContext):
         limits = [] if left_s is None else [left_s]
         if self._copies.needs_pump:
             limits.append(_PUMP_S)
-        if len(self.exit_fds()) < self.nprocs - len(self.exit_codes()):
+        if any(process.pidfd is None and process.poll() is None for process in self._processes.values()):
             limits.append(min(period, _NO_PIDFD_S))
         return min(limits) if limits else None
 
@@ -386,9 +387,11 @@ class ProcessGroup(PContext):
             self._lasting.release()
 
 
-def _trap(settings: StartSettings) -> SignalTrap | NoTrap:
+def _trap(settings: StartSettings) -> SignalTrap | LentTrap | NoTrap:
     if settings.is_driven:
         return NoTrap()
+    if settings.trap is not None:
+        return settings.trap.lent()
     from hpc_elastic.multiprocessing.signals import SignalTrap  # noqa: PLC0415 - needs threading
 
     return SignalTrap()

@@ -50,7 +50,7 @@ class GroupLogs:
             (2, self._dest.tee_stderrs, self._dest.filtered_stderr, self._filters[1]),
         ):
             if paths:
-                self._add(paths, self._console(number), None)
+                self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), None)
             if paths and texts and common:
                 file = os.open(common, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 self._files.append(file)
@@ -98,11 +98,6 @@ class GroupLogs:
     def paths(self) -> list[str]:
         """Return the files that are followed."""
         return [*self._dest.tee_stdouts.values(), *self._dest.tee_stderrs.values()]
-
-    def _console(self, number: int) -> Sink:
-        if not self._in_background:
-            return Console(number)
-        return sink_of(sys.stdout if number == 1 else sys.stderr)
 
     def _add(self, paths: Mapping[int, str], sink: Sink, wanted: Callable[[bytes], bool] | None) -> None:
         self._tails += [

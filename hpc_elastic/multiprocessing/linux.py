@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Final
+from typing import Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_GET_CHILD_SUBREAPER: Final = 37
+_RLIMIT_LOCKS: Final = 10  # nothing has been counted against it since Linux 2.4
+_WIDE: Final = 8
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
+def _prctl(option: int, value: Any) -> None:
     zero = ctypes.c_ulong(0)
     if _LIBC.prctl(ctypes.c_int(option), value, zero, zero, zero) != 0:
         number = ctypes.get_errno()
@@ -34,14 +37,35 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent ends (child subreaper)."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+def adopt_orphans(*, wanted: bool = True) -> None:
+    """Make this process the parent of every descendant whose own parent ends (child subreaper), or not."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted))
+
+
+def adopts_orphans() -> bool:
+    """Tell whether this process is a child subreaper."""
+    answer = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer))
+    return bool(answer.value)
 
 
 def set_process_name(name: str) -> None:
     """Set the short name that ``ps -o comm`` shows (15 bytes)."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def set_limit_mark(number: int) -> None:
+    """Give this process and all it will ever start a number that ``/proc/<pid>/limits`` shows.
+
+    It is the soft limit of file locks, which limits nothing. Unlike a variable it stays with whoever
+    clears its environment; where it cannot be set there is none.
+    """
+    limits = (ctypes.c_ulong * 2)()
+    if ctypes.sizeof(ctypes.c_ulong) < _WIDE or _LIBC.getrlimit(_RLIMIT_LOCKS, limits) != 0:
+        return
+    if number <= limits[1]:
+        limits[0] = number
+        _LIBC.setrlimit(_RLIMIT_LOCKS, limits)
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -119,6 +119,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     Raises:
         LogDirError: log_dir is a file.
+        InputError: log_dir cannot be made.
     """
 
     def __init__(
@@ -132,6 +133,8 @@ class DefaultLogsSpecs(LogsSpecs):
     ) -> None:
         if log_dir and log_dir != os.devnull and os.path.isfile(log_dir):
             raise LogDirError(f"{log_dir} is a file", where="log_dir", fix="give a directory, or none")
+        if log_dir and log_dir != os.devnull and not is_of_run:  # a run's own is made, and checked, with it
+            _make_folder(log_dir)
         super().__init__(log_dir or None, redirects, tee, local_ranks_filter)
         self._is_of_run = is_of_run
 

@@ -7,7 +7,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.ids import Env
@@ -16,6 +16,9 @@ from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.multiprocessing.process import ProcessSpec
 from hpc_elastic.multiprocessing.procfs import MARKER_ENV
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.signals import SignalTrap
 
 Entrypoint: TypeAlias = str | Callable[..., Any]
 
@@ -87,6 +90,7 @@ class StartSettings(NamedTuple):
         grace_s: from the death signal to SIGKILL where nobody says otherwise [s].
         is_driven: a loop with its own signal handlers copies the logs and stops the group. Otherwise
             death signals become `SignalException` and a thread copies the logs.
+        trap: where the caller turns death signals into `SignalException` already, its trap for them.
     """
 
     ignore_signals: tuple[int, ...] = ()
@@ -97,6 +101,7 @@ class StartSettings(NamedTuple):
     clock: Clock = SystemClock()
     grace_s: float = 30.0
     is_driven: bool = True
+    trap: SignalTrap | None = None
 
 
 ON_ITS_OWN: Final = StartSettings(is_driven=False)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd
+from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd, set_limit_mark
+from hpc_elastic.multiprocessing.procfs import MARKER_ENV, mark_number
 
 UNKNOWN_EXIT_CODE: Final = 255
 """Reported when somebody else has taken the exit status (SIGCHLD ignored, a foreign wait)."""
@@ -254,6 +255,7 @@ def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:
         if not die_with_parent(child.parent):
             os._exit(_START_FAILED)
         take_stdio(stdio)
+        bear_mark(spec.env)
         if spec.cwd is not None:
             step = "cwd"
             os.chdir(spec.cwd)
@@ -276,6 +278,13 @@ def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:
         os.write(2, f"hpc_elastic: cannot start {spec.argv[0]!r}: {error!r}\n".encode())
     finally:
         os._exit(_START_FAILED)
+
+
+def bear_mark(env: Mapping[str, str]) -> None:
+    """Carry the newest mark of an environment also where it cannot be cleared away."""
+    number = mark_number(env.get(MARKER_ENV, "").rpartition(",")[2])
+    if number is not None:
+        set_limit_mark(number)
 
 
 def _run_call(call: Callable[[], int]) -> NoReturn:

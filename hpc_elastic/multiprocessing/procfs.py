@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
 """Every worker and its descendants carry this variable: marks joined by commas, the newest last."""
 
+_LIMIT: Final = b"Max file locks"
+_NUMBER_BITS: Final = (1 << 62) - 1
+
 
 class ProcessStat(NamedTuple):
     """One line of ``/proc/<pid>/stat``, the part that matters here."""
@@ -102,14 +105,31 @@ def descendants(roots: Iterable[ProcessStat]) -> list[ProcessStat]:
     return found
 
 
+def mark_number(mark: str) -> int | None:
+    """Return the number that stands for a mark among a process's limits; None if the mark is no number."""
+    try:
+        return int(mark, 16) & _NUMBER_BITS
+    except ValueError:
+        return None
+
+
 def is_marked(pid: int, markers: Collection[str]) -> bool:
     """Return whether a process was started below the agent that set one of these marks.
 
-    Does not guarantee to find a process that cleared or overwrote its environment.
+    Does not guarantee to find a process that cleared its environment *and* changed its limits.
     """
     environ = _read(f"/proc/{pid}/environ") if markers else None
     prefix = f"{MARKER_ENV}=".encode()
     for entry in (environ or b"").split(b"\0"):
         if entry.startswith(prefix):
-            return not set(entry[len(prefix) :].decode(errors="replace").split(",")).isdisjoint(markers)
-    return False
+            found = set(entry[len(prefix) :].decode(errors="replace").split(","))
+            if not found.isdisjoint(markers):
+                return True
+    return bool(markers) and _limit_number(pid) in {mark_number(mark) for mark in markers} - {None}
+
+
+def _limit_number(pid: int) -> int | None:
+    """Return the number that `linux.set_limit_mark` gave a process, if it has one."""
+    text = _read(f"/proc/{pid}/limits") or b""
+    words = text.partition(_LIMIT)[2].split(maxsplit=1)
+    return int(words[0]) if words and words[0].isdigit() else None

@@ -85,6 +85,10 @@ class SignalTrap:
             self._held = before
             wakeup.close()
 
+    def lent(self) -> LentTrap:
+        """Return this trap for a group of workers within the block in which it is installed."""
+        return LentTrap(self)
+
     def _on_signal(self, number: int, frame: object) -> None:
         if self._is_closed:
             self._hand_on(number, frame)
@@ -106,6 +110,26 @@ class SignalTrap:
         if self._pending is not None:
             number, self._pending = self._pending, None
             raise _exception(number)
+
+
+class LentTrap:
+    """A trap that is somebody else's, who installs and uninstalls it.
+
+    Args:
+        trap: the trap.
+    """
+
+    def __init__(self, trap: SignalTrap) -> None:
+        self._trap = trap
+        self.restore = trap.restore
+        self.held = trap.held
+        self.open = trap.open
+
+    def install(self) -> None:
+        """Do nothing: it is."""
+
+    def uninstall(self) -> None:
+        """Do nothing: its owner does."""
 
 
 class _Wakeup:

@@ -35,7 +35,7 @@ class Console:
     Several tails may share one: a long line that went out in part is finished before another begins.
 
     Args:
-        fd: the descriptor; stays open.
+        fd: the descriptor; stays open. A negative one takes everything and shows nothing.
     """
 
     def __init__(self, fd: int) -> None:
@@ -44,7 +44,10 @@ class Console:
         self._at = 0
         self._is_file = _is_file(fd)
         self._limit = _FILE if self._is_file else _PIPE
-        self._is_broken = False
+        self._is_broken = fd < 0
+        self._poller = select.poll()
+        if not self._is_broken:
+            self._poller.register(fd, select.POLLOUT)
         _widen(fd)
 
     @property
@@ -85,11 +88,7 @@ class Console:
         return after_line or self._at + self._limit
 
     def _is_writable(self) -> bool:
-        if self._is_file:
-            return True
-        poller = select.poll()
-        poller.register(self._fd, select.POLLOUT)
-        return bool(poller.poll(0))
+        return self._is_file or bool(self._poller.poll(0))
 
 
 class TextSink:

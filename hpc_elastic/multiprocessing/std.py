@@ -16,23 +16,23 @@ class Std(IntFlag):
     ALL = 3
 
     @classmethod
-    def from_str(cls, text: str) -> Std | dict[int, Std]:
+    def from_str(cls, vm: str) -> Std | dict[int, Std]:
         """Parse the value of ``--redirects`` and ``--tee``.
 
         Args:
-            text: ``0`` to ``3`` for all ranks, or ``<local rank>:<0-3>`` joined by commas.
+            vm: ``0`` to ``3`` for all ranks, or ``<local rank>:<0-3>`` joined by commas.
 
         Raises:
-            ValueError: the text is neither.
+            ValueError: it is neither.
         """
-        if text in _STD_VALUES:
-            return cls(int(text))
+        if vm in _STD_VALUES:
+            return cls(int(vm))
         found: dict[int, Std] = {}
-        for part in text.split(","):
+        for part in vm.split(","):
             rank, colon, value = part.strip().partition(":")
             if not (colon and rank.isdecimal() and value in _STD_VALUES):
                 raise ValueError(
-                    f"{text!r} is neither 0, 1, 2, 3 nor <local rank>:<0-3>[,...], for example 0:1,12:3"
+                    f"{vm!r} is neither 0, 1, 2, 3 nor <local rank>:<0-3>[,...], for example 0:1,12:3"
                 )
             found[int(rank)] = cls(int(value))
         return found

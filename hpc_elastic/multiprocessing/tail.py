@@ -8,8 +8,11 @@ from typing import Final
 
 from hpc_elastic.multiprocessing.sinks import Console, Sink
 
-MAX_LINE: Final = 65536
+MAX_LINE: Final = 16 << 20
 """Longest line that is kept whole [bytes]; a longer one is shown in pieces of this size."""
+
+MAX_BAR: Final = 65536
+"""The same for what overwrites itself with carriage returns, as progress bars do."""
 
 _CHUNK: Final = 65536
 _BUDGET: Final = 1 << 20  # bytes per pump, so that the agent's loop gets its turn
@@ -27,6 +30,7 @@ class Tail:
         prefix: stands before every line.
         offset: where to begin [bytes]; the end of what earlier attempts wrote.
         wanted: tells of a line, without its end, whether it is copied; None copies all.
+        max_line: see `MAX_LINE`.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Tail:
         *,
         offset: int = 0,
         wanted: Callable[[bytes], bool] | None = None,
+        max_line: int = MAX_LINE,
     ) -> None:
         self.path = path
         self._sink: Sink = Console(console) if isinstance(console, int) else console
@@ -44,7 +49,10 @@ class Tail:
         self._offset = offset
         self._wanted = wanted
         self._fd = -1
-        self._rest = b""  # an unfinished line, shorter than MAX_LINE
+        self.error: OSError | None = None
+        """Why the log cannot be read, other than that it is not there yet."""
+        self._max_line = max_line
+        self._rest = bytearray()  # an unfinished line
 
     def pump(self) -> bool:
         """Copy the new whole lines.
@@ -58,6 +66,7 @@ class Tail:
                 return False
             chunk = self._read()
             if not chunk:
+                self._show_bar()
                 return False
             budget -= len(chunk)
             self._split(chunk)
@@ -82,8 +91,8 @@ class Tail:
         while self.pump():
             pass
         if self._rest and not self._sink.is_blocked:
-            self._put(self._rest + b"\n")
-            self._rest = b""
+            self._put(bytes(self._rest) + b"\n")
+            self._rest.clear()
             self._sink.flush()
         if self._fd >= 0:
             os.close(self._fd)
@@ -97,24 +106,45 @@ class Tail:
             if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by somebody
                 self._offset = 0
                 chunk = os.pread(self._fd, _CHUNK, 0)
-        except OSError:  # not there yet, or a file system that is away: the next pump tries again
+        except OSError as error:  # not there yet, or a file system that is away: the next pump tries again
+            self.error = None if isinstance(error, FileNotFoundError) else error
             return b""
+        self.error = None
         self._offset += len(chunk)
         return chunk
 
     def _split(self, chunk: bytes) -> None:
         """Hand on the whole lines of a chunk; only the first and the last can be too long."""
-        data = self._rest + chunk if self._rest else chunk
-        first = data.find(b"\n")
-        if (len(data) if first < 0 else first) > MAX_LINE:
-            stop = len(data) // MAX_LINE * MAX_LINE if first < 0 else first
-            pieces = [data[start : min(start + MAX_LINE, stop)] for start in range(0, stop, MAX_LINE)]
+        first = chunk.find(b"\n")
+        limit = MAX_BAR if b"\r" in chunk[:first] else self._max_line
+        if first < 0 and len(self._rest) + len(chunk) <= limit:
+            self._rest += chunk
+            return
+        data = bytes(self._rest) + chunk if self._rest else chunk
+        first += len(self._rest) if first >= 0 else 0
+        if (len(data) if first < 0 else first) > limit:
+            stop = len(data) // limit * limit if first < 0 else first
+            pieces = [data[start : min(start + limit, stop)] for start in range(0, stop, limit)]
             self._put(b"".join(piece + b"\n" for piece in pieces))
             data = data[stop if first < 0 else stop + 1 :]
         end = data.rfind(b"\n") + 1
         if end:
             self._put(data[:end])
-        self._rest = data[end:]
+        self._rest = bytearray(data[end:])
+
+    def _show_bar(self) -> None:
+        """Hand on what an unfinished line has overwritten by now, a line each: a progress bar is to be seen.
+
+        The last version may grow, or be the first half of an end of line.
+        """
+        at = self._rest.rfind(b"\r", 1, len(self._rest) - 1)
+        if at < 0:
+            return
+        shown = b"".join(bytes(version) + b"\n" for version in self._rest[:at].split(b"\r") if version)
+        self._rest = self._rest[at + 1 :]
+        if shown:
+            self._put(shown)
+            self._sink.flush()
 
     def _put(self, lines: bytes) -> None:
         """Hand on lines that end with a line end."""

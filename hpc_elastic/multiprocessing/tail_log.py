@@ -97,16 +97,21 @@ class TailLog:
         return self
 
     def stop(self) -> None:
-        """Print what is there and end; an error of the stream is logged, not raised."""
+        """Print what is there and end; an error of the stream or of a log is logged, not raised."""
         if self._thread is not None and not self._stopped:
             self._thread.stop()
             for tail in self._tails:
                 tail.finish()
+            errors: list[Exception | None] = [tail.error for tail in self._tails]
+            errors.append(self._sink.error if isinstance(self._sink, TextSink) else None)
+            self._report([error for error in errors if error is not None])
         self._stopped = True
-        if isinstance(self._sink, TextSink) and self._sink.error is not None:
+
+    def _report(self, errors: list[Exception]) -> None:
+        for error in errors:
             import logging  # noqa: PLC0415 - rare
 
-            logging.getLogger(__name__).error("error in log tailer for %s. %r", self._name, self._sink.error)
+            logging.getLogger(__name__).error("error in log tailer for %s. %r", self._name, error)
 
     def stopped(self) -> bool:
         """Return whether `stop` has been called."""

@@ -364,7 +364,7 @@ def test_fault_handler_that_cannot_be_had_is_only_warned_of(
 
     monkeypatch.setattr("faulthandler.enable", refuse)
     assert record(lambda: 5)() == 5
-    assert "cannot enable faulthandler: no descriptor" in capfd.readouterr().err
+    assert "Unable to enable fault handler. RuntimeError: no descriptor" in capfd.readouterr().err
 
 
 def test_keyboard_interrupt_is_not_recorded(error_file: Path) -> None:

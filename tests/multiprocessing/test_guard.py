@@ -8,8 +8,9 @@ from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.multiprocessing.guard import Book, Guard, find_left, sweep
-from hpc_elastic.multiprocessing.procfs import MARKER_ENV, is_marked, parse_stat
-from tests.multiprocessing.waiting import wait_gone, wait_readable
+from hpc_elastic.multiprocessing.process import ProcessSpec, spawn
+from hpc_elastic.multiprocessing.procfs import MARKER_ENV, is_marked, mark_number, parse_stat
+from tests.multiprocessing.waiting import wait_gone, wait_line, wait_readable
 
 MARK = f"mark-{os.getpid()}"  # test runs beside this one have other marks
 
@@ -144,3 +145,23 @@ def test_mark_is_compared_as_a_whole() -> None:
     assert (is_marked(child, {"ghi"}), is_marked(child, {"abc"})) == (True, False)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def test_mark_stays_with_who_clears_the_environment(fifo: str) -> None:
+    """A worker's descendants are known by it whatever they do to their variables."""
+    mark = os.urandom(8).hex()
+    inner = f"echo ready > {fifo}; exec sleep 1000"
+    env = {MARKER_ENV: f"outer,{mark}", "PATH": os.defpath}
+    process = spawn(ProcessSpec(("env", "-i", "sh", "-c", inner), env))
+    assert "ready" == wait_line(fifo)
+    assert is_marked(process.pid, {mark})
+    assert not is_marked(process.pid, {mark[::-1]})
+    assert not is_marked(os.getpid(), {mark})
+    process.signal_group(signal.SIGKILL)
+    process.reap()
+
+
+def test_marks_that_are_no_numbers_are_variables_alone() -> None:
+    """Nothing is made of them, and nothing taken for them."""
+    assert mark_number("outer") is None
+    assert not is_marked(os.getpid(), {"outer"})

@@ -43,6 +43,14 @@ def test_global_rank_and_round_name_the_directory(tmp_path: Path) -> None:
     assert dest.error_files[1] == f"{tmp_path}/attempt_3/9/error.json"
 
 
+def test_log_dir_is_made_at_once_unless_it_is_a_runs(tmp_path: Path) -> None:
+    """Callers may rely on it; the directory of a run is made and checked as a whole."""
+    DefaultLogsSpecs(str(tmp_path / "new" / "deep"))
+    DefaultLogsSpecs(str(tmp_path / "run" / "logs"), is_of_run=True)
+    assert (tmp_path / "new" / "deep").is_dir()
+    assert not (tmp_path / "run").exists()
+
+
 def test_tee_implies_a_file(tmp_path: Path) -> None:
     """A teed stream goes to its file and is followed; the other stays on the console."""
     dest = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT).reify({0: {}})

@@ -154,6 +154,13 @@ def test_tee_writes_to_what_python_prints_to(run: Run, monkeypatch: pytest.Monke
     assert cell.getvalue() == "[job0]:\ufffda\n"
 
 
+def test_tee_without_a_console_shows_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python has no stdout at all the file still has everything."""
+    monkeypatch.setattr(sys, "stdout", None)
+    result = run("import os; os.write(1, b'a\\n')", tee=Std.OUT)
+    assert Path(result.stdouts[0]).read_text() == "a\n"
+
+
 def test_tee_is_live(tmp_path: Path, capfd: pytest.CaptureFixture[str], fifo: str) -> None:
     """Lines are on the console while the worker runs and nobody waits."""
     program = f"import os, signal; os.write(1, b'line\\n'); open({fifo!r}, 'w').write('x\\n'); signal.pause()"

@@ -95,6 +95,16 @@ def test_closed_stream_is_logged_not_raised(tmp_path: Path, caplog: pytest.LogCa
     assert "error in log tailer for t" in caplog.text
 
 
+def test_log_that_cannot_be_read_is_logged_not_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that is none, such as a directory, is told at the end; one that never came is not."""
+    logs = {0: str(tmp_path), 1: str(tmp_path / "never")}
+    TailLog("t", logs, io.StringIO()).start().stop()
+    assert 1 == caplog.text.count("error in log tailer for t")
+    assert "IsADirectoryError" in caplog.text
+
+
 def test_tail_logfile_ends_with_its_writer(tmp_path: Path) -> None:
     """What was written before the end was announced is printed."""
     (tmp_path / "0").write_text("a\nb")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.multiprocessing.sinks import Console
-from hpc_elastic.multiprocessing.tail import MAX_LINE, Tail, blocked_fds, pump_all
+from hpc_elastic.multiprocessing.tail import MAX_BAR, Tail, blocked_fds, pump_all
 
 
 def drain(fd: int) -> bytes:
@@ -66,14 +66,33 @@ def test_bytes_are_copied_unchanged(tmp_path: Path, pipe: tuple[int, int]) -> No
     assert drain(pipe[0]) == data + b"\n"
 
 
-def test_very_long_line_comes_in_pieces(tmp_path: Path) -> None:
-    """A line above the limit is shown in pieces, so that it is never held as a whole."""
+def test_a_line_of_megabytes_is_one_line(tmp_path: Path) -> None:
+    """What a worker prints as one line is one line on the console."""
     log, console = tmp_path / "log", tmp_path / "console"
-    log.write_bytes(b"x" * (3 * MAX_LINE + 5) + b"\n")
+    line = bytes(range(32, 127)) * 110_000
+    log.write_bytes(b"before\n" + line + b"\nafter\n")
     with console.open("wb") as file:
         Tail(str(log), file.fileno(), b"> ").finish()
+    assert console.read_bytes() == b"> before\n> " + line + b"\n> after\n"
+
+
+def test_an_even_longer_line_comes_in_pieces(tmp_path: Path) -> None:
+    """A line above the limit is shown in pieces, so that no more is ever held."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    size = 100_000
+    log.write_bytes(b"x" * (3 * size + 5) + b"\n")
+    with console.open("wb") as file:
+        Tail(str(log), file.fileno(), b"> ", max_line=size).finish()
     lines = console.read_bytes().split(b"\n")
-    assert [len(line) for line in lines] == [MAX_LINE + 2] * 3 + [7, 0]
+    assert [len(line) for line in lines] == [size + 2] * 3 + [7, 0]
+
+
+def test_a_progress_bar_is_shown_before_it_ends(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """What overwrites itself is no line that is waited for until it ends."""
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(b"\r%3d%%|%s" % (n % 100, b"#" * 60) for n in range(1500)))
+    Tail(str(log), pipe[1], b"").pump()
+    assert len(drain(pipe[0])) > MAX_BAR
 
 
 def test_offset_skips_an_earlier_attempt(tmp_path: Path, pipe: tuple[int, int]) -> None:
@@ -173,3 +192,16 @@ def test_lines_do_not_depend_on_how_they_come(parts: list[bytes], step: int) -> 
         text = b"".join(parts)
         lines = text[:-1].split(b"\n") if text.endswith(b"\n") else text.split(b"\n") if text else []
         assert console.read_bytes() == b"".join(b"> " + line + b"\n" for line in lines)
+
+
+def test_a_progress_bar_is_seen_while_it_grows(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """Each version is shown once the next one overwrites it, the last one when its line ends."""
+    log = tmp_path / "log"
+    tail = Tail(str(log), pipe[1], b"> ")
+    shown = []
+    for written in (b"\r 1%", b"\r 2%", b"\r 3%\r", b"\r 4%", b"\nend\r", b"\n"):
+        with log.open("ab") as file:
+            file.write(written)
+        tail.pump()
+        shown.append(drain(pipe[0]))
+    assert [b"", b">  1%\n", b">  2%\n", b">  3%\n", b">  4%\n", b"> end\r\n"] == shown

@@ -142,3 +142,31 @@ def start_more(method: str, log_dir: str) -> dict[int, int]:
     """Start workers of the own and return their values."""
     result = start_processes("in", add, {0: (1, 2), 1: (3, 4)}, start_method=method, log_dir=log_dir).wait(50)
     return result.return_values if result else {}
+
+
+def deaf_or_fail(rank: int, ready: str, go: str) -> None:
+    """Rank 0 is deaf, the others fail once somebody has written to a named pipe."""
+    if rank == 0:
+        deaf(ready)
+    fail_after(go)
+
+
+def interrupt() -> None:
+    """End as on Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def tell_signals(fifo: str, numbers: tuple[int, ...]) -> None:
+    """Tell which signal came and end well, as who saves first; a child in the same group does so too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    os.fork()
+    with open(fifo, "w", encoding="ascii") as pipe:
+        pipe.write("ready\n")
+    number = signal.sigwait(numbers)
+    with open(fifo, "w", encoding="ascii") as pipe:
+        pipe.write(f"{int(number)}\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    tell_signals(sys.argv[1], tuple(int(number) for number in sys.argv[2:]))

@@ -14,10 +14,8 @@ NOT_AVAILABLE: Final = "<N/A>"
 """Stands for an error file that does not exist, and for the signal of who exited."""
 
 _NO_REPLY: Final = "<NONE>"
-_NO_DETAILS: Final = (
-    "To enable traceback decorate the main function with hpc_elastic.multiprocessing.errors.record; "
-    "see also: https://pytorch.org/docs/stable/elastic/errors.html"
-)
+_NO_DETAILS: Final = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+"""As in torch: people and programs know it."""
 
 
 class ProcessFailure:

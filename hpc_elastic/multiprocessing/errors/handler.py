@@ -36,11 +36,11 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except Exception as error:  # noqa: BLE001 - stderr without a descriptor, for example
-            self._warn(f"cannot enable faulthandler: {error}")
+            self._warn(f"Unable to enable fault handler. {type(error).__name__}: {error}")
 
     def record_exception(self, e: BaseException) -> None:
         """Write an exception to the error file."""
-        path = self._error_file()
+        path = self._get_error_file_path()
         if path:
             text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
             self._write(path, encode_reply(describe(e), middle_out(text, _MAX_TRACEBACK), self._clock.wall()))
@@ -52,7 +52,7 @@ class ErrorHandler:
             rootcause_error_file: the child's file.
             error_code: put into the copy as ``errorCode`` unless 0.
         """
-        path, reply = self._error_file(), read_reply(rootcause_error_file)
+        path, reply = self._get_error_file_path(), read_reply(rootcause_error_file)
         if not path:
             self._warn(f"no error file defined for parent, to copy child error file ({rootcause_error_file})")
             return
@@ -87,7 +87,7 @@ class ErrorHandler:
                 "skipping error code override"
             )
 
-    def _error_file(self) -> str:
+    def _get_error_file_path(self) -> str:
         return os.environ.get(Env.ERROR_FILE, "")  # noqa: TID251 - how the agent tells a worker
 
     def _write(self, path: str, data: Mapping[str, Any]) -> None:
@@ -164,8 +164,6 @@ def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Calla
             failure = error.get_first_failure()[1]
             if os.path.isfile(failure.error_file):
                 handler.dump_error_file(failure.error_file, failure.exitcode)
-            else:
-                handler.record_exception(error)
             raise
         except Exception as error:
             handler.record_exception(error)
