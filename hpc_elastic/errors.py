@@ -3,8 +3,9 @@
 HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
-├── StoreError                the shared directory did not do what was asked
+├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
 │   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
+│       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
 ├── RendezvousError
 │   ├── RendezvousClosedError
 │   ├── RendezvousTimeoutError
@@ -49,8 +50,8 @@ class RunDirError(InputError):
     """The run directory is missing, foreign, not writable or holds another run."""
 
 
-class StoreError(HpcElasticError):
-    """An operation on the shared directory failed.
+class StoreError(HpcElasticError, RuntimeError):
+    """An operation on the shared directory failed; a RuntimeError as torch's ``DistError`` is.
 
     Args:
         message: what failed, naming the path.
@@ -73,6 +74,10 @@ class StoreTimeoutError(StoreError, TimeoutError):
     def __init__(self, message: str, *, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message, errno=ETIMEDOUT)
         self.missing = missing
+
+
+class QueueEmptyError(StoreTimeoutError):
+    """There is nothing in a queue of a key-value store, and the caller did not want to wait."""
 
 
 class RendezvousError(HpcElasticError):

@@ -8,7 +8,8 @@ Each is loaded when it is first used.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hpc_elastic.errors import StoreError, StoreTimeoutError
+    from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
+    from hpc_elastic.errors import StoreError as DistError
     from hpc_elastic.errors import StoreTimeoutError as DistStoreError
     from hpc_elastic.store.kv import KeyValueStore
     from hpc_elastic.store.of_run import from_env, open_store
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from hpc_elastic.store.util import barrier, get_all, store_timeout, synchronize
 
 __all__ = [
+    "DistError",
     "DistStoreError",
     "KeyValueStore",
     "PrefixStore",
+    "QueueEmptyError",
     "StoreError",
     "StoreTimeoutError",
     "barrier",
@@ -30,9 +33,11 @@ __all__ = [
 ]
 
 _PLACES = {
+    "DistError": "hpc_elastic.errors:StoreError",
     "DistStoreError": "hpc_elastic.errors:StoreTimeoutError",
     "KeyValueStore": "hpc_elastic.store.kv:KeyValueStore",
     "PrefixStore": "hpc_elastic.store.prefix:PrefixStore",
+    "QueueEmptyError": "hpc_elastic.errors:QueueEmptyError",
     "StoreError": "hpc_elastic.errors:StoreError",
     "StoreTimeoutError": "hpc_elastic.errors:StoreTimeoutError",
     "barrier": "hpc_elastic.store.util:barrier",

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import StoreTimeoutError
-from hpc_elastic.store import kv_format
+from hpc_elastic.errors import QueueEmptyError, StoreTimeoutError
+from hpc_elastic.store import kv_format, kv_queue
 from hpc_elastic.store.kv_format import Listing, Record, key_bytes, value_bytes
 from hpc_elastic.store.kv_versions import Change, Versions, Wish
 from hpc_elastic.store.lock import ContentionLock
@@ -24,8 +24,6 @@ _WARN_AFTER_S = 10.0  # what is waited for longer was perhaps never set
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 _PAUSE_SHARE = 0.1  # who waits while others write pauses for this share of the time waited ...
 _PAUSE_PER_NAME_S = 0.0005  # ... and no longer than this for each name in the directory
-_SHOWN_KEYS = 16
-_INT64 = range(-(2**63), 2**63)
 
 
 class KeyValueStore:
@@ -173,7 +171,7 @@ class KeyValueStore:
             raise TypeError(f"only whole numbers can be added, not {type(value).__name__}: {value!r}")
 
         def more(before: bytes | None) -> Wish:
-            return Wish(str(_sum(key_bytes(key), before or b"0", value)).encode())
+            return Wish(kv_format.added(key_bytes(key), before or b"0", value))
 
         return int(self._update(key, more).value)
 
@@ -216,6 +214,64 @@ class KeyValueStore:
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(key_bytes(key))))
         self._update(key, end)
         return was_there
+
+    # Several processes
+
+    def queue_push(self, key: str | bytes, value: str | bytes) -> None:
+        """Add to the end of a queue: a key of at most 16 MiB, there while the queue is not empty."""
+        name, item = key_bytes(key), value_bytes(key_bytes(key), value)
+        self._update(name, lambda before: Wish(kv_queue.value_of([*kv_queue.items_of(name, before), item])))
+
+    def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:  # noqa: FBT001, FBT002 - torch's
+        """Take the oldest value out of a queue; if there is none, wait for one or do not `block`.
+
+        Raises:
+            QueueEmptyError: there is none, and `block` is False.
+            StoreTimeoutError: there is none within the store's timeout.
+        """
+        name, deadline = key_bytes(key), self._clock.monotonic() + self._timeout_s
+        while True:
+            if block:
+                self._wait([name], deadline - self._clock.monotonic(), self._timeout_s)
+            taken = self._take_first(name)
+            if taken:
+                return taken[0]
+            if not block:
+                raise QueueEmptyError(f"{self._place}: queue {kv_format.shown(name)} is empty")
+
+    def _take_first(self, name: bytes) -> list[bytes]:
+        first: list[bytes] = []
+
+        def take(before: bytes | None) -> Wish | None:
+            items = kv_queue.items_of(name, before)
+            first[:] = items[:1]
+            if len(items) > 1:
+                return Wish(kv_queue.value_of(items[1:]))
+            return Wish(b"", deleted=True) if items else None
+
+        self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(name)))  # as delete_key
+        self._update(name, take)
+        return first
+
+    def queue_len(self, key: str | bytes) -> int:
+        """Return how many values wait in a queue; 0 if there is none."""
+        record = self._versions.current(key_bytes(key))
+        return len(kv_queue.items_of(key_bytes(key), None if record.deleted else record.value))
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | float | None = None) -> None:
+        """Wait until `world_size` callers are here; a key may be used again once all have left it.
+
+        Raises:
+            StoreTimeoutError: not all came within the timeout, by default the store's.
+            ValueError: `world_size` is less than 1.
+        """
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, not {world_size}")
+        arrived = self.add(f"{key}/num_members", 1)
+        use = (arrived - 1) // world_size
+        if arrived % world_size == 0:
+            self.set(f"{key}/last_member/{use}", b"1")
+        self.wait([f"{key}/last_member/{use}"], timeout)
 
     # Beyond torch's interface
 
@@ -299,7 +355,7 @@ class KeyValueStore:
                 has_warned = True
                 logger.warning(
                     "%s: waiting for %s since %.0f s, at most %g s; nobody has set it yet",
-                    self._place, _some(missing), waited, timeout_s,
+                    self._place, kv_format.some_shown(missing), waited, timeout_s,
                 )  # fmt: skip
             longest = left_s if has_warned else min(left_s, _WARN_AFTER_S)
             names = self._store.wait(self._directory, listing.names, longest - waited)
@@ -312,17 +368,11 @@ class KeyValueStore:
 
     def _too_late(self, missing: list[bytes], timeout_s: float) -> StoreTimeoutError:
         return StoreTimeoutError(
-            f"{self._place}: not within {timeout_s:g} s: {_some(missing)}\n"
+            f"{self._place}: not within {timeout_s:g} s: {kv_format.some_shown(missing)}\n"
             "  fix: nobody has set it: look whether the rank that should is alive and "
             "uses the same store and key, or give more time",
             missing=tuple(kv_format.key_text(key) for key in missing),
         )
-
-
-def _some(keys: list[bytes]) -> str:
-    """Return keys for people; of many only the first."""
-    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    return f"key {', '.join(kv_format.shown(key) for key in keys[:_SHOWN_KEYS])}{more}"
 
 
 def seconds(timeout: timedelta | float) -> float:
@@ -345,15 +395,3 @@ def _keys(keys: Sequence[str | bytes]) -> list[bytes]:
     if isinstance(keys, str | bytes):
         raise TypeError(f"a list of keys is needed, not one key: {keys!r}")
     return [key_bytes(key) for key in keys]
-
-
-def _sum(key: bytes, before: bytes, value: int) -> int:
-    try:
-        total = int(before) + value
-    except ValueError:
-        raise ValueError(
-            f"the value of key {kv_format.shown(key)} is no whole number: {before[:80]!r}"
-        ) from None
-    if total not in _INT64:
-        raise ValueError(f"key {kv_format.shown(key)} cannot be {total}: that is more than 64 bits")
-    return total

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ _MAX_NAME = 180  # characters of an encoded key; file systems take 255
 _SPECIAL = re.compile(rb"[^A-Za-z0-9_.-]|^\.")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _DELETED = "deleted"
+_INT64 = range(-(2**63), 2**63)
+_SHOWN_KEYS = 16
 
 
 def key_bytes(key: str | bytes) -> bytes:
@@ -55,6 +57,27 @@ def _bytes(value: str | bytes, what: str) -> bytes:
     if isinstance(value, bytes):
         return value
     raise TypeError(f"{what} must be str or bytes, not {type(value).__name__}: {value!r}")
+
+
+def some_shown(keys: Sequence[bytes]) -> str:
+    """Return keys for people; of many only the first."""
+    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+    return f"key {', '.join(shown(key) for key in keys[:_SHOWN_KEYS])}{more}"
+
+
+def added(key: bytes, before: bytes, value: int) -> bytes:
+    """Return the value of a key after adding to its number.
+
+    Raises:
+        ValueError: it is no whole number, or the sum has more than 64 bits.
+    """
+    try:
+        total = int(before) + value
+    except ValueError:
+        raise ValueError(f"the value of key {shown(key)} is no whole number: {before[:80]!r}") from None
+    if total not in _INT64:
+        raise ValueError(f"key {shown(key)} cannot be {total}: that is more than 64 bits")
+    return str(total).encode()
 
 
 def key_text(key: bytes) -> str:

@@ -112,6 +112,22 @@ class PrefixStore:
         """Delete a key; tells whether it was there."""
         return bool(self._store.delete_key(self._key(key)))
 
+    def queue_push(self, key: str | bytes, value: str | bytes) -> None:
+        """Add to the end of a queue."""
+        self._store.queue_push(self._key(key), value)
+
+    def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:  # noqa: FBT001, FBT002 - torch's
+        """Take the oldest value out of a queue; see `KeyValueStore.queue_pop`."""
+        return bytes(self._store.queue_pop(self._key(key), block))
+
+    def queue_len(self, key: str | bytes) -> int:
+        """Return how many values wait in a queue."""
+        return int(self._store.queue_len(self._key(key)))
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Wait until `world_size` callers are here; see `KeyValueStore.barrier`."""
+        self._store.barrier(self._key(key), world_size, timeout)
+
     def write(self, key: str | bytes, value: str | bytes) -> int:
         """Give a key a value; see `KeyValueStore.write`."""
         return int(self._store.write(self._key(key), value))

@@ -17,7 +17,7 @@ from hpc_elastic.errors import StoreError, StoreTimeoutError
 _SHOWN_RANKS = 16
 _PART = 8 * 2**20  # bytes of combined data in one value
 _VALUE = b"1"
-# torch's stores raise RuntimeErrors of several kinds when time is over
+# torch's stores raise RuntimeErrors of several kinds when time is over; ours tell it from other errors
 _TOO_LATE = (StoreTimeoutError, RuntimeError)
 
 
@@ -196,6 +196,8 @@ class _Use:
         try:
             yield
         except _TOO_LATE as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreTimeoutError):
+                raise
             missing = tuple(name(rank) for rank in self._missing())
             if not missing:
                 raise

@@ -229,6 +229,52 @@ class KeyValueContract:
         """The store says that it can append and do many keys at once."""
         assert kv.has_extended_api()
 
+    def test_queues(self, kv: Any, other: Any) -> None:
+        """Values come out of a queue as they went in, the oldest first, each once."""
+        kv.queue_push("q", "é")
+        other.queue_push("q", b"\x00\n2\n")
+        kv.queue_push("q", "")
+        assert 3 == other.queue_len("q")
+        assert other.check(["q"])
+        other.wait(["q"], SHORT)
+        taken = [kv.queue_pop("q"), other.queue_pop(key="q", block=False), kv.queue_pop("q", False)]
+        assert [b"\xc3\xa9", b"\x00\n2\n", b""] == taken
+        assert 0 == kv.queue_len("q") == kv.queue_len("never")
+        assert not other.check(["q"])
+
+    def test_an_empty_queue(self, kv: Any) -> None:
+        """Who does not want to wait gets an error at once; who does gets one when time is over."""
+        for name in ("never", "q"):
+            if name == "q":
+                kv.queue_push("q", "1")
+                kv.queue_pop("q")
+            with pytest.raises(RuntimeError) as caught:
+                kv.queue_pop(name, block=False)
+            assert "QueueEmptyError" == type(caught.value).__name__
+        kv.set_timeout(SHORT)
+        with pytest.raises(TOO_LATE):
+            kv.queue_pop("q")
+
+    def test_a_queue_is_waited_for(self, kv: Any, other: Any) -> None:
+        """Who waits for an empty queue gets what another client puts into it."""
+        values: list[bytes] = []
+        reader = threading.Thread(target=lambda: values.append(other.queue_pop("q")))
+        reader.start()
+        kv.queue_push("q", "1")
+        reader.join()
+        assert [b"1"] == values
+
+    def test_barriers(self, kv: Any, other: Any) -> None:
+        """All who come to a barrier leave it together, one alone does not."""
+        kv.barrier("alone", 1)
+        kv.barrier("alone", 1, LONG)
+        waiting = threading.Thread(target=lambda: other.barrier("b", 2, LONG))
+        waiting.start()
+        kv.barrier("b", 2)
+        waiting.join()
+        with pytest.raises(TOO_LATE):
+            kv.barrier(key="c", world_size=2, timeout=SHORT)
+
     @pytest.mark.parametrize("call", ["get", "set_key", "set_value", "check", "wait"])
     def test_wrong_types_are_refused(self, kv: Any, call: str) -> None:
         """What is neither text nor bytes is no key and no value, and one key is no list of keys."""

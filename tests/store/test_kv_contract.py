@@ -17,6 +17,8 @@ from hpc_elastic.testing.faulty_store import Delay, FaultyStore, RandomFaults
 from tests.store.kv_contract import KeyValueContract
 
 TIMEOUT = timedelta(seconds=20)
+_WITH_THREADS = {"test_getting_waits", "test_waiting_for_all", "test_a_queue_is_waited_for", "test_barriers"}
+_QUEUES = ("test_queues", "test_an_empty_queue", "test_a_queue_is_waited_for")
 
 
 class TestInMemory(KeyValueContract):
@@ -96,12 +98,15 @@ class _TorchContract(KeyValueContract):
     """torch's stores, to see that the contract is theirs."""
 
     differs: Mapping[str, str] = {}  # tests that torch's store is known to fail, and why
+    lacks: Mapping[str, str] = {}  # tests of what it has not
 
     @pytest.fixture(autouse=True)
     def _differences(self, request: pytest.FixtureRequest) -> None:
         for name in (request.node.name, request.node.originalname):
             if name in self.differs:
                 request.applymarker(pytest.mark.xfail(reason=self.differs[name], strict=True))
+            if name in self.lacks:
+                pytest.skip(self.lacks[name])
 
     @pytest.fixture
     def other(self, kv: Any) -> Any:
@@ -140,7 +145,7 @@ class TestTorchTCPStore(_TorchContract):
     @pytest.fixture
     def other(self, kv: Any, request: pytest.FixtureRequest) -> Any:
         """Return the same client, as `set` is not acknowledged; one that waits keeps others out, though."""
-        is_waiting = request.node.originalname in {"test_getting_waits", "test_waiting_for_all"}
+        is_waiting = request.node.originalname in _WITH_THREADS
         return kv.clone() if is_waiting else kv
 
 
@@ -155,6 +160,7 @@ class TestTorchFileStore(_TorchContract):
         "test_deleting": "deleting what is absent says that it was there",
         "test_the_extended_interface_is_there": "it has them, but says that it has not",
     }
+    lacks: Mapping[str, str] = dict.fromkeys(_QUEUES, "it has no queues")
 
     @pytest.fixture
     def kv(self, tmp_path: Path) -> Any:

@@ -250,3 +250,18 @@ def test_what_an_exchange_costs(exchange: str, most: int) -> None:
         list(pool.map(act, range(ranks)))
     assert max(opened[rank] for rank in range(1, ranks)) <= most
     assert opened[0] <= ranks
+
+
+class _Refuses(KeyValueStore):
+    """A store whose directory goes away while somebody waits."""
+
+    def wait_written(self, *_: Any) -> None:
+        """Fail."""
+        raise StoreError("the directory refuses")
+
+
+def test_a_store_that_fails_is_not_a_rank_that_is_late() -> None:
+    """What went wrong is told as it was; nobody is accused of not coming."""
+    with pytest.raises(StoreError, match="refuses") as caught:
+        barrier(_Refuses(MemoryStore(), "kv"), 3, "b", 0.1, rank=0)
+    assert not isinstance(caught.value, StoreTimeoutError)
