@@ -84,6 +84,12 @@ class Turn:
         self._leaving = True
         self._sleeper.wake()
 
+    def release(self) -> None:
+        """Give back what the waits need; nobody may wait any more."""
+        close = getattr(self._sleeper, "close", None)
+        if close is not None:
+            close()
+
     @property
     def is_leaving(self) -> bool:
         """Whether waits end at once."""

@@ -80,12 +80,15 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
         ),
     )
     turn = Turn(clock, WatchSleeper(paths))
-    rendezvous = SharedFsRendezvous(run, Waiting(turn.wait, free_port, lambda: turn.is_leaving))
+    rendezvous = SharedFsRendezvous(
+        run, Waiting(turn.wait, free_port, lambda: turn.is_leaving, place=paths.root)
+    )
     return SharedFsHandler(
         rendezvous,
         turn,
         lambda number: open_round_store(paths.root, round_scope(number)),
         options.close_timeout,
+        params.backend,
     )
 
 

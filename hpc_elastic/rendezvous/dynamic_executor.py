@@ -18,6 +18,8 @@ from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
 from hpc_elastic.rendezvous.contact import Turn, until_lease
 from hpc_elastic.rendezvous.dynamic_rules import Action, Limits, Operation, Pulse, Quorum, View
 from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc, encode, names, parse
+from hpc_elastic.rendezvous.dynamic_trail import record_step, record_sync
+from hpc_elastic.rendezvous.event_trail import Trail, Who
 
 _T = TypeVar("_T")
 _FIRST_PAUSE_S = 0.02
@@ -62,7 +64,11 @@ class StateHolder:
     def write(self, state: DynamicState) -> bool:
         """Replace the state unless somebody else has; return whether it is now the given one."""
         began = self._clock.monotonic()
-        answer = self._backend.set_state(encode(state), self._token)
+        wish = encode(state)
+        answer = self._backend.set_state(wish, self._token)
+        if answer is None:  # some backends of users never say that they have replaced the state
+            found = self._backend.get_state()
+            answer = (*found, found[0] == wish) if found is not None else None
         data, self._token, has_set = answer if answer is not None else (None, None, False)
         if has_set and state.beats.get(self.me) != self.state.beats.get(self.me):
             self._beat_at = began
@@ -102,12 +108,15 @@ class Executor:
         run_id: the id of the run, for errors.
         holder: the shared state.
         turn: held by the caller; given away while waiting.
+        trail: records the steps.
     """
 
-    def __init__(self, run_id: str, holder: StateHolder, turn: Turn) -> None:
+    def __init__(self, run_id: str, holder: StateHolder, turn: Turn, trail: Trail | None = None) -> None:
         self._run_id = run_id
         self._holder = holder
         self._turn = turn
+        me = holder.me
+        self._trail = trail or Trail("", run_id, Who(repr(me), me.addr, me.pid, me.local_id))
 
     def run(
         self,
@@ -151,7 +160,11 @@ class Executor:
                 looks += 1
                 insist(self._holder.read)
                 continue
-            if insist(partial(self._holder.write, rules.apply(action, view))):
+            after = rules.apply(action, view)
+            record_step(self._trail, action, view.state, after)
+            has_set = insist(partial(self._holder.write, after))
+            record_sync(self._trail, has_set=has_set)
+            if has_set:
                 races = 0
                 if action is Action.REMOVE_FROM_REDUNDANCY_LIST and not leaving:
                     deadline = self._deadline(timeout)

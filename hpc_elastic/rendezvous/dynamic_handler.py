@@ -15,6 +15,7 @@ from hpc_elastic.rendezvous.contact import LastKnown, Turn
 from hpc_elastic.rendezvous.dynamic_executor import Executor, StateHolder
 from hpc_elastic.rendezvous.dynamic_settings import RendezvousSettings, RendezvousTimeout
 from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc
+from hpc_elastic.rendezvous.event_trail import Trail, Who
 from hpc_elastic.rendezvous.interface import (
     RendezvousHandler,
     RendezvousInfo,
@@ -62,7 +63,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._turn = Turn(clock or SystemClock())
         limits = settings.limits
         self._holder = StateHolder(backend, node, limits, self._turn.clock)
-        self._executor = Executor(settings.run_id, self._holder, self._turn)
+        who = Who(repr(node), node.addr, node.pid, node.local_id)
+        self._trail = Trail("dynamic_rendezvous.py:DynamicRendezvousHandler", settings.run_id, who)
+        self._executor = Executor(settings.run_id, self._holder, self._turn, self._trail)
         where = f"the rendezvous backend '{backend.name}'"
         self._keep_alive = KeepAlive(self._beat, limits.interval, limits.lease, self._turn.clock, where)
         self._round: int | None = None  # the round this node is in
@@ -137,6 +140,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousConnectionError: the backend did not answer for a lease.
             RendezvousStateError: the state is damaged.
         """
+        return self._trail.joined(self._join, lambda _: self._round)
+
+    def _join(self) -> RendezvousInfo:
         self._keep_alive.check()
         self._keep_alive.stop()
         self._turn.insist()
@@ -156,11 +162,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: it has not answered, or got no heartbeat, for a lease.
         """
+        return self._trail.watched("is_closed", self._look).closed
+
+    def _look(self) -> DynamicState:
         self._keep_alive.check()
-        return self._known.get().closed
+        return self._known.get()
 
     def set_closed(self) -> None:
         """Close the rendezvous for everybody."""
+        self._trail.watched("set_closed", self._close)
+        self._trail.closed()
+
+    def _close(self) -> None:
         with self._turn.taken():
             self._executor.run(rules.close, self._settings.timeout.close.total_seconds())
             self._known.forget()
@@ -171,8 +184,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: the backend has not answered, or got no heartbeat, for a lease.
         """
-        self._keep_alive.check()
-        return rules.nodes_waiting(self._known.get(), self._node, self._round)
+        known = self._trail.watched("num_nodes_waiting", self._look)
+        return rules.nodes_waiting(known, self._node, self._round)
 
     def shutdown(self) -> bool:
         """Leave; the run goes on for the others, who do not start again because of it."""
@@ -186,6 +199,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         except RendezvousError as error:
             import logging  # noqa: PLC0415 - rare
 
+            self._trail.left(error)
             logging.getLogger(__name__).warning(
                 "The node '%s' has failed to leave the rendezvous '%s': %s",
                 self._node,
@@ -193,13 +207,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 error,
             )
             return False
+        if held:
+            self._trail.left()
         return held
 
     def _beat(self) -> None:
         """Give one sign of life."""
+        timeout = self._settings.timeout.heartbeat.total_seconds()
         with self._turn.taken():
-            timeout = self._settings.timeout.heartbeat.total_seconds()
-            self._executor.run(rules.keep_alive, timeout, patience=0.0)
+            self._trail.beaten(lambda: self._executor.run(rules.keep_alive, timeout, patience=0.0))
 
     def _info(self, state: DynamicState) -> RendezvousInfo:
         self._round = state.round

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+_MOMENT_S = 1.0  # a call that is under way may need what the thread that lets the timer go holds
+
 
 class Duration(Protocol):
     """A `datetime.timedelta`, for code that is not to load `datetime`."""
@@ -81,7 +83,7 @@ class PeriodicTimer:
         self._thread = threading.Thread(
             target=_run, name=self._name or "PeriodicTimer", args=(self._shared,), daemon=True
         )
-        forgotten = weakref.finalize(self, self._shared.stop.set)
+        forgotten = weakref.finalize(self, _end, self._shared, self._thread)
         forgotten.atexit = False
         self._thread.start()
 
@@ -94,6 +96,13 @@ class PeriodicTimer:
         self._shared.stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+
+
+def _end(shared: _Shared, thread: threading.Thread) -> None:
+    """End the thread of a timer that nobody holds any more; who let it go waits no longer than a moment."""
+    shared.stop.set()
+    if thread.is_alive() and thread is not threading.current_thread():
+        thread.join(_MOMENT_S)
 
 
 def _run(shared: _Shared) -> None:

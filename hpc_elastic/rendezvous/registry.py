@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 PLUGIN_GROUPS = ("hpc_elastic.handlers", "torchrun.handlers")
-_OF_TORCH = ("c10d", "etcd", "etcd-v2")
+_NEED_A_SERVER = ("c10d", "etcd", "etcd-v2")  # in torch
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
@@ -94,14 +94,13 @@ class RendezvousHandlerRegistry:
                     "Exception while registering out of tree plugin %s: ", plugin.name, exc_info=True
                 )
 
+    def look_for_plugins(self, plugins: Callable[[], Iterable[Plugin]]) -> None:
+        """Register what installed packages offer now, also if they were looked for before."""
+        self._plugins = plugins
+        self._register_plugins()
+
     def _unknown(self, backend: str) -> str:
         names = ", ".join(f"'{name}'" for name in sorted(self._registry)) or "none"
-        if backend in _OF_TORCH:
-            return (
-                f"The rendezvous backend '{backend}' is not registered: it needs a server, and none is "
-                "run here. Use 'shared_fs' with a directory that all nodes see as the endpoint, or "
-                f"`register` a handler of your own under this name. Registered are: {names}."
-            )
         return (
             f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`? "
             f"Registered are: {names}."
@@ -110,6 +109,12 @@ class RendezvousHandlerRegistry:
 
 def _shared_fs(params: RendezvousParameters) -> RendezvousHandler:
     from hpc_elastic.rendezvous.create import create_handler  # noqa: PLC0415 - only if it is asked for
+
+    return create_handler(params)
+
+
+def _other_name(params: RendezvousParameters) -> RendezvousHandler:
+    from hpc_elastic.rendezvous.other_names import create_handler  # noqa: PLC0415 - only if it is asked for
 
     return create_handler(params)
 
@@ -130,11 +135,18 @@ def installed_plugins() -> list[Plugin]:
 def _with_built_in(registry: RendezvousHandlerRegistry) -> RendezvousHandlerRegistry:
     registry.register("shared_fs", _shared_fs)
     registry.register("static", _static)
+    for name in _NEED_A_SERVER:
+        registry.register(name, _other_name)
     return registry
 
 
 rendezvous_handler_registry = _with_built_in(RendezvousHandlerRegistry(installed_plugins))
 """The registry that launchers use; `register` adds to it."""
+
+
+def _register_out_of_tree_handlers() -> None:
+    """Look for plug-ins again: some may have been installed meanwhile (torch's name)."""
+    rendezvous_handler_registry.look_for_plugins(installed_plugins)
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:

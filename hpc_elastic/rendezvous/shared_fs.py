@@ -71,6 +71,11 @@ class SharedFsRendezvous(RendezvousHandler):
         self._told_at: float | None = None  # when people were told for whom this node waits [s]
         self._told_beside = ""  # what they were told about the round that runs without this node
 
+    @property
+    def place(self) -> str:
+        """Where the nodes meet."""
+        return self._waiting.place
+
     # torch's interface
 
     def get_backend(self) -> str:

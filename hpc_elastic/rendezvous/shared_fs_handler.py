@@ -7,17 +7,30 @@ import select
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from hpc_elastic.errors import RendezvousError, RendezvousTimeoutError, StoreError
+from hpc_elastic.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    StoreError,
+)
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.contact import LastKnown, Turn, until_lease
+from hpc_elastic.rendezvous.event_trail import Trail, Who
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.keep_alive import KeepAlive
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.watch import Watch
+
+_DONE = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT)
+
+
+_T = TypeVar("_T")
 
 
 class WatchSleeper:
@@ -34,7 +47,8 @@ class WatchSleeper:
         self._watch.add_directory(paths.members)
         self._watch.add_directory(os.path.join(paths.journal, segment_name(1)))
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        weakref.finalize(self, _close, self._watch, self._reader, self._writer)
+        self.close = weakref.finalize(self, _close, self._watch, self._reader, self._writer)
+        """Gives the descriptors back; they go with the object otherwise."""
 
     def sleep(self, seconds: float) -> None:
         """Wait so long [s], less if woken or if something changed."""
@@ -64,6 +78,7 @@ class SharedFsHandler(RendezvousHandler):
         turn: held while the run is read or written.
         open_store: returns the key-value store of a round by its number.
         close_timeout: how long closing is tried while the directory does not answer [s].
+        backend: the name under which it was asked for.
     """
 
     def __init__(
@@ -72,7 +87,9 @@ class SharedFsHandler(RendezvousHandler):
         turn: Turn,
         open_store: Callable[[int], Any],
         close_timeout: float,
+        backend: str = "shared_fs",
     ) -> None:
+        self._backend = backend
         self._rendezvous = rendezvous
         self._turn = turn
         self._open_store = open_store
@@ -81,17 +98,33 @@ class SharedFsHandler(RendezvousHandler):
         settings = rendezvous.run.settings
         interval, lease = settings.heartbeat_interval, settings.lease
         where = f"the run '{self.get_run_id()}'"
+        who = Who(rendezvous.run.node, os.uname().nodename, os.getpid())
+        self._trail = Trail("shared_fs_handler.py:SharedFsHandler", self.get_run_id(), who)
         self._keep_alive = KeepAlive(self._beat, interval, lease, turn.clock, where)
         self._closed = LastKnown(rendezvous.is_closed, False, turn, fresh_s=interval / 2, lease=lease)  # noqa: FBT003
         self._waiting = LastKnown(self._count_waiting, 0, turn, fresh_s=interval / 2, lease=lease)
 
     def get_backend(self) -> str:
-        """Return the name of the rendezvous backend."""
-        return self._rendezvous.get_backend()
+        """Return the name of the rendezvous backend, as it was asked for."""
+        return self._backend
 
     def get_run_id(self) -> str:
         """Return the id of the run."""
         return self._rendezvous.get_run_id()
+
+    @property
+    def run(self) -> SharedRun:
+        """This node's hold on the run, for an agent that takes part in it by itself."""
+        return self._rendezvous.run
+
+    @property
+    def run_dir(self) -> str:
+        """The directory of the run."""
+        return self._rendezvous.place
+
+    def release(self) -> None:
+        """Give back what a handler holds that has not taken part in any round; it cannot be used any more."""
+        self._turn.release()
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the next round and return this node's place in it.
@@ -104,6 +137,9 @@ class SharedFsHandler(RendezvousHandler):
             RendezvousGracefulExitError: a newer start of the run exists, or `shutdown` was called.
             RendezvousConnectionError: the run directory did not answer.
         """
+        return self._trail.joined(self._join, lambda info: info.round.number if info.round else None)
+
+    def _join(self) -> RendezvousInfo:
         self._keep_alive.check()
         self._keep_alive.stop()
         self._turn.insist()
@@ -137,8 +173,7 @@ class SharedFsHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: it has not answered, or got no heartbeat, for a lease.
         """
-        self._keep_alive.check()
-        return self._closed.get()
+        return self._trail.watched("is_closed", partial(self._ask, self._closed))
 
     def set_closed(self) -> None:
         """End the run for everybody.
@@ -146,6 +181,10 @@ class SharedFsHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: the directory did not answer for the close timeout.
         """
+        self._trail.watched("set_closed", self._close)
+        self._trail.closed()
+
+    def _close(self) -> None:
         pause_s = self._rendezvous.run.settings.heartbeat_interval
         with self._turn.taken():
             until_lease(self._rendezvous.set_closed, self._turn, self._close_timeout, pause_s)
@@ -160,8 +199,22 @@ class SharedFsHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: the directory has not answered, or got no heartbeat, for a lease.
         """
-        self._keep_alive.check()
-        return self._waiting.get()
+        return self._trail.watched("num_nodes_waiting", partial(self._ask, self._waiting))
+
+    def others_at_work(self) -> tuple[str, ...]:
+        """Return the other nodes of the newest round that are there and have not said that they are done.
+
+        Raises:
+            RendezvousConnectionError: the directory does not answer.
+        """
+        run = self._rendezvous.run
+        with self._turn.tried(run.settings.lease / 4) as held:
+            if not held:
+                raise RendezvousConnectionError("another call of the rendezvous does not come back")
+            formed = run.tick(look=True).round
+            if run.blind_since is not None:
+                raise RendezvousConnectionError("the run directory does not answer")
+            return () if formed is None else _at_work(run, formed)
 
     def shutdown(self) -> bool:
         """Leave; the run goes on for the others, who do not start again because of it."""
@@ -172,11 +225,17 @@ class SharedFsHandler(RendezvousHandler):
                 return False
             try:
                 self._rendezvous.run.set_phase(Phase.SUCCEEDED)  # has nothing more to do: is not missed
-            except StoreError:
+            except StoreError as error:
+                self._trail.left(error)
                 return False
+            self._trail.left()
             return True
 
     # inside
+
+    def _ask(self, known: LastKnown[_T]) -> _T:
+        self._keep_alive.check()
+        return known.get()
 
     def _end_own_round(self) -> None:
         """End the round that this node is in, since it wants another one."""
@@ -187,6 +246,9 @@ class SharedFsHandler(RendezvousHandler):
 
     def _beat(self) -> None:
         """Give one sign of life, and end the round if members have vanished."""
+        self._trail.beaten(self._tick)
+
+    def _tick(self) -> None:
         run = self._rendezvous.run
         with self._turn.taken():
             run.tick()
@@ -204,3 +266,11 @@ class SharedFsHandler(RendezvousHandler):
         if self._round is not None and (running is None or running.number != self._round):
             return max(1, self._rendezvous.num_nodes_waiting())
         return self._rendezvous.num_nodes_waiting()
+
+
+def _at_work(run: SharedRun, formed: RoundFormed) -> tuple[str, ...]:
+    """Return the nodes of a round, but for one's own, that are neither lost nor done."""
+    roster = run.membership.roster
+    done = {node_id for node_id, entry in roster.items() if entry.name.phase in _DONE}
+    living = set(run.live_members(formed)) - done - {run.membership.node_id}
+    return tuple(member.node for member in formed.members if member.node_id in living)

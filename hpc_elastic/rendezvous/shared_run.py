@@ -164,9 +164,9 @@ class SharedRun:
         nodes = [member.node for member in formed.members if member.node not in gone] if formed else []
         return nodes.index(self.node) if self.node in nodes else None
 
-    def report_agent_error(self, number: int) -> None:
-        """End a round because this node cannot start its workers."""
-        self.commit(RoundEnded(number, Cause.AGENT_ERROR, (self.node,), None))
+    def report_agent_error(self, number: int, failure: dict[str, Any] | None = None) -> None:
+        """End a round because this node cannot start its workers, or cannot end one."""
+        self.commit(RoundEnded(number, Cause.AGENT_ERROR, (self.node,), failure))
 
     def report_paused(self, number: int) -> RunState:
         """End a round whose workers have all stopped so that the membership can change."""

@@ -25,7 +25,7 @@ class StaticRendezvous(RendezvousHandler):
         world_size: number of nodes.
         run_id: the id of the run.
         timeout: how long a read from the store waits for its key [s].
-        store: key-value store shared by the nodes, or None.
+        store: key-value store shared by the nodes, or None; a node alone has one in memory then.
     """
 
     def __init__(  # noqa: PLR0913 - torch's signature and the store
@@ -53,7 +53,8 @@ class StaticRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Return this node's place at once."""
         where = RendezvousStoreInfo(self.master_addr, self.master_port)
-        return RendezvousInfo(self._store, self.rank, self.world_size, where)
+        alone = _store_in_memory if self.world_size == 1 else None
+        return RendezvousInfo(self._store, self.rank, self.world_size, where, open_store=alone)
 
     def is_closed(self) -> bool:
         """Return False: nobody can close what everybody knows beforehand."""
@@ -112,3 +113,10 @@ def _store(params: RendezvousParameters, timeout: float) -> Any:
     from hpc_elastic.rendezvous.round_store import open_round_store  # noqa: PLC0415 - only if configured
 
     return open_round_store(params.get("run_dir"), f"static-{params.run_id}", timeout)
+
+
+def _store_in_memory() -> Any:
+    from hpc_elastic.store.kv import KeyValueStore  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.store.memory import MemoryStore  # noqa: PLC0415 - as above
+
+    return KeyValueStore(MemoryStore(), "kv")

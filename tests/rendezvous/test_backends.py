@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_elastic.errors import RendezvousConnectionError, StoreError
+from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError, StoreError
 from hpc_elastic.rendezvous import RendezvousParameters
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
+from hpc_elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from hpc_elastic.rendezvous.c10d_rendezvous_backend import create_backend as create_c10d_backend
 from hpc_elastic.rendezvous.shared_fs_backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,
     create_backend,
     file_name,
 )
+from hpc_elastic.store.kv import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.shared_dir import SharedDirStore
 
@@ -37,12 +41,28 @@ def _shared_dir(place: Path) -> MakeBackend:
     return lambda: SharedFsRendezvousBackend(SharedDirStore(str(place)), "run/1")
 
 
-def _torchs(store: Any) -> MakeBackend:
-    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import (  # noqa: PLC0415
-        C10dRendezvousBackend,
-    )
+def _in_one_key(_place: Path) -> MakeBackend:
+    store = KeyValueStore(MemoryStore(), "kv")
+    return lambda: C10dRendezvousBackend(store.clone(), "run-1")
 
-    return lambda: C10dRendezvousBackend(store, "run-1")
+
+def _in_one_key_below_torchs(_place: Path) -> MakeBackend:
+    from torch._C._distributed_c10d import HashStore  # noqa: PLC0415 - only where torch is installed
+
+    store = HashStore()
+    makers: tuple[MakeBackend, ...] = (_torchs(store), lambda: C10dRendezvousBackend(store, "run-1"))
+    both = itertools.cycle(makers)
+
+    def next_of_both() -> Any:
+        return next(both)()
+
+    return next_of_both
+
+
+def _torchs(store: Any) -> MakeBackend:
+    from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as theirs  # noqa: PLC0415
+
+    return lambda: theirs.C10dRendezvousBackend(store, "run-1")
 
 
 def _torch_hash(_place: Path) -> MakeBackend:
@@ -57,8 +77,11 @@ def _torch_file(place: Path) -> MakeBackend:
     return _torchs(FileStore(str(place / "store"), 1))
 
 
-_OURS = [_memory, _shared_memory, _shared_dir]
-_THEIRS = [pytest.param(make, marks=pytest.mark.torch) for make in (_torch_hash, _torch_file)]
+_OURS = [_memory, _shared_memory, _shared_dir, _in_one_key]
+_THEIRS = [
+    pytest.param(make, marks=pytest.mark.torch)
+    for make in (_torch_hash, _torch_file, _in_one_key_below_torchs)
+]
 
 
 @pytest.fixture(params=[*_OURS, *_THEIRS])
@@ -198,6 +221,35 @@ def test_a_directory_that_does_not_answer_is_told() -> None:
     for call in (backend.get_state, lambda: backend.set_state(b"x")):
         with pytest.raises(RendezvousConnectionError, match=r"no answer \(rendezvous backend 'shared_fs'\)"):
             call()
+
+
+def test_damage_and_silence_are_told() -> None:
+    """A key that holds no state, and a store that does not answer, are errors of their own."""
+    store = KeyValueStore(MemoryStore(), "kv")
+    backend = C10dRendezvousBackend(store, "r")
+    store.set("torch.rendezvous.r", "x")
+    with pytest.raises(RendezvousStateError, match="corrupt"):
+        backend.get_state()
+    with pytest.raises(RendezvousConnectionError, match="C10d store has failed"):
+        C10dRendezvousBackend(KeyValueStore(_BrokenStore(), "kv"), "r")
+
+
+@pytest.mark.parametrize("endpoint", ["directory", "host:29400"])
+def test_a_backend_in_one_key_is_made_from_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    """State and key-value store are shared by all who name the endpoint, or the run."""
+    monkeypatch.chdir(tmp_path)
+    place = endpoint if ":" in endpoint else str(tmp_path / endpoint)
+    params = RendezvousParameters("c10d", place, "r", 1, 2, read_timeout="7")
+    (first, store), (second, other) = create_c10d_backend(params), create_c10d_backend(params)
+    first.set_state(b"one")
+    assert b"one" == (second.get_state() or (b"",))[0]
+    store.set("key", b"value")
+    assert b"value" == other.get("key")
+    assert ("c10d", 7.0) == (first.name, store.timeout.total_seconds())
+    with pytest.raises(ValueError, match="Invalid store type"):
+        create_c10d_backend(RendezvousParameters("mine", place, "r", 1, 2, store_type="redis"))
 
 
 def test_a_backend_is_made_from_parameters(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_timer_calls_again_and_again() -> None:
 
 
 def test_a_forgotten_timer_ends() -> None:
-    """Nobody holds the timer: its thread ends by itself."""
+    """Nobody holds the timer: its thread has ended when it is let go."""
     called = threading.Event()
     timer = _PeriodicTimer(0.001, called.set)
     timer.start()
@@ -135,5 +135,24 @@ def test_a_forgotten_timer_ends() -> None:
     thread = timer._thread
     assert thread is not None
     del timer
+    assert not thread.is_alive()
+
+
+def test_a_timer_can_be_forgotten_whatever_it_does() -> None:
+    """A call that waits for what the forgetful thread holds does not hold that thread up for ever."""
+    called, go_on = threading.Event(), threading.Event()
+
+    def call() -> None:
+        called.set()
+        go_on.wait()
+
+    timer = _PeriodicTimer(0.001, call)
+    timer.start()
+    assert called.wait(10)
+    thread = timer._thread
+    assert thread is not None
+    del timer
+    assert thread.is_alive()
+    go_on.set()
     thread.join(10)
     assert not thread.is_alive()

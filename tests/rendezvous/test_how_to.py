@@ -9,13 +9,11 @@ import pytest
 
 from hpc_elastic.rendezvous import rendezvous_handler_registry
 
-_HOW_TO = Path(__file__).parents[2] / "docs" / "how-to.md"
-_TITLE = "## … use my own rendezvous handler or backend"
+_HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "rendezvous.md"
 
 
 def _examples() -> list[str]:
-    section = _HOW_TO.read_text(encoding="utf-8").partition(_TITLE)[2].partition("\n## ")[0]
-    return re.findall(r"```python runnable\n(.*?)```", section, re.DOTALL)
+    return re.findall(r"```python runnable\n(.*?)```", _HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -27,5 +25,5 @@ def test_example(
     examples = _examples()
     assert 3 == len(examples)
     exec(compile(examples[number], f"how-to {number}", "exec"), {"__name__": "example"})  # noqa: S102 - ours
-    rendezvous_handler_registry._registry.pop("mine", None)
+    rendezvous_handler_registry._registry.pop("alone", None)
     assert ("node 0 of 1" in capsys.readouterr().out) == (number == 0)

@@ -61,3 +61,12 @@ def test_nodes_share_a_store_in_a_directory(tmp_path: Path) -> None:
     assert b"value" == second.store.get("key")
     store = object()
     assert store is create_rdzv_handler(params(rank=0, store=store)).next_rendezvous().store
+
+
+def test_a_node_alone_has_a_store() -> None:
+    """Nobody else has to see what one node says to itself; each round begins anew."""
+    handler = create_rdzv_handler(params(nodes=1, rank=0))
+    info = handler.next_rendezvous()
+    info.store.set("key", "value")
+    assert b"value" == info.store.get("key")
+    assert not handler.next_rendezvous().store.check(["key"])
