@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.like_torch import events_calls, metrics_calls, timer_calls
+from tests.like_torch import events_calls, metrics_calls, timer_calls, utils_calls
 
-MODULES = {"timer": timer_calls, "metrics": metrics_calls, "events": events_calls}
+MODULES = {"timer": timer_calls, "metrics": metrics_calls, "events": events_calls, "utils": utils_calls}
 
 
 def calls() -> dict[str, tuple[str, Callable[[Any], Any]]]:

@@ -1,4 +1,4 @@
-"""Timers, metrics and events do what torch's do: the same calls, the same outcome."""
+"""Timers, metrics, events and utils do what torch's do: the same calls, the same outcome."""
 
 from __future__ import annotations
 
