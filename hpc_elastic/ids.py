@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     REQUEUE = 75  # drained; the batch script decides about a requeue (EX_TEMPFAIL)
     FAILED = 76  # the run failed for a reason that is not a worker's exit code
     FENCED = 77  # a newer start of this run exists; this agent stood down
+    WEDGED = 78  # workers of this node hang in the kernel and cannot be ended: the node needs care
     RELAUNCH = 80  # only `finish`: start the step again on what is left
 
 
@@ -32,6 +33,13 @@ class Env:
     CHANNEL = "HPC_ELASTIC_CHANNEL"
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"
+    METRICS = "HPC_ELASTIC_METRICS"  # where the agent's metrics go
+    EVENTS = "HPC_ELASTIC_EVENTS"  # where its events go
+    HEALTH_CHECK_ADDRESS = "HPC_ELASTIC_HEALTH_CHECK_ADDRESS"
+    HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+    ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+    TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+    STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
     ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 

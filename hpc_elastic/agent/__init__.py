@@ -1,1 +1,48 @@
-"""The agent of one node: rendezvous, workers, restarts, drain, exit barrier."""
+"""The agent of one node: rendezvous, workers, restarts, drain, exit barrier.
+
+There are two. `node_agent` is what `hpc-elastic run` starts: it takes part in a run in a shared
+directory, hears of everything at once and drains. `SimpleElasticAgent` and `LocalElasticAgent` are the
+programmable agent of torch.distributed.elastic, over any rendezvous handler.
+
+Names load their module when first used: a command that starts an agent pays for no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpc_elastic.agent.server.api import SimpleElasticAgent
+    from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from hpc_elastic.agent.spec import ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+
+_HOMES = {
+    "SimpleElasticAgent": "server.api",
+    "LocalElasticAgent": "server.local_elastic_agent",
+    "ElasticAgent": "spec",
+    "RunResult": "spec",
+    "Worker": "spec",
+    "WorkerGroup": "spec",
+    "WorkerSpec": "spec",
+    "WorkerState": "spec",
+}
+
+__all__ = [
+    "ElasticAgent",
+    "LocalElasticAgent",
+    "RunResult",
+    "SimpleElasticAgent",
+    "Worker",
+    "WorkerGroup",
+    "WorkerSpec",
+    "WorkerState",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -37,6 +37,7 @@ class Facts(NamedTuple):
     everyone_stopped: bool = False  # all live members' workers are gone
     everyone_succeeded: bool = False
     waited_for_others: bool = False  # the exit barrier's time is up
+    wedged: bool = False  # a worker of this node hangs in the kernel
 
 
 class Action(Enum):
@@ -51,9 +52,11 @@ class Action(Enum):
     REPORT_DONE = auto()
     REPORT_DRAINED = auto()
     REPORT_PAUSED = auto()
+    REPORT_WEDGE = auto()  # end the round: this node leaves the run to the others
     REJOIN = auto()
     LEAVE = auto()
     STAND_DOWN = auto()  # a newer start of the run exists
+    ABANDON = auto()  # leave as failed: this node has workers that nobody can end
 
 
 def decide(facts: Facts) -> Action:
@@ -63,11 +66,22 @@ def decide(facts: Facts) -> Action:
         return Action.WAIT
     if state.epoch > facts.epoch:
         return Action.STAND_DOWN if group.is_gone else Action.STOP_WORKERS
+    if facts.wedged:
+        return _with_a_wedge(facts)
     if state.ending is not None or state.drained is not None:
         return Action.LEAVE if group.is_gone else Action.STOP_WORKERS
     if state.running is None or state.running.number != facts.round:
         return _after_the_round(facts)
     return _in_the_round(facts)
+
+
+def _with_a_wedge(facts: Facts) -> Action:
+    """Have the others go on without this node, whose next workers would want the same device."""
+    state = facts.state
+    is_in_round = state.running is not None and state.running.number == facts.round
+    if is_in_round and state.ending is None:
+        return Action.REPORT_WEDGE
+    return Action.ABANDON if facts.group.is_gone else Action.STOP_WORKERS
 
 
 def _after_the_round(facts: Facts) -> Action:

@@ -1,10 +1,14 @@
-"""One agent's part in a drain: warn its workers once, agree on a step, keep the deadline."""
+"""One agent's part in a drain: hear what asks for it, warn workers, agree on a step, keep the deadline."""
 
 from __future__ import annotations
 
-from hpc_elastic.agent.local_group import NO_STEP, LocalGroup
-from hpc_elastic.agent.wish import DrainTimes, Wish
-from hpc_elastic.rendezvous.journal import Cause, RoundFormed
+import signal
+
+from hpc_elastic.agent.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
+from hpc_elastic.agent.node_workers import NodeWorkers
+from hpc_elastic.agent.parts import AgentParts
+from hpc_elastic.agent.wish import DrainTimes, Wish, heard
+from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.rules import is_proposer, stop_step
 from hpc_elastic.rendezvous.shared_run import SharedRun
 
@@ -75,3 +79,57 @@ class LocalDrain:
             step = stop_step(alive, member.told_steps(formed.number))
             if step is not None:
                 self._run.agree_stop(formed.number, step)
+
+
+class Signalled:
+    """Turns signals into a wish, and the wish into warnings and deadlines of the workers.
+
+    Args:
+        parts: what the agent is put together from.
+        workers: this node's.
+    """
+
+    def __init__(self, parts: AgentParts, workers: NodeWorkers) -> None:
+        self._parts = parts
+        self._workers = workers
+        self._run: SharedRun = parts.rendezvous.run
+        self.wish = Wish()
+
+    @property
+    def asks_to_leave(self) -> bool:
+        """Whether a signal has asked for the end of the workers."""
+        return self.wish.cause is not None
+
+    def note(self) -> None:
+        """Latch what has been signalled; nothing is written for it here, so it cannot be held up."""
+        parts = self._parts
+        caught, parts.loop.signals[:] = list(parts.loop.signals), []
+        for number in caught:
+            name, cause = signal.Signals(number).name, parts.signals.cause(number)
+            parts.log.say(f"{name} received")
+            limit = parts.clock.monotonic() + parts.times.drain.of(cause)
+            self.wish = heard(self.wish, cause, name, limit)
+        if caught and self._workers.group is not None and self._workers.group.is_stopping:
+            self.end_sooner()
+
+    def end_sooner(self) -> None:
+        """End the workers by the time that the wish leaves them."""
+        deadline = self._parts.clock.monotonic() if self.wish.at_once else self.wish.deadline
+        if deadline is not None:
+            self._workers.stop_at(deadline)
+
+    def heed(self, drain: LocalDrain | None) -> None:
+        """Warn this node's workers and keep their deadline, whether the others can be told or not."""
+        if self.wish.cause is None or drain is None:
+            return
+        drain.heed(self.wish)
+        if self.wish.at_once:
+            self._workers.stop(0.0)
+        elif drain.is_over(self._parts.clock.monotonic()):
+            self._workers.stop(min(KILL_AFTER_S, self._parts.times.told))
+
+    def tell(self) -> None:
+        """Ask all nodes to drain for what this agent was signalled."""
+        cause = self.wish.cause
+        if cause is not None and not self._run.state.leaving:
+            self._run.request_drain(cause, Then.LEAVE, self.wish.detail)

@@ -9,7 +9,9 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are gone
 
 
-def gather(run: SharedRun, number: int, group: Group, *, max_restarts: int, waited: bool) -> Facts:
+def gather(
+    run: SharedRun, number: int, group: Group, *, max_restarts: int, waited: bool, wedged: bool = False
+) -> Facts:
     """Return the facts of an agent.
 
     Args:
@@ -18,6 +20,7 @@ def gather(run: SharedRun, number: int, group: Group, *, max_restarts: int, wait
         group: its workers.
         max_restarts: the restart budget.
         waited: the exit barrier's time is up.
+        wedged: a worker of this node hangs in the kernel.
     """
     return Facts(
         state=run.state,
@@ -30,4 +33,5 @@ def gather(run: SharedRun, number: int, group: Group, *, max_restarts: int, wait
         everyone_stopped=group.is_gone and run.everyone_in(*GONE),
         everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
         waited_for_others=waited,
+        wedged=wedged,
     )

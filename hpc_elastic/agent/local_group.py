@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpc_elastic.agent.decision import Group
 from hpc_elastic.agent.spec import WorkerGroup, WorkerState
 from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, worker_env
+from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
@@ -17,16 +18,30 @@ from hpc_elastic.multiprocessing.logs import LogsSpecs, log_line_prefix
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.group import ProcessGroup
+    from hpc_elastic.multiprocessing.group_logs import Filters
+
 NO_STEP = -1
+KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
+
+Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
+"""What workers returned and how they failed, by global rank."""
 
 
 class Command(NamedTuple):
-    """What each worker runs."""
+    """What each worker runs: a program, or a function if one is given."""
 
     name: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # of a program
     logs: LogsSpecs
     prefixes: str  # template of the prefix of a line shown on the console
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()  # of the function
+    start_method: str = "spawn"  # of the function: spawn, fork or forkserver
+    numa: object = None  # binds each worker to the CPUs near its GPU
+    filters: Filters = ((), ())  # which teed lines of stdout, of stderr, go to a common file, too
+    virtual_local_rank: bool = False  # each worker sees its own GPU alone, and is local rank 0
 
 
 class LocalGroup:
@@ -52,7 +67,7 @@ class LocalGroup:
         self._settings = settings
         self._scratch = scratch
         self._channels: list[Channel] = []
-        self._context: SubprocessContext | None = None
+        self._context: ProcessGroup | None = None
         self._stopping = False
         self._gone = False
         self._drain_at: float | None = None
@@ -61,7 +76,7 @@ class LocalGroup:
         """Start all workers.
 
         Raises:
-            InputError: the command cannot be started.
+            InputError: the command cannot be started, or the function not be handed to a process.
             OSError: no space or no permission for logs or channels.
         """
         self._channels = [
@@ -75,16 +90,44 @@ class LocalGroup:
             }
             for local_rank in range(self.slots)
         }
-        self._context = SubprocessContext(
+        prefixes = self._prefixes(command, envs)
+        if command.virtual_local_rank:
+            from hpc_elastic.agent.virtual_rank import give_own_device  # noqa: PLC0415 - rare
+
+            for local_rank, env in envs.items():
+                give_own_device(env, local_rank)
+        try:
+            self._context = self._started(command, envs, prefixes)
+        except (RuntimeError, ValueError) as error:  # CPUs that cannot be bound to, a site's own log specs
+            if isinstance(error, InputError):
+                raise
+            raise InputError(str(error)) from error
+
+    def _started(
+        self, command: Command, envs: Mapping[int, Mapping[str, str]], prefixes: Mapping[int, str]
+    ) -> ProcessGroup:
+        if command.function is not None:
+            from hpc_elastic.agent.function_group import start_function  # noqa: PLC0415 - rare, 30 ms
+
+            return start_function(command, envs, prefixes, self._settings)
+        context = SubprocessContext(
             command.name,
             command.argv[0],
-            {rank: substitute(command.argv[1:], rank) for rank in range(self.slots)},
+            {rank: substitute(command.argv[1:], rank) for rank in envs},
             envs,
             command.logs,
-            self._prefixes(command, envs),
+            prefixes,
+            command.numa,
+            *command.filters,
             settings=self._settings,
         )
-        self._context.start()
+        context.start()
+        return context
+
+    def end(self) -> None:
+        """End what has been started, whatever state it is in; waits for it."""
+        if self._context is not None:
+            self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
 
     def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
         return {
@@ -104,19 +147,14 @@ class LocalGroup:
         view.state = state
         view.group_rank, view.group_world_size = place.group_rank, len(self.formed.members)
         view.master_addr, view.master_port = self.formed.master_addr, self.formed.master_port
-        view.workers = [
-            worker._replace(
-                id=pids.get(worker.local_rank),
-                global_rank=place.base_rank + worker.local_rank,
-                role_rank=place.role_base + worker.local_rank,
-                world_size=place.world_size,
-                role_world_size=place.role_world_size,
-            )
-            for worker in view.workers
-        ]
+        for worker in view.workers:
+            worker.id = pids.get(worker.local_rank)
+            worker.global_rank = place.base_rank + worker.local_rank
+            worker.role_rank = place.role_base + worker.local_rank
+            worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
 
     @property
-    def context(self) -> SubprocessContext:
+    def context(self) -> ProcessGroup:
         """The processes; only after `start`."""
         if self._context is None:
             raise RuntimeError("the workers have not been started")
@@ -198,6 +236,11 @@ class LocalGroup:
         """Return the failures by global rank."""
         found = self.result.failures if self.result else {}
         return {self.place.base_rank + local_rank: failure for local_rank, failure in found.items()}
+
+    def values(self) -> dict[int, Any]:
+        """Return what the workers have returned by global rank; programs return None."""
+        found = self.result.return_values if self.result else {}
+        return {self.place.base_rank + local_rank: value for local_rank, value in found.items()}
 
     def first_failure(self) -> FailureRecord | None:
         """Return the earliest failure on this node as plain data."""

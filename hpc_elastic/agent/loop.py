@@ -27,8 +27,10 @@ class EventLoop:
         self.watch = Watch()
         self.signals: list[int] = []  # noted and not yet acted on
         self.last_signal: int | None = None
+        self.turned_at = clock.monotonic()  # when it last began to wait or woke up [s]
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous: dict[int, object] = {}
+        self._previous_wakeup = -1
 
     def catch(self, signals: Iterable[int]) -> None:
         """Note these signals from now on instead of dying of them.
@@ -36,10 +38,11 @@ class EventLoop:
         Signals can be caught in the main thread only; elsewhere this does nothing and the program
         around the agent keeps its own handlers.
         """
-        if threading.current_thread() is not threading.main_thread():
+        wanted = tuple(signals)
+        if not wanted or threading.current_thread() is not threading.main_thread():
             return
-        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in signals:
+        self._previous_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in wanted:
             self._previous[number] = signal.signal(number, self._note)
 
     def wait(self, seconds: float, fds: Iterable[int] = ()) -> None:
@@ -50,9 +53,16 @@ class EventLoop:
             poller.register(self.watch.fileno(), _POLL_WAKES)
         for fd in fds:
             poller.register(fd, _POLL_WAKES)
-        until = self._clock.monotonic() + seconds
+        self.turned_at = self._clock.monotonic()
+        until = self.turned_at + seconds
         while not self._something_happened(poller.poll(max(0.0, until - self._clock.monotonic()) * 1000)):
             pass
+        self.turned_at = self._clock.monotonic()
+
+    def wake(self) -> None:
+        """Make the current or the next wait end at once; may be called from any thread."""
+        with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+            os.write(self._writer, b"\0")
 
     def _something_happened(self, ready: list[tuple[int, int]]) -> bool:
         """Take what poll reports; False if it was only a writer's private file."""
@@ -65,9 +75,13 @@ class EventLoop:
     def close(self) -> None:
         """Give the signals back and release the file descriptors."""
         if self._previous:
-            signal.set_wakeup_fd(-1)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.set_wakeup_fd(self._previous_wakeup)
+        for (
+            number,
+            handler,
+        ) in self._previous.items():
+            # None: of a library in C, which Python cannot put back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
         self._previous.clear()
         self.watch.close()
         os.close(self._reader)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_elastic.agent.spec import RunResult, WorkerGroup, WorkerState
+from hpc_elastic.agent.spec import RunResult, WorkerState
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.state import RunState
@@ -20,26 +21,30 @@ class Outcome(NamedTuple):
     reason: str
     failure: dict[str, Any] | None = None
     result: RunResult = RunResult(WorkerState.STOPPED)
+    error: Exception | None = None  # what ended it, where no worker did
 
 
 FENCED = Outcome(ExitCode.FENCED, "a newer start of this run exists")
 
 
-def outcome_of(state: RunState, group: WorkerGroup, failures: dict[int, ProcessFailure]) -> Outcome:
+def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int, ProcessFailure]) -> Outcome:
     """Return how this agent's part ended, given how the run stands.
 
     Args:
         state: the run.
-        group: this agent's workers as they last were.
+        values: what the workers of this node returned last, by global rank; programs return None.
         failures: what failed on this node last, by global rank.
     """
     ending = state.ending
     if ending is not None:
-        result = _result(ending.decision, group, failures)
+        result = _result(ending.decision, values, failures)
         return Outcome(ending.exit_code, ending.reason, ending.failure, result)
     cause = state.drained.cause if state.drained else state.leave_cause
+    if cause is None and not values:
+        result = RunResult(WorkerState.FAILED, {}, failures)
+        return Outcome(ExitCode.FAILED, "left without a word to the others", None, result)
     if cause is None:
-        return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(group))
+        return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(values))
     return Outcome(ExitCode.REQUEUE, _stopped_text(state, cause))
 
 
@@ -62,17 +67,20 @@ def out_of_touch(root: str, error: Exception, failure: FailureRecord | None, *, 
     if failure is not None:
         where = f"see {failure.log}" if failure.log else "see above"
         reason += f"; the failure of rank {failure.rank} could not be recorded ({where})"
-    return Outcome(ExitCode.REQUEUE if signalled else ExitCode.FAILED, f"{reason}: {error}")
+    if signalled:
+        return Outcome(ExitCode.REQUEUE, f"{reason}: {error}", error=error)
+    return Outcome(ExitCode.FAILED, f"{reason}: {error}", None, RunResult(WorkerState.FAILED), error)
 
 
-def _result(decision: Decision, group: WorkerGroup, failures: dict[int, ProcessFailure]) -> RunResult:
+def _result(
+    decision: Decision, values: Mapping[int, Any], failures: Mapping[int, ProcessFailure]
+) -> RunResult:
     if decision is Decision.DONE:
-        return _succeeded(group)
+        return _succeeded(values)
     if decision is Decision.FAILED:
         return RunResult(WorkerState.FAILED, {}, failures)
     return RunResult(WorkerState.STOPPED)
 
 
-def _succeeded(group: WorkerGroup) -> RunResult:
-    """Commands return nothing, so every rank's return value is None."""
-    return RunResult(WorkerState.SUCCEEDED, {worker.global_rank: None for worker in group.workers})
+def _succeeded(values: Mapping[int, Any]) -> RunResult:
+    return RunResult(WorkerState.SUCCEEDED, values)

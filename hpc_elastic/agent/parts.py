@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import NamedTuple
 
+from hpc_elastic.agent.beside import Services, TelemetryMaker, tell_nobody
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.report import AgentLog
@@ -22,6 +24,7 @@ class AgentTimes(NamedTuple):
 
     drain: DrainTimes = DrainTimes()
     shutdown: float = 30.0  # workers told to end, before SIGKILL
+    told: float = math.inf  # the same in a drain, whose time is the limit otherwise
     exit_barrier: float = 300.0
 
 
@@ -54,3 +57,5 @@ class AgentParts(NamedTuple):
     times: AgentTimes
     signals: SignalMeanings
     on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
+    services: Services = Services()  # watch over the workers where that is asked for
+    telemetry: TelemetryMaker = tell_nobody

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hpc_elastic.agent.decision import budget_spent
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.ids import ExitCode
@@ -11,6 +13,7 @@ from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.shared_run import SharedRun
 
 if TYPE_CHECKING:
+    from hpc_elastic.agent.outcome import Outcome
     from hpc_elastic.multiprocessing.errors import FailureRecord
 
 
@@ -21,24 +24,35 @@ class Reports:
         run: this agent's hold on the shared state.
         log: for people.
         max_restarts: the restart budget, for the words of its end.
+        reason: returns why this agent itself has ended the worker with a pid, empty if it has not.
     """
 
-    def __init__(self, run: SharedRun, log: AgentLog, max_restarts: int) -> None:
+    def __init__(
+        self, run: SharedRun, log: AgentLog, max_restarts: int, reason: Callable[[int], str] = lambda _pid: ""
+    ) -> None:
         self._run = run
         self._log = log
         self._max_restarts = max_restarts
+        self._reason = reason
         self._told: LocalGroup | None = None  # whose failure has been shown
+
+    def first_failure(self, group: LocalGroup) -> FailureRecord | None:
+        """Return the earliest failure on this node."""
+        failure = group.first_failure()
+        if failure is None or failure.message:
+            return failure
+        return failure._replace(message=self._reason(failure.pid))
 
     def crash(self, group: LocalGroup) -> None:
         """A worker of this node has failed."""
-        failure = group.first_failure()
+        failure = self.first_failure(group)
         if failure is not None:
             self.show_failure(group)
             self._run.report_crash(group.formed.number, failure.to_json())
 
     def show_failure(self, group: LocalGroup) -> None:
         """Show a worker's failure, once; recording it may have to be tried again."""
-        failure = group.first_failure()
+        failure = self.first_failure(group)
         if failure is not None and self._told is not group:
             self._log.failed(failure)
             self._told = group
@@ -48,7 +62,7 @@ class Reports:
         running = self._run.state.running
         if group is None or running is None or running.number != group.formed.number:
             return None
-        return group.first_failure()
+        return self.first_failure(group)
 
     def loss(self, group: LocalGroup) -> None:
         """Members of the round have vanished."""
@@ -69,8 +83,18 @@ class Reports:
         if state.leave_cause is not None:
             self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
 
+    def too_few(self, reason: str) -> None:
+        """Too few nodes are left or came; a crash that the budget does not cover is what the run ends for."""
+        if budget_spent(self._run.state, self._max_restarts):
+            self._end_for_crash(also=reason)
+        else:
+            self.failed(reason)
+
     def give_up(self, _group: LocalGroup) -> None:
         """The newest crash is one more than the restart budget covers."""
+        self._end_for_crash()
+
+    def _end_for_crash(self, *, also: str = "") -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415 - rare
 
         ended = self._run.state.ended
@@ -79,8 +103,14 @@ class Reports:
         self._run.end_run(
             Decision.FAILED,
             exit_code=FailureRecord.from_json(data).exit_status,
-            reason=f"a worker failed{used}",
+            reason=f"a worker failed{used}" + (f"; then {also}" if also else ""),
             failure=data,
+        )
+
+    def wedged(self, outcome: Outcome) -> None:
+        """The only node of the run has workers that nobody can end."""
+        self._run.end_run(
+            Decision.FAILED, exit_code=outcome.exit_code, reason=outcome.reason, failure=outcome.failure
         )
 
     def failed(self, reason: str) -> None:

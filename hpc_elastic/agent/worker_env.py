@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpc_elastic.ids import Env
 from hpc_elastic.rendezvous.journal import Member, RoundFormed
@@ -93,6 +93,11 @@ def worker_env(
         Env.NODE: run.node,
         Env.CHECKPOINT: json.dumps(checkpoint._asdict()) if checkpoint else "",
     }
+
+
+def substitute_texts(args: Iterable[Any], local_rank: int) -> tuple[Any, ...]:
+    """Return arguments with ``${local_rank}`` replaced in texts; anything else stays as it is."""
+    return tuple(substitute([arg], local_rank)[0] if isinstance(arg, str) else arg for arg in args)
 
 
 def substitute(args: Iterable[object], local_rank: int) -> list[str]:

@@ -63,11 +63,13 @@ class Agents:
         Path(self.paths.job).write_text(json.dumps({"spec": {"name": "toy"}}))
         return self
 
-    def start(self, node: int, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start the agent of a node, by default with two workers."""
+    def start(
+        self, node: int, *flags: str, env: Mapping[str, str] | None = None, args: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
+        """Start the agent of a node, by default with two workers; `args` are those of the workers' script."""
         argv = [
             *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", self.paths.root),
-            *("--node-rank", str(node), "--nproc-per-node", "2", *QUICK, *flags, str(self._script)),
+            *("--node-rank", str(node), "--nproc-per-node", "2", *QUICK, *flags, str(self._script), *args),
         ]
         started = subprocess.Popen(
             argv,

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic import events, metrics
+from hpc_elastic.events.handlers import configured_handler
+from hpc_elastic.metrics.api import _router
 from tests.agent.agents import Agents, MakeAgents
+from tests.agent.telling import Events, Metrics
 
 
 @pytest.fixture
@@ -22,3 +26,28 @@ def make(tmp_path: Path) -> Iterator[MakeAgents]:
     yield new
     for agents in made:
         agents.end()
+
+
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """Give the handlers of this process back after each test."""
+    before, handler = (_router._default, dict(_router._by_group)), configured_handler().handler
+    yield
+    _router._default, _router._by_group = before
+    configured_handler().handler = handler
+
+
+@pytest.fixture
+def put(own_handlers: None) -> Metrics:
+    """A handler that takes the agent's metrics."""
+    handler = Metrics()
+    metrics.configure(handler)
+    return handler
+
+
+@pytest.fixture
+def recorded(own_handlers: None) -> Events:
+    """A handler that takes the agent's events."""
+    handler = Events()
+    events.configure(handler)
+    return handler

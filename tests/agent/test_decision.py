@@ -229,3 +229,26 @@ def test_a_wait_ends_with_the_barrier(told: Facts) -> None:
     if told.group.is_gone and told.waited_for_others:
         stuck = told.group is Group.STOPPED and told.state.drain is None and told.state.running is not None
         assert stuck or Action.WAIT != decide(told)
+
+
+@pytest.mark.parametrize(
+    "state", [RUNNING, LEAVING, PAUSING, DRAINED], ids=["on", "leaving", "pausing", "drained"]
+)
+@pytest.mark.parametrize("group", [*PRESENT, *GONE])
+def test_a_wedge_ends_the_round(state: RunState, group: Group) -> None:
+    """A worker that nobody can end: first the others are told, who then go on without this node."""
+    assert Action.REPORT_WEDGE == decide(facts(state, group, wedged=True))
+
+
+@pytest.mark.parametrize("state", [CRASHED, MOVED_ON, ENDED], ids=["crashed", "moved-on", "ended"])
+def test_a_wedged_node_leaves_for_good(state: RunState) -> None:
+    """Its other workers are ended; it does not join again, and does not wait for anybody."""
+    for group in PRESENT:
+        assert Action.STOP_WORKERS == decide(facts(state, group, wedged=True))
+    for group in GONE:
+        assert Action.ABANDON == decide(facts(state, group, wedged=True))
+
+
+def test_a_wedge_changes_nothing_for_a_fenced_agent() -> None:
+    """A newer start of the run comes before everything."""
+    assert Action.STAND_DOWN == decide(facts(FENCED, Group.STOPPED, wedged=True))

@@ -118,7 +118,7 @@ def test_a_spare_waits_until_it_is_needed(make: MakeAgents) -> None:
     started[0].kill()
     agents.wait_workers(2, 4)
     host = os.uname().nodename
-    assert [f"{host}-2", f"{host}-1"] == [member.node for member in agents.rounds()[1].members]
+    assert [f"2-{host}", f"1-{host}"] == [member.node for member in agents.rounds()[1].members]
 
 
 def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
@@ -184,7 +184,7 @@ def test_a_run_directory_that_fails_costs_time_only(make: MakeAgents) -> None:
     away = members.with_name("away")
     members.rename(away)
     members.touch()  # now every look and beat fails: not a directory
-    log = Path(agents.paths.agent_log(os.uname().nodename + "-1"))
+    log = Path(agents.paths.agent_log("1-" + os.uname().nodename))
     SystemClock().sleep(2.0)  # longer than the lease: nobody may be given up meanwhile
     members.unlink()
     away.rename(members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.agent.outcome import Outcome, out_of_touch, outcome_of
-from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
 from hpc_elastic.rendezvous.journal import Cause, Drained
@@ -15,7 +14,7 @@ from tests.rendezvous.build import E0, after, drain, formed, start
 def ended(cause: Cause, step: int | None) -> Outcome:
     """Return the outcome of an agent whose start was drained."""
     state = after(start(), formed(1), drain(cause=cause), Drained(E0, cause, step, ""))
-    return outcome_of(state, WorkerGroup.__new__(WorkerGroup), {})
+    return outcome_of(state, {}, {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""Who listens to the agent's metrics and events, as a user of `hpc-elastic run` says it in the environment.
+
+``HPC_ELASTIC_METRICS`` and ``HPC_ELASTIC_EVENTS`` each name one place::
+
+    console                      lines on stdout (metrics), stderr (events)
+    jsonl:DIRECTORY              JSON lines, one file per agent
+    csv:DIRECTORY                metrics only
+    prometheus:FILE.prom         metrics only: a file for node_exporter's textfile collector
+    prometheus-http:PORT         metrics only: served at this machine's own address
+    PACKAGE.MODULE:NAME          Python of the user's: called without arguments, returns a handler,
+                                 or None if it has configured what it wants itself
+
+``{run_id}``, ``{run_dir}``, ``{node}`` and ``{pid}`` are filled in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from hpc_elastic import events, metrics
+from hpc_elastic.agent.beside import Surroundings, Telemetry, TelemetryMaker, tell_nobody
+from hpc_elastic.agent.node_telemetry import GROUP, NodeTelemetry
+from hpc_elastic.agent.spec import WorkerGroup
+from hpc_elastic.errors import InputError
+from hpc_elastic.events.handlers import configured_handler
+from hpc_elastic.ids import Env
+
+CONSOLE = "console"
+
+
+class Told(NamedTuple):
+    """What is told about the agent beside the metrics and events themselves.
+
+    Args:
+        places: what stands in braces in a place, by name.
+        labels: on every metric for Prometheus.
+    """
+
+    places: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> TelemetryMaker:
+    """Configure what the environment names; return what makes the agent's telemetry.
+
+    Args:
+        around: the agent.
+        initialize: whether this process is the agent's, so that nobody has called a site's
+            `initialize_metrics` before.
+
+    Raises:
+        InputError: a place or the destination of events is not known or cannot be used.
+    """
+    told = _told(around)
+    if initialize:
+        metrics.initialize_metrics()
+    handlers = [
+        *_configured(Env.METRICS, around.environ, told, _METRICS, _take_metrics),
+        *_configured(Env.EVENTS, around.environ, told, _EVENTS, _take_events),
+    ]
+    if not is_anybody_listening(around.destination):
+        return tell_nobody
+
+    def make(group: WorkerGroup, crashes: Callable[[], int]) -> Telemetry:
+        return NodeTelemetry(group, crashes, around, handlers)
+
+    return make
+
+
+def is_anybody_listening(destination: str) -> bool:
+    """Tell whether any handler takes the agent's metrics or events.
+
+    Raises:
+        InputError: no handler is registered for the destination.
+    """
+    try:
+        logs = events.get_logging_handler(destination)
+    except KeyError as error:
+        raise InputError(
+            str(error.args[0]),
+            where="event_log_handler",
+            fix=f"register it in the module that {Env.EVENTS} names, or use 'console'",
+        ) from None
+    listens = not isinstance(metrics.getStream(GROUP).handler, metrics.NullMetricHandler)
+    return listens or not isinstance(logs, logging.NullHandler) or not configured_handler().ignores_all
+
+
+def _told(facts: Surroundings) -> Told:
+    labels = {"run_id": facts.run_id, "node": facts.node}
+    return Told({**labels, "run_dir": facts.run_dir, "pid": str(os.getpid())}, labels)
+
+
+def _configured(
+    name: str,
+    environ: Mapping[str, str],
+    told: Told,
+    kinds: Mapping[str, Callable[[str, Told], Any]],
+    take: Callable[[Any], None],
+) -> list[Any]:
+    """Make the handler that a variable asks for, and have it take everything; return those to be closed."""
+    text = environ.get(name, "").strip()
+    if not text:
+        return []
+    kind, _, rest = text.partition(":")
+    for word, value in told.places.items():
+        rest = rest.replace(f"{{{word}}}", value)
+    try:
+        handler = kinds[kind](rest, told) if kind in kinds else _own(kind, rest)
+        if handler is not None:
+            take(handler)
+    except (InputError, OSError, ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}={text} cannot be used: {error}",
+            where="environment",
+            fix=f"one of {', '.join(kinds)}, with what follows the colon, or MODULE:NAME of your own",
+        ) from error
+    return [] if handler is None else [handler]
+
+
+def _own(module: str, name: str) -> Any:
+    """Return what the user's own Python returns."""
+    if not name or not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"{module!r} is no kind of handler, and not MODULE:NAME either")
+    return getattr(import_module(module), name)()
+
+
+def _directory(rest: str, _told: Told) -> str:
+    if not rest:
+        raise ValueError("the directory is missing")
+    return rest
+
+
+def _port(rest: str) -> int:
+    try:
+        return int(rest)
+    except ValueError:
+        raise ValueError(f"{rest!r} is no port") from None
+
+
+_METRICS: Mapping[str, Callable[[str, Told], Any]] = {
+    CONSOLE: lambda _rest, _told: metrics.ConsoleMetricHandler(),
+    "jsonl": lambda rest, told: metrics.JsonLinesMetricHandler(_directory(rest, told)),
+    "csv": lambda rest, told: metrics.CsvMetricHandler(_directory(rest, told)),
+    "prometheus": lambda rest, told: metrics.PrometheusTextfileHandler(rest, labels=told.labels),
+    "prometheus-http": lambda rest, told: metrics.PrometheusHttpHandler(_port(rest), labels=told.labels),
+}
+_EVENTS: Mapping[str, Callable[[str, Told], Any]] = {
+    CONSOLE: lambda _rest, _told: logging.StreamHandler(),
+    "jsonl": lambda rest, told: events.JsonLinesEventHandler(_directory(rest, told)),
+}
+
+
+def _take_metrics(handler: Any) -> None:
+    metrics.configure(handler)
+
+
+class LoggedEvents(events.EventHandler):
+    """Hands events to a handler of `logging`, as a line of JSON each.
+
+    Args:
+        handler: takes the lines.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        self._handler = handler
+
+    def record(self, event: events.Event) -> None:
+        """Hand over an event."""
+        line = event.serialize()
+        self._handler.handle(logging.LogRecord("torchelastic-events", logging.INFO, "", 0, line, (), None))
+
+
+def _take_events(handler: Any) -> None:
+    events.configure(LoggedEvents(handler) if isinstance(handler, logging.Handler) else handler)

@@ -1,0 +1,161 @@
+"""The workers of one node, from round to round: how torch sees them, and who watches over them."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from hpc_elastic.agent.beside import ASSIGN_RANKS, START
+from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.local_group import LocalGroup, Results
+from hpc_elastic.agent.outcome import Outcome
+from hpc_elastic.agent.parts import AgentParts
+from hpc_elastic.agent.spec import WorkerGroup, WorkerSpec, WorkerState
+from hpc_elastic.errors import InputError
+from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.rendezvous.shared_run import SharedRun
+
+if TYPE_CHECKING:
+    from hpc_elastic.agent.wedge import Wedge
+
+_STATES = {
+    Group.RUNNING: WorkerState.HEALTHY,
+    Group.FAILED: WorkerState.FAILED,
+    Group.STOPPED: WorkerState.STOPPED,
+    Group.SUCCEEDED: WorkerState.SUCCEEDED,
+}
+
+
+class NodeWorkers:
+    """Starts the workers of each round and ends them; keeps torch's view of them up to date.
+
+    Args:
+        spec: what to run.
+        parts: what the agent is put together from.
+    """
+
+    def __init__(self, spec: WorkerSpec, parts: AgentParts) -> None:
+        self._parts = parts
+        self._run: SharedRun = parts.rendezvous.run
+        self._seen: Group | None = None
+        self.view = WorkerGroup(spec)
+        self.telemetry = parts.telemetry(self.view, lambda: self._run.state.crashes)
+        self.group: LocalGroup | None = None
+        self.wedge: Wedge | None = None
+        self.last: Results = ({}, {})
+        self._become(WorkerState.INIT)
+
+    def open(self) -> None:
+        """Begin to watch over whatever comes."""
+        self._parts.services.open(self.telemetry)
+
+    def close(self) -> None:
+        """End workers that still run, and what watches over them."""
+        try:
+            if self.group is not None:
+                self.group.end()
+        finally:
+            self._parts.services.close()
+            self.telemetry.close()
+
+    @property
+    def running(self) -> LocalGroup:
+        """The workers of this round."""
+        if self.group is None:
+            raise RuntimeError("no workers have been started")
+        return self.group
+
+    def wanted(self) -> None:
+        """Take note that workers are to be started in another round."""
+        self.last = {}, self.last[1]  # what they returned in the last one is worth nothing
+        if self.view.state is WorkerState.SUCCEEDED:
+            self._become(WorkerState.STOPPED)
+        self.telemetry.initializing()
+
+    def start(self, formed: RoundFormed) -> LocalGroup:
+        """Start the workers of a round.
+
+        Raises:
+            InputError: the command cannot be started.
+            OSError: no space or no permission for logs or channels.
+        """
+        parts, services = self._parts, self._parts.services
+        watched = services.before_workers()
+        run = parts.run._replace(defaults=(*parts.run.defaults, *watched.items())) if watched else parts.run
+        with self.telemetry.step(ASSIGN_RANKS):
+            group = LocalGroup(formed, self._run.membership.node_id, parts.scratch, run, parts.start)
+        parts.log.round_formed(formed, group.place)
+        self.group, self._seen, self.wedge = group, Group.RUNNING, None
+        try:
+            with self.telemetry.step(START):
+                group.start(parts.command, crashes=self._run.state.crashes)
+        except (InputError, OSError):
+            self.group = None
+            services.after_workers()
+            raise
+        group.describe(self.view, WorkerState.HEALTHY)
+        self.telemetry.state_changed()
+        self.telemetry.initialized()
+        for path in group.context.log_files():
+            parts.loop.watch.add_file(path)
+        return group
+
+    def status(self, now: float) -> Group:
+        """Look at the processes without blocking."""
+        status = self.running.status(now)
+        if status is not self._seen:
+            self._see(status)
+        return status
+
+    def _see(self, status: Group) -> None:
+        self._seen = status
+        if status.is_gone:
+            self.telemetry.stopped()
+            self._parts.services.after_workers()
+        if status in _STATES:
+            self._become(_STATES[status])
+
+    def look_for_wedged(self, status: Group) -> None:
+        """Look whether a worker hangs in the kernel; what this node is blind for may be the cause of it."""
+        if status.is_gone or self.wedge is not None:
+            return
+        group, services = self.running, self._parts.services
+        pids = services.stuck(group.context.pids().values())
+        if not pids or self._run.blind_since is not None:
+            return
+        from hpc_elastic.agent.wedge import wedge_of  # noqa: PLC0415 - rare
+
+        wall_s = self._parts.clock.wall()
+        self.wedge = wedge_of(group, pids, services.state_timeout_s, self._parts.run.node, wall_s)
+        self._parts.log.say(self.wedge.words)
+        self._become(WorkerState.UNHEALTHY)
+
+    def stop(self, timeout: float) -> None:
+        """Ask the workers to end; SIGKILL after the timeout [s]."""
+        self.stop_at(self._parts.clock.monotonic() + timeout)
+
+    def stop_at(self, kill_at: float) -> None:
+        """Ask the workers to end; SIGKILL at `kill_at` by the monotonic clock [s]."""
+        self.telemetry.stopping()
+        self.running.stop(signal.SIGTERM, kill_at)
+
+    def end(self) -> None:
+        """Take leave of workers that are gone."""
+        group = self.running
+        for path in group.context.log_files():
+            self._parts.loop.watch.remove(path)
+        group.context.close(timeout=0)
+        for process in group.context.unkillable():
+            self._parts.log.say(f"cannot be killed: {process}")
+        self.last = group.values(), group.failures()
+        self.group = None
+
+    def left(self, outcome: Outcome) -> Outcome:
+        """Take note of how the agent ends; return it."""
+        self._become(outcome.result.state)
+        self.telemetry.ended(outcome)
+        return outcome
+
+    def _become(self, state: WorkerState) -> None:
+        self.view.state = state
+        self.telemetry.state_changed()

@@ -1,0 +1,84 @@
+"""Which ranks the workers of each agent get, where agents differ in role and size. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class RoleInstanceInfo:
+    """What one agent tells the others of its workers.
+
+    Args:
+        role: what they do.
+        rank: the agent's place in the round (group rank).
+        local_world_size: how many they are.
+    """
+
+    __slots__ = ("local_world_size", "rank", "role")
+
+    def __init__(self, role: str, rank: int, local_world_size: int) -> None:
+        self.role = role
+        self.rank = rank
+        self.local_world_size = local_world_size
+
+    def __repr__(self) -> str:
+        return f"RoleInstanceInfo({self.role!r}, {self.rank}, {self.local_world_size})"
+
+    def serialize(self) -> bytes:
+        """Return it as JSON."""
+        fields = {"role": self.role, "rank": self.rank, "local_world_size": self.local_world_size}
+        return json.dumps(fields).encode()
+
+    @staticmethod
+    def deserialize(data: bytes) -> RoleInstanceInfo:
+        """Return what `serialize` made."""
+        fields = json.loads(data.decode())
+        return RoleInstanceInfo(fields["role"], fields["rank"], fields["local_world_size"])
+
+    @staticmethod
+    def compare(obj1: RoleInstanceInfo, obj2: RoleInstanceInfo) -> int:
+        """Return a number below, equal to or above 0: by role, and within a role by rank."""
+        if obj1.role == obj2.role:
+            return obj1.rank - obj2.rank
+        return 1 if obj1.role > obj2.role else -1
+
+    @staticmethod
+    def find_role_boundaries(roles_infos: Sequence[RoleInstanceInfo], role: str) -> tuple[int, int]:
+        """Return the first and the last index of a role in a sorted list; -1 twice if it is not there."""
+        found = [index for index, info in enumerate(roles_infos) if info.role == role]
+        return (found[0], found[-1]) if found else (-1, -1)
+
+
+class Ranks(NamedTuple):
+    """The ranks of one agent's workers: local rank n has `base_rank` + n and `role_base` + n."""
+
+    base_rank: int
+    world_size: int
+    role_base: int
+    role_world_size: int
+
+
+def assign_ranks(infos: Iterable[RoleInstanceInfo]) -> list[Ranks]:
+    """Return the ranks of all agents, given what they are, by group rank."""
+    infos = list(infos)
+    world_size = sum(info.local_world_size for info in infos)
+    role_sizes: dict[str, int] = {}
+    base, role_bases = 0, []
+    bases = []
+    for info in infos:
+        bases.append(base)
+        base += info.local_world_size
+        role_bases.append(role_sizes.get(info.role, 0))
+        role_sizes[info.role] = role_bases[-1] + info.local_world_size
+    return [
+        Ranks(base_rank, world_size, role_base, role_sizes[info.role])
+        for info, base_rank, role_base in zip(infos, bases, role_bases, strict=True)
+    ]
+
+
+def identical_ranks(group_rank: int, group_world_size: int, local_world_size: int) -> Ranks:
+    """Return the ranks of an agent where all agents have the same role and as many workers."""
+    base, world_size = group_rank * local_world_size, group_world_size * local_world_size
+    return Ranks(base, world_size, base, world_size)

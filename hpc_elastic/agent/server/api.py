@@ -1,0 +1,393 @@
+"""The agent as a template: rendezvous, ranks, restarts and the exit barrier, over any rendezvous handler.
+
+Names, hooks and what they do are those of ``torch.distributed.elastic.agent.server.api``. Derive from
+`SimpleElasticAgent` and fill in how workers are started, stopped and looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from hpc_elastic.agent.rank_assignment import RoleInstanceInfo as _RoleInstanceInfo
+from hpc_elastic.agent.rank_assignment import identical_ranks
+from hpc_elastic.agent.server.exit_barrier import ExitBarrier, RoundOverError, WatchedStore
+from hpc_elastic.agent.server.membership_watch import MembershipWatch, is_like
+from hpc_elastic.agent.server.older_spellings import as_rendezvous_info, call_shutdown
+from hpc_elastic.agent.server.rank_exchange import exchange_ranks
+from hpc_elastic.agent.server.recording import RecordingAgent
+from hpc_elastic.agent.spec import (
+    DEFAULT_ROLE,
+    ElasticAgent,
+    RunResult,
+    SpecError,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from hpc_elastic.agent.telemetry import flakiness, run_metrics, state_metrics
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
+from hpc_elastic.events import EventSource
+from hpc_elastic.metrics import prof, put_metric
+from hpc_elastic.multiprocessing.pcontext import NoTrap, SignalException
+from hpc_elastic.multiprocessing.signals import SignalTrap
+from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.rendezvous.interface import full_host_name as _get_fq_hostname
+from hpc_elastic.utils.logging import get_logger
+
+__all__ = [
+    "ElasticAgent",
+    "RunResult",
+    "SimpleElasticAgent",
+    "Worker",
+    "WorkerGroup",
+    "WorkerSpec",
+    "WorkerState",
+    "_RoleInstanceInfo",
+    "_get_fq_hostname",
+]
+
+logger = get_logger(__name__)
+
+
+class SimpleElasticAgent(RecordingAgent):
+    """Runs the workers of one `WorkerSpec`, over any `RendezvousHandler`; derive from it.
+
+    Workers that fail are restarted, after a new rendezvous, while the spec's restarts last; a change of
+    the membership restarts them, too, and does not count. Restarts are this agent's own count.
+
+    Args:
+        spec: what to run.
+        exit_barrier_timeout: how long to wait for the other agents at the end [s]; None:
+            TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, or 300.
+        shutdown_timeout: from the death signal to SIGKILL, however workers are ended [s]; None:
+            TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30.
+        clock: this node's clock.
+
+    Raises:
+        InputError: a timeout cannot be used.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        exit_barrier_timeout: float | None = None,
+        shutdown_timeout: float | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout, clock=clock)
+        self._trap: SignalTrap | NoTrap = NoTrap()
+        self._round: RendezvousInfo | None = None
+        self._membership = MembershipWatch()
+
+    # what a derived class fills in
+
+    @abstractmethod
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start `local_world_size` workers and return their ids by local rank."""
+
+    @abstractmethod
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """End all workers, in whatever state they are; there may be none."""
+
+    @abstractmethod
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Look at the workers and return how they are, without waiting."""
+
+    @abstractmethod
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """Give everything back at the end of a run; ends what still runs.
+
+        Args:
+            death_sig: sent to the workers first.
+            timeout: from then to SIGKILL [s].
+        """
+
+    def _pause(self, seconds: float) -> None:
+        """Wait until the next look at the workers is due [s]; may come back earlier."""
+        with self._trap.open():
+            self._clock.sleep(seconds)
+
+    # the run
+
+    @prof
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Run the workers to their end, over all restarts; leaves none behind, whatever happens.
+
+        Returns:
+            The workers' results or failures. The state is STOPPED if the rendezvous had no need of this
+            node any more.
+
+        Raises:
+            SignalException: a death signal came; all workers have ended.
+            RendezvousError: the nodes could not be brought together.
+        """
+        began = self._clock.monotonic()
+        is_shut = False
+        try:
+            result = self._invoke_run(role)
+            self._total_execution_time = int(self._clock.monotonic() - began)
+            self._record_metrics(result)
+            self._record_worker_events(result)
+        except SignalException as error:
+            logger.warning("Received %s death signal, shutting down workers", error.sigval)
+            call_shutdown(self._shutdown, self._shutdown_timeout, error.sigval)
+            is_shut = True
+            raise
+        except Exception as error:
+            if not is_like(error, RendezvousGracefulExitError):
+                raise
+            logger.info("Rendezvous gracefully exited: %s", error)
+            self._worker_group.state = WorkerState.STOPPED
+            return RunResult(WorkerState.STOPPED)
+        else:
+            return result
+        finally:
+            if not is_shut:
+                call_shutdown(self._shutdown, self._shutdown_timeout)
+            self._total_execution_time = int(self._clock.monotonic() - began)
+
+    def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:  # noqa: ARG002 - torch's signature
+        """Rendezvous, start the workers and look at them until they have ended for good."""
+        group = self._worker_group
+        name = group.spec.get_entrypoint_name()
+        logger.info("[%s] starting workers for entrypoint: %s", group.spec.role, name)
+        self._initialize_workers(group)
+        while True:
+            if group.state is WorkerState.INIT:
+                raise AssertionError("the workers have not been started")
+            self._pause(group.spec.monitor_interval)
+            result = self._monitor_workers(group)
+            group.state = result.state
+            self._put_metrics(state_metrics(group.spec.role, result.state, self._remaining_restarts))
+            end = self._act_on(result)
+            if end is not None:
+                return end
+
+    def _act_on(self, result: RunResult) -> RunResult | None:
+        """Do what the state of the workers asks for; a result ends the run."""
+        role = self._worker_group.spec.role
+        if result.state == WorkerState.SUCCEEDED:
+            logger.info(
+                "[%s] worker group successfully finished. Waiting %s seconds for other agents to finish.",
+                *(role, self._exit_barrier_timeout),
+            )
+            return self._again(result) if self._exit_barrier() is True else result
+        if result.state in {WorkerState.UNHEALTHY, WorkerState.FAILED}:
+            return self._after_failure(result)
+        if result.state != WorkerState.HEALTHY:
+            raise RuntimeError(f"[{role}] Worker group in {result.state.name} state")
+        self._heed_membership()
+        return None
+
+    def _again(self, result: RunResult) -> RunResult | None:
+        """Restart workers that have succeeded, since those of other nodes start again."""
+        role = self._worker_group.spec.role
+        logger.info("[%s] Other nodes start again; will restart worker group", role)
+        try:
+            self._restart_workers(self._worker_group)
+        except Exception as error:
+            if not is_like(error, RendezvousClosedError, RendezvousTimeoutError):
+                raise
+            logger.info("[%s] no restart, the other nodes do without: %s", role, error)
+            self._worker_group.state = result.state
+            return result
+        return None
+
+    def _after_failure(self, result: RunResult) -> RunResult | None:
+        group, left = self._worker_group, self._remaining_restarts
+        if left > 0:
+            logger.info(
+                "[%s] Worker group %s. %s/%s attempts left; will restart worker group",
+                *(group.spec.role, result.state.name, left, group.spec.max_restarts),
+            )
+            self._remaining_restarts -= 1
+            try:
+                self._restart_workers(group)
+            except Exception as error:
+                if not is_like(error, RendezvousClosedError):
+                    raise
+                logger.warning("[%s] no restart, the run is over: %s", group.spec.role, error)
+                group.state = WorkerState.FAILED
+                return _as_failed(result)
+            return None
+        self._stop_workers(group)
+        group.state = WorkerState.FAILED
+        self._exit_barrier()
+        return _as_failed(result)
+
+    def _heed_membership(self) -> None:
+        """Restart healthy workers if the membership is to change; that does not count as a restart."""
+        group = self._worker_group
+        waiting = self._membership.nodes_waiting(self._handler)
+        if waiting > 0:
+            logger.info(
+                "[%s] Detected %s new nodes from group_rank=%s; will restart worker group",
+                *(group.spec.role, waiting, group.group_rank),
+            )
+            self._restart_workers(group)
+
+    @property
+    def _handler(self) -> RendezvousHandler:
+        handler = self._worker_group.spec.rdzv_handler
+        if handler is None:
+            raise SpecError("no rdzv_handler: an agent needs one to run", where="WorkerSpec")
+        return handler
+
+    # starting
+
+    @prof
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Meet the other agents, assign ranks and bring the worker group up to date.
+
+        A node that is lost meanwhile does not end the agent: they meet again.
+        """
+        spec = worker_group.spec
+        info, workers = self._meet(spec)
+        self._store, self._round = info.store, info
+        worker_group.workers = workers
+        worker_group.store = info.store
+        worker_group.group_rank, worker_group.group_world_size = info.rank, info.world_size
+        worker_group.master_addr = spec.master_addr or info.bootstrap_store_info.master_addr
+        worker_group.master_port = spec.master_port or info.bootstrap_store_info.master_port
+        facts = self._round_facts(worker_group)
+        logger.info("[%s] Rendezvous complete for workers. Result:\n%s", spec.role, facts)
+
+    def _meet(self, spec: WorkerSpec) -> tuple[RendezvousInfo, list[Worker]]:
+        while True:
+            with self.record_duration("RENDEZVOUS"), self._trap.open():
+                info = as_rendezvous_info(self._handler.next_rendezvous(), spec.local_addr)
+            try:
+                with self.record_duration("ASSIGN_WORKER_RANKS"):
+                    return info, self._assign_worker_ranks(info.store, info.rank, info.world_size, spec)
+            except RoundOverError:
+                logger.warning("[%s] The other nodes start again; another rendezvous", spec.role)
+
+    @prof
+    def _assign_worker_ranks(
+        self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec
+    ) -> list[Worker]:
+        """Return this agent's workers with their ranks.
+
+        Agents may have different roles and sizes: each sets what it has, the one with group rank 0
+        computes the ranks of all and sets them. All are alike if the environment says
+        TORCH_ELASTIC_WORKER_IDENTICAL=1, and where the rendezvous has no store.
+        """
+        alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
+        if alike or store is None:
+            ranks = identical_ranks(group_rank, group_world_size, spec.local_world_size)
+        else:
+            watched = WatchedStore(store, self._look_at_round, self._clock)
+            info = _RoleInstanceInfo(spec.role, group_rank, spec.local_world_size)
+            with self._trap.open():
+                ranks = exchange_ranks(watched, info, group_world_size)
+        return [
+            Worker(
+                local_rank,
+                ranks.base_rank + local_rank,
+                ranks.role_base + local_rank,
+                ranks.world_size,
+                ranks.role_world_size,
+            )
+            for local_rank in range(spec.local_world_size)
+        ]
+
+    def _look_at_round(self) -> None:
+        """Look whether the round still stands, between two parts of a wait.
+
+        Raises:
+            RoundOverError: it does not.
+        """
+        with self._trap.held():
+            if self._membership.nodes_waiting(self._handler) > 0:
+                raise RoundOverError
+
+    @prof
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        """Rendezvous and start new workers; those before have been stopped."""
+        role = worker_group.spec.role
+        logger.info("[%s] Rendezvous'ing worker group", role)
+        self._rendezvous(worker_group)
+        logger.info("[%s] Starting worker group", role)
+        for local_rank, worker_id in self._start_workers(worker_group).items():
+            worker = worker_group.workers[local_rank]
+            worker.id = worker_id
+            self._record(self._construct_event("START", EventSource.WORKER, worker))
+        worker_group.state = WorkerState.HEALTHY
+
+    @prof
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        """Stop the workers, rendezvous, start new ones."""
+        logger.info("[%s] Stopping worker group", worker_group.spec.role)
+        self._stop_workers(worker_group)
+        worker_group.state = WorkerState.STOPPED
+        self._initialize_workers(worker_group)
+
+    # ending
+
+    def _exit_barrier(self) -> bool:
+        """Wait until the other agents' workers have ended, too; at most the exit barrier's timeout.
+
+        What goes wrong there is told and does not make a failure of the run.
+
+        Returns:
+            Whether this node, whose workers have succeeded, is wanted in another round.
+        """
+        group, timeout = self._worker_group, self._exit_barrier_timeout
+        logger.info(
+            "Local worker group finished (%s). Waiting %s seconds for other agents to finish",
+            *(group.state, timeout),
+        )
+        has_failed = group.state == WorkerState.FAILED
+        began = self._clock.monotonic()
+        self._in_exit_barrier = True
+        try:
+            how = self._barrier().wait(timeout)
+        except SignalException as error:
+            logger.warning("Got termination signal: %s", error.sigval)
+            raise
+        except RoundOverError:
+            return not has_failed
+        except Exception:
+            elapsed = self._clock.monotonic() - began
+            logger.exception("Error waiting on exit barrier. Elapsed: %s seconds", elapsed)
+        else:
+            logger.info("%s. Elapsed: %s seconds", how, self._clock.monotonic() - began)
+        finally:
+            self._in_exit_barrier = False
+        return False
+
+    def _barrier(self) -> ExitBarrier:
+        if self._round is None:
+            raise RuntimeError("there was no rendezvous")
+        return ExitBarrier(self._handler, self._round, self._clock, self._trap)
+
+    def _record_metrics(self, group_results: RunResult) -> None:
+        """Publish how the run ended."""
+        failed, role = group_results.is_failed(), self._worker_group.spec.role
+        left, most = self._remaining_restarts, self._worker_group.spec.max_restarts
+        self._record_flakiness_metric(failed)
+        found = run_metrics(failed=failed, remaining_restarts=left, max_restarts=most)
+        self._put_metrics({f"workers.{role}.{name}": found[name] for name in found if name != "flakiness"})
+
+    def _record_flakiness_metric(self, is_failed: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        """Publish how much of the restarts was used [%]."""
+        left, most = self._remaining_restarts, self._worker_group.spec.max_restarts
+        value = flakiness(failed=is_failed, remaining_restarts=left, max_restarts=most)
+        put_metric(f"workers.{self._worker_group.spec.role}.flakiness", value)
+
+    @staticmethod
+    def _put_metrics(metrics: Mapping[str, int]) -> None:
+        for name, value in metrics.items():
+            put_metric(name, value)
+
+
+def _as_failed(result: RunResult) -> RunResult:
+    """Return the result of workers that are not started again, whatever was wrong with them."""
+    return RunResult(WorkerState.FAILED, result.return_values, result.failures)

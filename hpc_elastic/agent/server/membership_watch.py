@@ -1,0 +1,47 @@
+"""Whether the membership of a round is to change, asked of a handler that does not always answer."""
+
+from __future__ import annotations
+
+from hpc_elastic.errors import RendezvousConnectionError, RendezvousTimeoutError, StoreError
+from hpc_elastic.rendezvous.interface import RendezvousHandler
+from hpc_elastic.utils.logging import get_logger
+
+NO_ANSWER = (RendezvousConnectionError, RendezvousTimeoutError, StoreError, ConnectionError, TimeoutError)
+"""Errors after which asking again makes sense."""
+
+logger = get_logger(__name__)
+
+
+def is_like(error: Exception, *kinds: type[Exception]) -> bool:
+    """Tell whether an error is of one of these kinds, or of one of torch's that has the same name."""
+    if isinstance(error, kinds):
+        return True
+    names = {kind.__name__ for kind in kinds}
+    return any(base.__name__ in names for base in type(error).__mro__)
+
+
+class MembershipWatch:
+    """Asks a handler how many nodes wait; healthy workers go on while it does not answer."""
+
+    def __init__(self) -> None:
+        self._is_out_of_touch = False
+
+    def nodes_waiting(self, handler: RendezvousHandler) -> int:
+        """Return how many nodes wait; 0 while that cannot be found out, which is told once.
+
+        Raises:
+            RendezvousError: what the nodes share is damaged.
+        """
+        try:
+            waiting = handler.num_nodes_waiting()
+        except Exception as error:
+            if not is_like(error, *NO_ANSWER):
+                raise
+            if not self._is_out_of_touch:
+                logger.warning("The rendezvous does not answer, the workers go on: %s", error)
+            self._is_out_of_touch = True
+            return 0
+        if self._is_out_of_touch:
+            logger.warning("The rendezvous answers again")
+        self._is_out_of_touch = False
+        return waiting

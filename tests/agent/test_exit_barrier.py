@@ -1,0 +1,174 @@
+"""Waiting for other agents: through a store, while looking whether they are still there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hpc_elastic.agent.server.exit_barrier import (
+    FOREIGN_SLICE_S,
+    SLICE_S,
+    ExitBarrier,
+    OthersGoneError,
+    RoundOverError,
+    WatchedStore,
+    look_at_others,
+)
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import RendezvousConnectionError, StoreTimeoutError
+from hpc_elastic.multiprocessing.pcontext import NoTrap
+from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+from hpc_elastic.testing.clock import FakeClock
+from tests.agent.elastic_fakes import FakeHandler, NeverStore, new_store
+
+WHERE = RendezvousStoreInfo("host", 1)
+
+
+def test_waits_are_cut_into_short_ones() -> None:
+    """Between two of them the others are looked at; the error tells the whole time."""
+    clock, looks = FakeClock(), []
+    store = NeverStore(clock)
+    watched = WatchedStore(store, lambda: looks.append(clock.monotonic()), clock)
+    with pytest.raises(StoreTimeoutError, match=r"not within 2\.5 s: key k"):
+        watched.wait(["k"], 2.5)
+    assert [SLICE_S, SLICE_S, 0.5] == store.waits
+    assert 3 == len(looks)
+
+
+def test_torchs_stores_are_left_in_peace() -> None:
+    """They warn whenever a wait ends in vain, so its parts are longer."""
+    clock = FakeClock()
+    store = NeverStore(clock, ours=False)
+    with pytest.raises(StoreTimeoutError):
+        WatchedStore(store, lambda: None, clock).wait(["k"], 15)
+    assert [FOREIGN_SLICE_S, 5] == store.waits
+
+
+def test_reading_waits_as_long_as_the_store_does() -> None:
+    """Without a timeout of its own a read takes that of the store."""
+    clock = FakeClock()
+    watched = WatchedStore(NeverStore(clock), lambda: None, clock)
+    began = clock.monotonic()
+    with pytest.raises(StoreTimeoutError):
+        watched.get("k")
+    assert began + 5 == clock.monotonic()
+
+
+def test_a_look_can_end_a_wait() -> None:
+    """What it raises comes out, long before the timeout."""
+    clock = FakeClock()
+
+    def look() -> None:
+        raise RoundOverError
+
+    with pytest.raises(RoundOverError):
+        WatchedStore(NeverStore(clock), look, clock).multi_get(["k", "l"])
+
+
+def test_a_broken_store_is_not_waited_for() -> None:
+    """A store that fails at once is not asked again and again."""
+    clock = FakeClock()
+    store = NeverStore(clock, RuntimeError("connection lost"))
+    with pytest.raises(RuntimeError, match="connection lost"):
+        WatchedStore(store, lambda: None, clock).wait(["k"], timedelta(seconds=60))
+    assert 1 == len(store.waits)
+
+
+def test_everything_else_is_the_stores() -> None:
+    """Values can be set and read; a simple store without waits is read as it is."""
+    watched = WatchedStore(new_store(), lambda: None, SystemClock())
+    watched.set("a", b"1")
+    assert (b"1", [b"1"]) == (watched.get("a"), watched.multi_get(["a"]))
+    assert watched.counts_writes
+
+    class Simple:
+        def get(self, key: str) -> bytes:
+            return key.encode()
+
+    assert b"k" == WatchedStore(Simple(), lambda: None, SystemClock()).get("k")
+
+
+class Telling(FakeHandler):
+    """A handler that tells which other nodes are at work."""
+
+    def __init__(self, others: Sequence[str], **answers: Any) -> None:
+        super().__init__(**answers)
+        self._others = others
+
+    def others_at_work(self) -> tuple[str, ...]:
+        """Return their names."""
+        return tuple(self._others)
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (Telling([]), OthersGoneError),
+        (Telling([], waiting=[1]), OthersGoneError),
+        (Telling(["b"], waiting=[1]), RoundOverError),
+        (Telling(["b"]), None),
+        (FakeHandler(waiting=[1]), RoundOverError),
+        (FakeHandler(), None),
+    ],
+)
+def test_what_a_look_finds(handler: FakeHandler, expected: type[Exception] | None) -> None:
+    """Nobody is left, or others start again."""
+    if expected is None:
+        look_at_others(handler)
+    else:
+        with pytest.raises(expected):
+            look_at_others(handler)
+
+
+def barrier_of(handler: FakeHandler, store: Any, rank: int = 0, world_size: int = 2) -> ExitBarrier:
+    """Return an agent's exit barrier."""
+    return ExitBarrier(handler, RendezvousInfo(store, rank, world_size, WHERE), SystemClock(), NoTrap())
+
+
+def test_agents_wait_for_each_other() -> None:
+    """Both leave when both have come; the keys can be used for another round in the same store."""
+    store = new_store()
+    for _ in range(2):
+        found: list[str] = []
+
+        def wait(rank: int, found: list[str] = found) -> None:
+            found.append(barrier_of(FakeHandler(), store, rank).wait(5))
+
+        threads = [threading.Thread(target=wait, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert ["Done waiting for other agents"] * 2 == found
+
+
+def test_who_is_missing_is_named() -> None:
+    """After the timeout the error has the ranks that have not come."""
+    with pytest.raises(StoreTimeoutError, match=r"missing_ranks=\[1, 2\]"):
+        barrier_of(FakeHandler(), new_store(), 0, 3).wait(0)
+
+
+def test_nobody_to_wait_for() -> None:
+    """It ends at the first look, and where there is no store at once."""
+    gone = barrier_of(Telling([]), new_store()).wait(60)
+    assert "Not waiting any more: no other agent is left" == gone
+    assert "no store" in barrier_of(FakeHandler(), None).wait(60)
+
+
+class TorchsError(Exception):
+    """Is called as torch calls its own."""
+
+
+TorchsError.__name__ = "RendezvousConnectionError"
+
+
+@pytest.mark.parametrize("silent", [RendezvousConnectionError("no answer"), TorchsError("no answer")])
+def test_a_silent_rendezvous_is_asked_again(silent: Exception) -> None:
+    """Who does not answer may do so later; the time is bounded all the same."""
+    handler = Telling(["b"], waiting=[silent] * 9)
+    with pytest.raises(StoreTimeoutError):
+        barrier_of(handler, new_store()).wait(0.1)

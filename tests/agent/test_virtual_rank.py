@@ -1,0 +1,42 @@
+"""Workers that see one GPU alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.agent.virtual_rank import give_own_device, visible_devices
+from hpc_elastic.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("agents", "virtual", "workers"),
+    [
+        (None, False, None),
+        ("4,5", False, "4,5"),
+        ("", False, ""),
+        (None, True, "1"),
+        ("4, 5", True, "5"),
+        ("GPU-1,GPU-2,GPU-3", True, "GPU-2"),
+    ],
+)
+def test_what_the_second_worker_sees(agents: str | None, virtual: bool, workers: str | None) -> None:
+    """Its own of those that the agent sees, or all that the agent sees."""
+    assert workers == visible_devices(1, agents, virtual=virtual)
+
+
+@pytest.mark.parametrize("kind", [InputError, ValueError])
+@pytest.mark.parametrize("agents", ["4", "", "4,"])
+def test_a_worker_without_a_gpu(agents: str, kind: type[Exception]) -> None:
+    """Who would get none is told which are there."""
+    with pytest.raises(kind, match=f"local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES={agents}"):
+        visible_devices(1, agents, virtual=True)
+
+
+def test_environment_of_a_worker() -> None:
+    """The worker is local rank 0 with its own GPU; its own environment goes before the agent's."""
+    env = {"LOCAL_RANK": "1"}
+    give_own_device(env, 1, {"CUDA_VISIBLE_DEVICES": "6,7"})
+    assert {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7"} == env
+    env = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    give_own_device(env, 1, {"CUDA_VISIBLE_DEVICES": "6,7"})
+    assert "3" == env["CUDA_VISIBLE_DEVICES"]
