@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_elastic.agent.node_agent import NodeAgent
+from hpc_elastic.agent.beside import Surroundings, base_env_for, services_for, telemetry_for
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.agent.node_agent import NodeAgent
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts, AgentTimes, SignalMeanings
 from hpc_elastic.agent.report import AgentLog
@@ -41,6 +44,12 @@ from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.worker import checkpoints
 
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.numa import NumaOptions
+
+
+_agents = itertools.count()
+
 
 class LaunchOptions(NamedTuple):
     """Everything `hpc-elastic run` was asked for, in checked form."""
@@ -61,6 +70,14 @@ class LaunchOptions(NamedTuple):
     role: str = "default_role"
     master_addr: str | None = None
     master_port: int | None = None
+    entrypoint: Callable[..., Any] | None = None  # what each worker runs instead of a program
+    args: tuple[Any, ...] = ()  # of the entrypoint
+    start_method: str = "spawn"  # of the entrypoint
+    numa: NumaOptions | None = None
+    virtual_local_rank: bool = False
+    stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
+    stderr_filters: tuple[str, ...] | None = None
+    event_log_handler: str = "null"
 
 
 def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
@@ -78,35 +95,61 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     """
     admit(options.paths, os.environ)
     prepare_run_dir(options.paths)
-    ending = _ending_before(options.paths, slurm)
-    if ending is not None:
-        return ending
-    guard = Guard.start()
-    loop = EventLoop(SystemClock())
-    loop.catch((*options.signals.drain, *options.signals.warning, *options.signals.interrupt))
-    scratch = _make_scratch()
-    guard.inherit(scratch)
-    agent_log = os.open(
-        options.paths.agent_log(options.node), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-    )
-    log = AgentLog(SystemClock(), options.node, [agent_log, 2])
-    options = _with_safe_lease(options, log)
-    try:
-        rendezvous = _rendezvous(options, slurm, loop, log.say)
-        agent = _build(options, rendezvous, loop, log, StartContext(guard, scratch, slurm is not None))
-        outcome = agent.run_to_end()
-        code = _say_goodbye(options, outcome, AgentLog(SystemClock(), options.node, [agent_log]), log, loop)
-        _finish_for_a_lost_batch_host(options, rendezvous.run, log)
+    ended = ended_before(options.paths, slurm)
+    if ended is not None:
+        sys.stderr.write(f"{ended_text(options.paths, ended)}\n")
+        return ended.ending.exit_code if ended.ending else ExitCode.FAILED
+    with open_agent(options, slurm, owns_process=True) as opened:
+        outcome = opened.agent.run_to_end()
+        code = _say_goodbye(options, outcome, opened)
+        _finish_for_a_lost_batch_host(options, opened.run, opened.log)
         return code
-    finally:
-        remove_directory(scratch)
-        guard.stop()
-        os.close(agent_log)
-        loop.close()
 
 
-def _ending_before(paths: RunPaths, slurm: SlurmEnv | None) -> int | None:
-    """Return the exit code of a run that has ended before anybody in this job had an agent; say so.
+class OpenAgent(NamedTuple):
+    """An agent that is ready to run, and what it stands on."""
+
+    agent: NodeAgent
+    run: SharedRun
+    loop: EventLoop
+    log: AgentLog
+    own_log: AgentLog  # only the agent's file, not the console
+
+
+@contextmanager
+def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool) -> Iterator[OpenAgent]:
+    """Give an agent that is ready to run; afterwards nothing of it is left in this process.
+
+    The run directory has been prepared. Signals are caught meanwhile, where this is the main thread.
+
+    Args:
+        options: what was asked for.
+        slurm: what Slurm told this process, if it started it as a step.
+        owns_process: whether this process has no children beside the agent's.
+    """
+    path, flags = options.paths.agent_log(options.node), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    signals = options.signals
+    with ExitStack() as stack:
+        guard = Guard.start()
+        stack.callback(guard.stop)
+        loop = EventLoop(SystemClock())
+        stack.callback(loop.close)
+        loop.catch((*signals.drain, *signals.warning, *signals.interrupt))
+        scratch = _make_scratch()
+        stack.callback(remove_directory, scratch)
+        guard.inherit(scratch)
+        agent_log = os.open(path, flags, 0o600)
+        stack.callback(os.close, agent_log)
+        log = AgentLog(SystemClock(), options.node, [agent_log, 2])
+        options = _with_safe_lease(options, log)
+        rendezvous = _rendezvous(options, slurm, loop, log.say)
+        context = StartContext(guard, scratch, slurm is not None, owns_process)
+        agent = _build(options, rendezvous, loop, log, context)
+        yield OpenAgent(agent, rendezvous.run, loop, log, AgentLog(SystemClock(), options.node, [agent_log]))
+
+
+def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
+    """Return the state of a run that has ended before anybody in this job had an agent.
 
     Below the run's own batch script the agents say what there is to say.
     """
@@ -116,10 +159,7 @@ def _ending_before(paths: RunPaths, slurm: SlurmEnv | None) -> int | None:
     epoch = current_epoch(state, slurm, None, None)
     is_of_this_job = slurm is not None and state.job_id == slurm.job_ref
     is_taken_up = epoch.submission > max(state.epoch.submission, 0) and not holds_submitted_run(paths)
-    if state.ending is None or is_of_this_job or is_taken_up:
-        return None
-    sys.stderr.write(f"{ended_text(paths, state)}\n")
-    return state.ending.exit_code
+    return None if state.ending is None or is_of_this_job or is_taken_up else state
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
@@ -138,6 +178,7 @@ class StartContext(NamedTuple):
     guard: Guard
     scratch: str
     below_slurm: bool
+    owns_process: bool
 
 
 def _build(
@@ -151,27 +192,62 @@ def _build(
         role=options.role,
         local_world_size=options.slots,
         rdzv_handler=rendezvous,
-        entrypoint=options.argv[0],
-        args=options.argv[1:],
+        entrypoint=options.entrypoint or options.argv[0],
+        args=options.args if options.entrypoint else options.argv[1:],
         max_restarts=options.max_restarts,
+        event_log_handler=options.event_log_handler,
     )
     # where Slurm finds processes by their parents it signals workers directly: they must not die of it
     ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if context.below_slurm else ()
+    around = Surroundings(
+        environ=os.environ,
+        run_id=options.run_id,
+        run_dir=options.paths.root,
+        node=options.node,
+        max_restarts=options.max_restarts,
+        destination=options.event_log_handler,
+        scratch=context.scratch,
+        loop=loop,
+        clock=SystemClock(),
+        say=log.say,
+    )
     parts = AgentParts(
         clock=SystemClock(),
         loop=loop,
         log=log,
         rendezvous=rendezvous,
-        command=Command(options.role, options.argv, options.logs, options.prefixes),
+        command=_command(options),
         run=_run_env(options),
-        start=StartSettings(ignore_signals=ignored, guard=context.guard, owns_process=True),
+        start=StartSettings(
+            ignore_signals=ignored,
+            guard=context.guard,
+            owns_process=context.owns_process,
+            base_env=base_env_for(os.environ),
+        ),
         paths=options.paths,
         scratch=context.scratch,
         times=options.times,
         signals=options.signals,
         on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
+        services=services_for(around),
+        telemetry=telemetry_for(around),
     )
     return NodeAgent(spec, parts)
+
+
+def _command(options: LaunchOptions) -> Command:
+    return Command(
+        options.role,
+        options.argv,
+        options.logs,
+        options.prefixes,
+        function=options.entrypoint,
+        args=options.args,
+        start_method=options.start_method,
+        numa=options.numa,
+        filters=(options.stdout_filters or (), options.stderr_filters or ()),
+        virtual_local_rank=options.virtual_local_rank,
+    )
 
 
 def _rendezvous(
@@ -183,7 +259,9 @@ def _rendezvous(
     epoch = current_epoch(
         journal.refresh(), slurm, os.environ.get(Env.SUBMISSION), os.environ.get(Env.RELAUNCH)
     )
-    member = Member(f"{options.node}.{os.getpid()}", options.node, options.slots, options.role)
+    again = next(_agents)  # one process may have several agents, at once or one after the other
+    node_id = f"{options.node}.{os.getpid()}{f'-{again}' if again else ''}"
+    member = Member(node_id, options.node, options.slots, options.role)
     facts = NodeFacts(member, host=os.uname().nodename, addr=options.addr)
     expected = slurm.node_names if slurm else ()
     run = SharedRun(
@@ -198,7 +276,9 @@ def _rendezvous(
             open_store=lambda number: open_round_store(paths.root, round_scope(number)),
         ),
     )
-    waiting = Waiting(loop.wait, free_port, lambda: bool(loop.signals), say, paths.root)
+    port = options.master_port
+    offer_port = free_port if port is None else lambda: port  # the record of a round tells the true one
+    waiting = Waiting(loop.wait, offer_port, lambda: bool(loop.signals), say, paths.root)
     return SharedFsRendezvous(run, waiting)
 
 
@@ -235,6 +315,9 @@ def _run_env(options: LaunchOptions) -> RunEnv:
         "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
+    given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
+    if options.virtual_local_rank:  # a worker's own device is one of these
+        given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
     return RunEnv(
         run_id=options.run_id,
         run_dir=options.paths.root,
@@ -242,7 +325,7 @@ def _run_env(options: LaunchOptions) -> RunEnv:
         max_restarts=options.max_restarts,
         master_addr=options.master_addr,
         master_port=options.master_port,
-        defaults=tuple((name, value) for name, value in defaults.items() if name not in os.environ),
+        defaults=given,
     )
 
 
@@ -288,22 +371,21 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
 
 
-def _say_goodbye(
-    options: LaunchOptions, outcome: Outcome, own_log: AgentLog, log: AgentLog, loop: EventLoop
-) -> int:
+def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) -> int:
     """Tell how it ended and return the exit code of the process.
 
     Below a batch script `hpc-elastic finish` shows the root cause once, for all nodes.
     """
     below_batch_script = Env.SUBMISSION in os.environ
+    log = opened.log
     log.say(f"leaving: {outcome.reason}")
     if outcome.failure:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415
 
         summary = failure_summary(options.title, [FailureRecord.from_json(outcome.failure)])
-        (own_log if below_batch_script else log).say(summary)
-    if outcome.exit_code == ExitCode.REQUEUE and loop.last_signal and not below_batch_script:
-        return 128 + loop.last_signal
+        (opened.own_log if below_batch_script else log).say(summary)
+    if outcome.exit_code == ExitCode.REQUEUE and opened.loop.last_signal and not below_batch_script:
+        return 128 + opened.loop.last_signal
     return outcome.exit_code
 
 

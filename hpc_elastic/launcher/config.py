@@ -1,0 +1,108 @@
+"""What to launch, and how."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.numa import NumaOptions
+
+SHUTDOWN_ENV: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_SHUTDOWN_S: Final = "30"
+_TIMEOUT_S: Final = 900
+
+
+@dataclass
+class LaunchConfig:
+    """What `elastic_launch` needs to know of this node and of the run.
+
+    Args:
+        min_nodes: with fewer nodes nothing is started.
+        max_nodes: more nodes are not taken into a round.
+        nproc_per_node: workers on this node.
+        logs_specs: where logs go; None: error files go to the run directory, or without one to a new
+            temporary directory, and the workers' output to the console.
+        run_id: the same on all nodes of a run; an empty one is made up, see `launch_agent`.
+        role: name of what the workers do.
+        rdzv_endpoint: where the nodes meet; for ``shared_fs`` a directory that all of them see.
+        rdzv_backend: how they meet. ``etcd``, ``etcd-v2`` and ``c10d`` stand for ``shared_fs``.
+        rdzv_configs: options of the backend.
+        rdzv_timeout: older name of ``rdzv_configs["timeout"]``, how long nodes wait for each other [s].
+        max_restarts: how often the workers are started again after one has failed.
+        monitor_interval: longest time between two looks at the workers [s], where nobody tells of exits.
+        start_method: of a function's processes: ``spawn``, ``fork`` or ``forkserver``.
+        log_line_prefix_template: what stands before each teed line; ``${role_name}``, ``${rank}``,
+            ``${local_rank}`` and ``${node}`` are replaced.
+        metrics_cfg: handed to `metrics.initialize_metrics`.
+        local_addr: address of this node for the others; found out if not given.
+        event_log_handler: name of the logging handler that gets the agent's events.
+        numa_options: binds each worker to the CPUs near its GPU.
+        signals_to_handle: names of the signals that end a launch in an orderly way.
+        duplicate_stdout_filters: teed lines of stdout with one of these texts also go to one common file.
+        duplicate_stderr_filters: the same for stderr.
+        virtual_local_rank: each worker sees its own GPU alone, and is local rank 0.
+        shutdown_timeout: from the moment workers are told to end to SIGKILL [s]; None means
+            TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
+
+    Raises:
+        ValueError: the shutdown timeout is negative, or no number.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    logs_specs: LogsSpecs | None = None
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "etcd"
+    rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: NumaOptions | None = None
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: int | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in what depends on other fields or on the environment."""
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs["timeout"] = self.rdzv_timeout
+        else:
+            self.rdzv_configs.setdefault("timeout", _TIMEOUT_S)
+        self._default_logs = DefaultLogsSpecs()
+        if self.logs_specs is None:
+            self.logs_specs = self._default_logs
+        self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
+
+    @property
+    def wanted_logs(self) -> LogsSpecs | None:
+        """Where logs go if somebody has said so."""
+        return None if self.logs_specs is self._default_logs else self.logs_specs
+
+
+def _shutdown_timeout(given: int | None) -> int:
+    if given is not None:
+        value = given
+    else:
+        text = os.environ.get(SHUTDOWN_ENV, _SHUTDOWN_S)
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{SHUTDOWN_ENV} must be a number of seconds, got {text!r}") from None
+    if value < 0:
+        source = f" from {SHUTDOWN_ENV}" if given is None else ""
+        raise ValueError(f"shutdown_timeout must be non-negative, got {value}{source}")
+    return value

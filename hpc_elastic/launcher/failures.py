@@ -1,0 +1,140 @@
+"""The failure of a run as every node's launcher raises it, whichever node it happened on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from hpc_elastic.agent.outcome import Outcome
+from hpc_elastic.agent.spec import WorkerState
+from hpc_elastic.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    StoreError,
+)
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, encode_reply, write_data
+from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure
+from hpc_elastic.multiprocessing.errors.summary import (
+    FailureRecord,
+    failure_record,
+    failure_summary,
+    first_failures,
+)
+from hpc_elastic.multiprocessing.pcontext import SignalException
+
+
+class RecordedFailure(ProcessFailure):
+    """A worker's failure as the run's journal has it: it may have happened on another node.
+
+    Args:
+        record: what the journal has.
+    """
+
+    def __init__(self, record: FailureRecord) -> None:
+        super().__init__(record.local_rank, record.pid, record.exitcode, "", record.timestamp)
+        self.node = record.node
+        if record.message or record.traceback:
+            data = encode_reply(record.message, record.traceback, record.timestamp)
+            self._reply = ErrorReply(record.message, record.traceback, record.timestamp, data)
+            self.error_file_data = data
+            self.message = data["message"]
+
+    def save(self, path: str) -> None:
+        """Write an error file, if there is anything to say."""
+        if self._reply.data:
+            with suppress(OSError):  # the error itself tells as much
+                write_data(path, self.error_file_data)
+                self.error_file = path
+
+
+class RunFailedError(ChildFailedError):
+    """The run has failed for good; all nodes name the same root cause.
+
+    Args:
+        name: what was run, for the headline.
+        root: the first failure of the run, from its journal.
+        own: the failures of this node's workers by global rank, if there are any.
+        node: this node's name.
+    """
+
+    def __init__(
+        self, name: str, root: FailureRecord, own: Mapping[int, ProcessFailure], node: str = ""
+    ) -> None:
+        failures = {**own}
+        known = own.get(root.rank)
+        if known is None or known.pid != root.pid:  # it happened on another node
+            failures[root.rank] = RecordedFailure(root)
+        super().__init__(name, failures)
+        self.root = root
+        self.node = node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.root, self.failures, self.node)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the rank and the failure that the journal has: clocks of nodes are never compared."""
+        return self.root.rank, self.failures[self.root.rank]
+
+    def save(self, path: str) -> None:
+        """Write an error file with the root cause for who looks for one on this node, such as `record`.
+
+        Where a worker of this node has left one, or there are no words, none is written.
+        """
+        failure = self.failures[self.root.rank]
+        if isinstance(failure, RecordedFailure):
+            failure.save(path)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return the summary, the run's root cause first.
+
+        Args:
+            boarder_delim: what the first and the last line are made of.
+            section_delim: what the line below the headline is made of.
+        """
+        others = [
+            failure_record(failure, rank=rank, node=self.node)
+            for rank, failure in self.failures.items()
+            if rank != self.root.rank
+        ]
+        records = [self.root, *first_failures(others)]
+        return failure_summary(self.name, records, delimiters=(boarder_delim, section_delim))
+
+
+def run_failed(outcome: Outcome, name: str, node: str) -> RunFailedError | None:
+    """Return the error of a run that a worker's failure has ended.
+
+    Args:
+        outcome: of this node's agent.
+        name: what was run.
+        node: this node's name.
+    """
+    if not outcome.failure:
+        return None
+    return RunFailedError(name, FailureRecord.from_json(outcome.failure), outcome.result.failures, node)
+
+
+def error_of(outcome: Outcome, failed: RunFailedError | None, signalled: int | None) -> Exception | None:
+    """Return what a launch raises; None if it has succeeded.
+
+    Args:
+        outcome: of this node's agent.
+        failed: what `run_failed` made of it.
+        signalled: the signal that this process was told to end by, if it was.
+    """
+    if signalled is not None:
+        number = signal.Signals(signalled)
+        return SignalException(f"Process {os.getpid()} got signal: {number}", number)
+    if failed is not None:
+        return failed
+    if outcome.result.state is WorkerState.SUCCEEDED:
+        return None
+    if outcome.exit_code == ExitCode.FENCED:
+        return RendezvousGracefulExitError(outcome.reason)
+    if isinstance(outcome.error, StoreError):
+        return RendezvousConnectionError(outcome.reason)
+    return outcome.error or RendezvousClosedError(outcome.reason)

@@ -1,0 +1,148 @@
+"""A launch over a shared directory: the agent of `hpc-elastic run`, within the caller's own process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
+from hpc_elastic.agent.wish import DrainTimes
+from hpc_elastic.errors import RendezvousClosedError
+from hpc_elastic.launch import LaunchOptions, ended_before, open_agent
+from hpc_elastic.launcher.adoption import ADOPTION
+from hpc_elastic.launcher.config import LaunchConfig
+from hpc_elastic.launcher.failures import error_of, run_failed
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler
+from hpc_elastic.slurm.admission import admit, ended_text
+from hpc_elastic.slurm.environment import SlurmEnv
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "[${role_name}${local_rank}]:"
+_LOOPBACK: Final = "127.0.0.1"
+_WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Task(NamedTuple):
+    """What the workers run."""
+
+    entrypoint: Callable[..., Any] | str
+    args: tuple[Any, ...]
+    name: str  # for people
+
+
+def launch(
+    config: LaunchConfig, task: Task, handler: SharedFsHandler, environ: Mapping[str, str]
+) -> dict[int, Any]:
+    """Run this node's part to its end.
+
+    Args:
+        config: how.
+        task: what.
+        handler: says where the nodes meet; not usable afterwards.
+        environ: of this process.
+
+    Returns:
+        What this node's workers returned by global rank.
+
+    Raises:
+        InputError: something that was given cannot be used.
+        ChildFailedError: the run has failed, here or on another node.
+        SignalException: this process was told to end; the workers have ended.
+        RendezvousError: the run has ended or is being left, or too few nodes came.
+    """
+    slurm = _slurm_of(config, environ)
+    options = options_of(config, task, handler, slurm)
+    handler.release()
+    admit(options.paths, environ)
+    ended = ended_before(options.paths, slurm)
+    if ended is not None:
+        raise RendezvousClosedError(ended_text(options.paths, ended).replace("--run-dir", "rdzv_endpoint"))
+    values, error = _run(options, task, slurm)
+    try:
+        if error is not None:
+            raise error.with_traceback(None)  # else it would keep all that the agent stood on
+        return values
+    finally:
+        del error
+
+
+def _run(
+    options: LaunchOptions, task: Task, slurm: SlurmEnv | None
+) -> tuple[dict[int, Any], Exception | None]:
+    with ADOPTION.restored(), open_agent(options, slurm, owns_process=False) as opened:
+        outcome = opened.agent.run_to_end()
+        opened.log.say(f"leaving: {outcome.reason}")
+        failed = run_failed(outcome, task.name, options.node)
+        if failed is not None:
+            opened.own_log.say(str(failed))
+            base = os.path.splitext(options.paths.agent_log(options.node))[0]
+            failed.save(f"{base}.root_cause.json")
+        signalled = opened.loop.last_signal
+        return dict(outcome.result.return_values), error_of(outcome, failed, signalled)
+
+
+def _slurm_of(config: LaunchConfig, environ: Mapping[str, str]) -> SlurmEnv | None:
+    """Return what Slurm told this process, if it is a step's task that is to meet others."""
+    slurm = SlurmEnv.from_environ(environ)
+    return slurm if slurm is not None and slurm.in_step and config.max_nodes > 1 else None
+
+
+def options_of(
+    config: LaunchConfig, task: Task, handler: SharedFsHandler, slurm: SlurmEnv | None
+) -> LaunchOptions:
+    """Return the options of this node's agent."""
+    paths = RunPaths(handler.run_dir)
+    facts, settings = handler.run.membership.facts, handler.run.settings
+    timeout = config.rdzv_configs.get("timeout")
+    if timeout is not None and "join_timeout" not in config.rdzv_configs:
+        settings = settings._replace(join_timeout=float(timeout))
+    node = slurm.node_name if slurm and slurm.node_name else facts.member.node
+    addr = _LOOPBACK if config.max_nodes == 1 else node if slurm else facts.addr
+    grace_s = float(config.shutdown_timeout or 0)
+    is_function = not isinstance(task.entrypoint, str)
+    return LaunchOptions(
+        paths=paths,
+        run_id=config.run_id,
+        rendezvous=settings,
+        slots=config.nproc_per_node,
+        argv=() if is_function else (str(task.entrypoint), *(str(arg) for arg in task.args)),
+        title=task.name,
+        logs=config.wanted_logs or DefaultLogsSpecs(paths.logs, is_of_run=True),
+        prefixes=config.log_line_prefix_template or _PREFIX,
+        max_restarts=config.max_restarts,
+        times=AgentTimes(drain=DrainTimes(stop=grace_s, warning=grace_s), shutdown=grace_s, told=grace_s),
+        signals=signal_meanings(config.signals_to_handle),
+        node=node,
+        addr=config.local_addr or addr,
+        role=config.role,
+        entrypoint=None if isinstance(task.entrypoint, str) else task.entrypoint,
+        args=task.args if is_function else (),
+        start_method=config.start_method,
+        numa=config.numa_options,
+        virtual_local_rank=config.virtual_local_rank,
+        stdout_filters=tuple(config.duplicate_stdout_filters or ()),
+        stderr_filters=tuple(config.duplicate_stderr_filters or ()),
+        event_log_handler=config.event_log_handler,
+    )
+
+
+def signal_meanings(names: str) -> SignalMeanings:
+    """Return what each of the named signals asks of the agent; names that are none are told and left out."""
+    found = []
+    for name in filter(None, (name.strip() for name in names.split(","))):
+        number = signal.Signals.__members__.get(name)
+        if number is None or number in (signal.SIGKILL, signal.SIGSTOP):
+            logger.warning("Failed to register signal handler for %r: no signal that can be caught", name)
+        else:
+            found.append(number)
+    return SignalMeanings(
+        drain=tuple(n for n in found if n != signal.SIGINT and n not in _WARNINGS),
+        warning=tuple(n for n in found if n in _WARNINGS),
+        interrupt=tuple(n for n in found if n == signal.SIGINT),
+    )
