@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-import signal
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
+from hpc_elastic.agent.parts import AgentTimes
 from hpc_elastic.agent.wish import DrainTimes
-from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.cli.run_nodes import FIXED_MASTER, Place, node_name, place_of, settings_of
+from hpc_elastic.cli.run_values import at_least, meanings, one_of, slots
+from hpc_elastic.cli.run_work import (
+    START_METHODS,
+    check_binding,
+    check_script,
+    event_handler_of,
+    logs_of,
+    numa_of,
+    prefix_of,
+    work_of,
+)
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import Env
-from hpc_elastic.launch import LaunchOptions, default_python
-from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
-from hpc_elastic.multiprocessing.std import Std
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.launch import LaunchOptions
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.slurm.environment import SlurmEnv
 
-_CONF = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
-_NO_ID = "none"  # torchrun's
-_SHARED = ("shared_fs", "static", "c10d")
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_DEFAULT_SHUTDOWN_S = 30.0
+_MAX_PORT = 65535
 
 
-def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[LaunchOptions, SlurmEnv | None]:
-    """Return checked options and what Slurm told, if this process is a step's task.
+class Plan(NamedTuple):
+    """What is to be started, and what to tell about it before."""
+
+    options: LaunchOptions
+    slurm: SlurmEnv | None  # what Slurm told, if this process is a step's task
+    place: Place
+    notes: tuple[str, ...]
+
+
+class Master(NamedTuple):
+    """The fixed address and port of the workers' process group; None for those of each round."""
+
+    addr: str | None
+    port: int | None
+
+
+def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+    """Return checked options and what Slurm told.
 
     Raises:
         InputError: a value cannot be used; names the flag and what to do.
@@ -33,258 +57,124 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Launc
     slurm = SlurmEnv.from_environ(environ)
     if slurm is not None and not slurm.in_step:
         slurm = None
-    settings = _rendezvous(args, slurm)
+    _check_numbers(args)
+    settings, notes = settings_of(args, slurm)
+    work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
     if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
         check_script(args, environ)
-    node = _node_name(args, slurm)
-    run_id = args.rdzv_id or environ.get(Env.RUN_ID) or (slurm.job_ref if slurm else _NO_ID)
-    paths = RunPaths(_run_dir(args, environ, slurm, settings, run_id))
+    node = node_name(args, slurm)
+    master, master_notes = _master(args, settings, node, slurm)
+    times, signals = (
+        _times(args, environ),
+        meanings(args.drain_signals, args.warning_signals, args.signals_to_handle),
+    )
+    numa, events = numa_of(args), event_handler_of(args, environ)
+    if not args.virtual_local_rank:
+        check_binding(numa, count, environ)
+    start_method = one_of("--start-method", args.start_method, START_METHODS)
+    place = place_of(args, environ, slurm, settings.max_nodes)
     options = LaunchOptions(
-        paths=paths,
-        run_id=run_id if run_id != _NO_ID else paths.name,
+        paths=place.paths,
+        run_id=place.run_id,
         rendezvous=settings,
-        slots=slots(args.nproc_per_node, slurm, environ),
-        argv=_command(args),
+        slots=count,
+        argv=work.argv,
         title=os.path.basename(args.training_script),
-        logs=_logs(args, paths),
-        prefixes=args.log_line_prefix_template,
-        max_restarts=_at_least("--max-restarts", args.max_restarts, 0),
-        times=AgentTimes(
-            drain=DrainTimes(stop=args.stop_timeout, warning=args.warn_timeout),
-            shutdown=args.shutdown_timeout,
-            exit_barrier=args.exit_barrier_timeout,
-        ),
-        signals=SignalMeanings(
-            drain=_signals("--drain-signals", args.drain_signals),
-            warning=_signals("--warning-signals", args.warning_signals),
-        ),
+        logs=logs_of(args, place.paths),
+        prefixes=prefix_of(args, environ),
+        max_restarts=args.max_restarts,
+        times=times,
+        signals=signals,
         node=node,
         addr=args.local_addr or node if slurm else args.local_addr or os.uname().nodename,
         role=args.role,
-        master_addr=args.master_addr,
-        master_port=args.master_port,
+        master_addr=master.addr,
+        master_port=master.port,
+        entrypoint=work.entrypoint,
+        args=work.args,
+        start_method=start_method,
+        numa=numa,
+        virtual_local_rank=args.virtual_local_rank,
+        stdout_filters=tuple(args.duplicate_stdout_filters) or None,
+        stderr_filters=tuple(args.duplicate_stderr_filters) or None,
+        event_log_handler=events,
     )
-    return options, slurm
+    if args.use_env:
+        notes.append("--use-env is not needed: LOCAL_RANK is always in the environment of a worker")
+    return Plan(options, slurm, place, (*notes, *master_notes, *place.notes))
 
 
-def _rendezvous(args: argparse.Namespace, slurm: SlurmEnv | None) -> RendezvousSettings:
-    low, high = nodes(args.nnodes, len(slurm.node_names) if slurm else 1)
-    if args.standalone:
-        low = high = 1
-    if args.rdzv_backend not in _SHARED:
+def _check_numbers(args: argparse.Namespace) -> None:
+    at_least("--max-restarts", args.max_restarts, 0)
+    at_least("--exit-barrier-timeout", args.exit_barrier_timeout, 0)
+    at_least("--stop-timeout", args.stop_timeout, 0)
+    at_least("--warn-timeout", args.warn_timeout, 0)
+    if not args.monitor_interval > 0:
         raise InputError(
-            f"unknown rendezvous backend {args.rdzv_backend!r}",
-            where="--rdzv-backend",
-            fix="use shared_fs (the default): agents meet in the run directory",
+            f"it is {args.monitor_interval:g}", where="--monitor-interval", fix="it must be positive"
         )
-    settings = RendezvousSettings(min_nodes=low, max_nodes=high)
-    given = {**_conf(args.rdzv_conf)}
-    for name in _CONF:
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
-    settings = settings._replace(**given)  # type: ignore[arg-type]
-    for name in _CONF:
-        if getattr(settings, name) <= 0:
-            raise InputError(
-                f"{name} is {getattr(settings, name):g} s", where=name, fix="it must be positive"
-            )
-    if settings.lease < 3 * settings.heartbeat_interval:
-        raise InputError(
-            f"a lease of {settings.lease:g} s with a heartbeat each {settings.heartbeat_interval:g} s "
-            "gives healthy nodes up",
-            where="--lease",
-            fix="make the lease at least three heartbeat intervals",
-        )
-    return settings
 
 
-def nodes(text: str | None, default: int) -> tuple[int, int]:
-    """Return the least and the most nodes of ``N`` or ``MIN:MAX``."""
-    if text is None:
-        return default, default
-    low, _, high = text.partition(":")
-    try:
-        least, most = int(low), int(high or low)
-    except ValueError:
-        raise InputError(
-            f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX"
-        ) from None
-    if not 1 <= least <= most:
-        raise InputError(
-            f"{text!r}: the minimum must be at least 1 and at most the maximum",
-            where="--nnodes",
-            fix=f"write {most}:{least}" if 1 <= most < least else "write N or MIN:MAX",
-        )
-    return least, most
-
-
-def _conf(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in _CONF or not equals:
-            raise InputError(
-                f"{part!r} is not a setting of the rendezvous",
-                where="--rdzv-conf",
-                fix=f"use NAME=SECONDS with {', '.join(_CONF)}",
-            )
+def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
+    shutdown, where, text = args.shutdown_timeout, "--shutdown-timeout", ""
+    if shutdown is None:
+        text, where = environ.get(SHUTDOWN_VARIABLE, ""), SHUTDOWN_VARIABLE
         try:
-            found[name] = float(value)
+            shutdown = float(text) if text else _DEFAULT_SHUTDOWN_S
         except ValueError:
-            raise InputError(f"{part!r}: not a number", where="--rdzv-conf", fix="give seconds") from None
-    return found
-
-
-def _node_name(args: argparse.Namespace, slurm: SlurmEnv | None) -> str:
-    if slurm is not None and slurm.node_name:
-        return slurm.node_name
-    name = os.uname().nodename
-    return f"{name}-{args.node_rank}" if args.node_rank is not None else name
-
-
-def _run_dir(
-    args: argparse.Namespace,
-    environ: Mapping[str, str],
-    slurm: SlurmEnv | None,
-    settings: RendezvousSettings,
-    run_id: str,
-) -> str:
-    given = args.run_dir or environ.get(Env.RUN_DIR)
-    if given:
-        return str(given)
-    if args.rdzv_endpoint:
-        if "/" not in args.rdzv_endpoint:
-            raise InputError(
-                f"{args.rdzv_endpoint!r} is a host, not a directory",
-                where="--rdzv-endpoint",
-                fix="agents meet in a shared directory: give its path, or use --run-dir",
-            )
-        return os.path.join(args.rdzv_endpoint, run_id)
-    base = environ.get("SLURM_SUBMIT_DIR") if slurm else None
-    if base or settings.max_nodes == 1:
-        stamp = date_text(SystemClock().wall()).replace("-", "").replace(":", "").replace(" ", "-")
-        name = run_id if slurm or run_id != _NO_ID else f"run-{stamp}-{os.getpid()}"
-        return os.path.join(base or os.getcwd(), "hpc_elastic_runs", name)
-    raise InputError(
-        f"{settings.max_nodes} nodes need a directory to meet in",
-        where="--run-dir",
-        fix="give one on a file system that all nodes share, the same for all agents of the run",
+            raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
+    at_least(where, shutdown, 0)
+    return AgentTimes(
+        drain=DrainTimes(stop=args.stop_timeout, warning=args.warn_timeout),
+        shutdown=shutdown,
+        told=shutdown if text or args.shutdown_timeout is not None else math.inf,
+        exit_barrier=args.exit_barrier_timeout,
     )
 
 
-def names_own_dir(args: argparse.Namespace, environ: Mapping[str, str]) -> bool:
-    """Tell whether the run directory is one that nobody has named."""
-    return not (args.run_dir or args.rdzv_endpoint or environ.get(Env.RUN_DIR))
-
-
-def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
-    """Return the number of workers on this node.
-
-    Args:
-        text: ``--nproc-per-node``; None means one per GPU under Slurm, else one.
-        slurm: what Slurm gave this node.
-        environ: for the GPUs a scheduler has made visible.
-    """
-    if text is not None and text.isdigit() and int(text) > 0:
-        return int(text)
-    gpus = _gpus(slurm, environ)
-    if text is None:
-        return (gpus or 1) if slurm else 1
-    if text == "cpu" or (text == "auto" and not gpus):
-        return len(os.sched_getaffinity(0))
-    if text in ("gpu", "auto") and gpus:
-        return gpus
-    if text == "gpu":
-        raise InputError("no GPU is visible on this node", where="--nproc-per-node", fix="ask Slurm for GPUs")
-    raise InputError(
-        f"{text!r} is not a number of workers", where="--nproc-per-node", fix="use N, auto, gpu or cpu"
-    )
-
-
-def _gpus(slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len(
-            [device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]
-        )
-    if slurm is not None and slurm.gpus_on_node:
-        return slurm.gpus_on_node
-    return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
-
-
-def _command(args: argparse.Namespace) -> tuple[str, ...]:
-    script, rest = args.training_script, tuple(args.training_script_args)
-    if args.no_python and args.module:
-        raise InputError(
-            "--no-python and --module exclude each other",
-            where="hpc-elastic run",
-            fix="leave one of them out",
-        )
-    if args.no_python:
-        command: tuple[str, ...] = (script, *rest)
-    else:
-        flags = ("-u", "-m") if args.module else ("-u",)
-        command = (default_python(), *flags, script, *rest)
-    if not args.container:
-        return command
-    import shlex  # noqa: PLC0415
-
-    return (*shlex.split(args.container), *command)
-
-
-def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Refuse a script or program that is not there; a module and what is in a container are not looked at.
+def _master(
+    args: argparse.Namespace, settings: RendezvousSettings, node: str, slurm: SlurmEnv | None
+) -> tuple[Master, list[str]]:
+    """Return the fixed address and port, and a note on those that are not used.
 
     Raises:
-        InputError: it is missing, or a directory without ``__main__.py``.
+        InputError: the port is none, or taken on the node that is to open it.
     """
-    script = args.training_script
-    if args.module or args.container:
-        return
-    if args.no_python and "/" not in script:
-        places = [os.path.join(place, script) for place in environ.get("PATH", os.defpath).split(":")]
-        if not any(os.access(place, os.X_OK) for place in places):
-            raise InputError(
-                f"the program {script} is not on PATH", where="training_script", fix="check the name"
-            )
-    elif not os.path.exists(script):
+    addr, port = args.master_addr, args.master_port
+    if args.standalone or args.rdzv_backend not in FIXED_MASTER:
+        given = [f"--{name}" for name, value in (("master-addr", addr), ("master-port", port)) if value]
+        verb, why = ("are", "each round has its own") if len(given) > 1 else ("is", "each round has its own")
+        how = "--standalone" if args.standalone else f"--rdzv-backend {args.rdzv_backend}"
+        notes = [f"{' and '.join(given)} {verb} not used with {how}: {why}"] if given else []
+        return Master(args.local_addr if settings.max_nodes == 1 else None, None), notes
+    if port is not None and not 0 < port <= _MAX_PORT:
         raise InputError(
-            f"the {'program' if args.no_python else 'script'} {script} does not exist",
-            where="training_script",
-            fix=f"check the path; it is looked for in {os.getcwd()}",
+            f"{port} is no port", where="--master-port", fix=f"give 1 to {_MAX_PORT}, or leave it out"
         )
-    elif os.path.isdir(script) and (
-        args.no_python or not os.path.exists(os.path.join(script, "__main__.py"))
-    ):
-        raise InputError(f"{script} is a directory", where="training_script", fix="name the script in it")
+    is_first = settings.max_nodes == 1 or args.node_rank == 0 or (slurm and node in slurm.node_names[:1])
+    if port is not None and is_first:
+        _check_is_free(port)
+    if addr is None and settings.max_nodes == 1:
+        addr = args.local_addr
+    return Master(_without_brackets(addr), port), []
 
 
-def _logs(args: argparse.Namespace, paths: RunPaths) -> DefaultLogsSpecs:
-    try:
-        ranks = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
-        redirects, tee = Std.from_str(args.redirects), Std.from_str(args.tee)
-    except ValueError as error:
-        raise InputError(
-            str(error), where="--redirects, --tee or --local-ranks-filter", fix="see hpc-elastic run --help"
-        ) from None
-    return DefaultLogsSpecs(args.log_dir or paths.logs, redirects, tee, ranks or None, is_of_run=True)
+def _without_brackets(addr: str | None) -> str | None:
+    """Return an address as workers look it up; torchrun wants brackets around IPv6 addresses."""
+    return addr[1:-1] if addr and addr[0] == "[" and addr[-1] == "]" else addr
 
 
-def _at_least(name: str, value: int, least: int) -> int:
-    if value < least:
-        raise InputError(f"it is {value}", where=name, fix=f"it must be at least {least}")
-    return value
+def _check_is_free(port: int) -> None:
+    import socket  # noqa: PLC0415 - 5 ms
 
-
-def _signals(where: str, text: str) -> tuple[int, ...]:
-    found = []
-    for name in filter(None, text.split(",")):
-        full = name.strip().upper()
-        full = full if full.startswith("SIG") else f"SIG{full}"
-        if full not in signal.Signals.__members__ or full in ("SIGKILL", "SIGSTOP"):
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is closing is free
+        try:
+            probe.bind(("", port))
+        except OSError as error:
             raise InputError(
-                f"{name!r} is not a signal that can be caught", where=where, fix="use TERM, USR1 ..."
-            )
-        found.append(int(signal.Signals[full]))
-    return tuple(found)
+                f"port {port} cannot be had on {os.uname().nodename}: {error.strerror}",
+                where="--master-port",
+                fix="choose another, or leave it out: then each round has a free one",
+            ) from None

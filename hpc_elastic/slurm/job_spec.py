@@ -148,7 +148,7 @@ class JobSpec(BaseModel):
     monitor_interval: Seconds | None = Field(
         None, description="Accepted, as torchrun; exits are seen at once."
     )
-    role: Text | None = Field(None, description="Role of the workers. Default: default_role.")
+    role: Text | None = Field(None, description="Role of the workers. Default: default.")
     redirects: Text = Field(
         "3",
         description="Streams of workers that go to files: 0-3 or LOCAL_RANK:N,... as torchrun. Default: 3.",
