@@ -1,0 +1,72 @@
+"""A rendezvous sends its node away without failure: the launch ends, and nothing has failed.
+
+Elsewhere the launcher ends with an AttributeError, as its agent returns nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpc_elastic.agent.server.api import WorkerState
+from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from hpc_elastic.agent.spec import WorkerSpec
+from hpc_elastic.launcher.api import LaunchConfig, elastic_launch
+from hpc_elastic.multiprocessing import DefaultLogsSpecs
+from hpc_elastic.rendezvous import (
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+)
+from hpc_elastic.rendezvous.registry import rendezvous_handler_registry
+
+
+class SendsAway(RendezvousHandler):
+    """A rendezvous that has no use for this node."""
+
+    def get_backend(self) -> str:
+        """Return the name."""
+        return "sends-away"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Send the node away."""
+        raise RendezvousGracefulExitError("the run has shrunk")
+
+    def is_closed(self) -> bool:
+        """Never."""
+        return False
+
+    def set_closed(self) -> None:
+        """Do nothing."""
+
+    def num_nodes_waiting(self) -> int:
+        """Nobody waits."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Return the id."""
+        return "run"
+
+    def shutdown(self) -> bool:
+        """Do nothing."""
+        return True
+
+
+def test_an_agent_that_is_sent_away_has_stopped(tmp_path: Path) -> None:
+    """It returns a result like any other, which has no failures."""
+    spec = WorkerSpec(role="r", local_world_size=1, entrypoint=print, rdzv_handler=SendsAway())
+    result = LocalElasticAgent(spec, DefaultLogsSpecs(str(tmp_path))).run()
+    assert WorkerState.STOPPED is result.state
+    assert not result.is_failed()
+
+
+def test_a_launch_that_is_sent_away_returns_nothing(tmp_path: Path) -> None:
+    """Through the launcher's own names: no values, and no exception."""
+    rendezvous_handler_registry.register("sends-away", lambda _params: SendsAway())
+    config = LaunchConfig(
+        *(1, 1, 1),
+        run_id="run",
+        rdzv_backend="sends-away",
+        rdzv_endpoint="nowhere",
+        logs_specs=DefaultLogsSpecs(str(tmp_path)),
+    )
+    assert {} == elastic_launch(config, print)("unprinted")
