@@ -22,12 +22,15 @@ SOURCES = sorted(
 PACKAGE_SOURCES = [path for path in SOURCES if path.is_relative_to(PACKAGE)]
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "api.py", "misc.py"}
 BAD_NAMES_ALLOWED = {  # modules that users of torch import by this name
+    "hpc_elastic/agent/server/api.py",
     "hpc_elastic/events/api.py",
+    "hpc_elastic/launcher/api.py",
     "hpc_elastic/metrics/api.py",
     "hpc_elastic/multiprocessing/api.py",
     "hpc_elastic/rendezvous/api.py",
     "hpc_elastic/rendezvous/utils.py",
     "hpc_elastic/timer/api.py",
+    "hpc_elastic/utils/api.py",
 }
 
 # Modules that would make a thousand nodes read thousands of files more at the same moment.

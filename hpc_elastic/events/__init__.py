@@ -100,7 +100,8 @@ def record_rdzv_event(event: RdzvEvent) -> None:
     configured_handler().record_rdzv_event(event)
 
 
-def _is_wanted() -> bool:
+def wants_rdzv_events() -> bool:
+    """Tell whether anybody takes events of the rendezvous."""
     nobody_logs = isinstance(get_logging_handler(_RENDEZVOUS), logging.NullHandler)
     return not (nobody_logs and configured_handler().ignores_all)
 
@@ -129,7 +130,7 @@ def construct_and_record_rdzv_event(  # noqa: PLR0913 - torch's signature
         local_id: number of the node within its rendezvous backend.
         rank: rank of the node, if it has one.
     """
-    if not _is_wanted():
+    if not wants_rdzv_events():
         return
     caller = sys._getframe(1).f_code  # noqa: SLF001 - inspect.stack() reads source files on every call
     record_rdzv_event(

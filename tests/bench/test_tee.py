@@ -25,4 +25,4 @@ def test_every_printed_line_is_in_its_file_and_on_the_console(tmp_path: Path) ->
     assert [] == record["failures"]
     samples = record["samples"]["hpc_elastic"]
     assert {0.0} == set(samples["tee_broken_lines"])
-    assert {"tee_s", "tee_broken_lines", "redirect_s"} == set(samples)
+    assert {"tee_s", "redirect_s", "tee_alone_s", "redirect_alone_s", "tee_broken_lines"} == set(samples)

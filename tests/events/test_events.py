@@ -83,7 +83,7 @@ def test_a_handler_is_registered_in_place_of_another(tmp_path: Path) -> None:
 def test_an_unknown_destination_is_named() -> None:
     """The error says which destinations there are."""
     with pytest.raises(
-        KeyError, match=r"'nowhere'.*console, dynamic_rendezvous, null.*register_logging_handler"
+        KeyError, match=r"'nowhere'.*console,.* dynamic_rendezvous,.* null.*register_logging_handler"
     ):
         events.record(EVENT, "nowhere")
 
