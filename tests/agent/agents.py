@@ -71,6 +71,10 @@ class Agents:
             *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", self.paths.root),
             *("--node-rank", str(node), "--nproc-per-node", "2", *QUICK, *flags, str(self._script), *args),
         ]
+        return self._run(node, argv, env)
+
+    def _run(self, node: int, argv: list[str], env: Mapping[str, str] | None) -> subprocess.Popen[str]:
+        """Start the program that stands for a node."""
         started = subprocess.Popen(
             argv,
             env={**os.environ, **(env or {})},

@@ -44,16 +44,7 @@ class Launches(Agents):
             *("--rdzv-endpoint", place, "--rdzv-id", run_id, "--local-addr", "127.0.0.1"),
             *("--node-rank", str(node), "--nproc-per-node", "1", *QUICK, *flags, str(self._script), *args),
         ]
-        started = subprocess.Popen(
-            argv,
-            env={**os.environ, **(env or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._agents[node] = started
-        return started
+        return self._run(node, argv, env)
 
     def end(self) -> None:
         """End whatever still runs; a worker that does not end keeps nobody waiting."""

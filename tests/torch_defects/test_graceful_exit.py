@@ -12,43 +12,20 @@ from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.launcher.api import LaunchConfig, elastic_launch
 from hpc_elastic.multiprocessing import DefaultLogsSpecs
-from hpc_elastic.rendezvous import (
-    RendezvousGracefulExitError,
-    RendezvousHandler,
-    RendezvousInfo,
-)
+from hpc_elastic.rendezvous import RendezvousGracefulExitError
 from hpc_elastic.rendezvous.registry import rendezvous_handler_registry
+from tests.agent.elastic_fakes import FakeHandler
 
 
-class SendsAway(RendezvousHandler):
+class SendsAway(FakeHandler):
     """A rendezvous that has no use for this node."""
+
+    def __init__(self) -> None:
+        super().__init__(rounds=[RendezvousGracefulExitError("the run has shrunk")])
 
     def get_backend(self) -> str:
         """Return the name."""
         return "sends-away"
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Send the node away."""
-        raise RendezvousGracefulExitError("the run has shrunk")
-
-    def is_closed(self) -> bool:
-        """Never."""
-        return False
-
-    def set_closed(self) -> None:
-        """Do nothing."""
-
-    def num_nodes_waiting(self) -> int:
-        """Nobody waits."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """Return the id."""
-        return "run"
-
-    def shutdown(self) -> bool:
-        """Do nothing."""
-        return True
 
 
 def test_an_agent_that_is_sent_away_has_stopped(tmp_path: Path) -> None:
