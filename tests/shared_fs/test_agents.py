@@ -13,7 +13,7 @@ from tests.shared_fs.agents_on_clients import AgentsOnClients
 from tests.shared_fs.conftest import Clients
 from tests.shared_fs.file_system import CLIENTS, FileSystem
 
-NODES = ["client1-1", "client2-2", "client3-3"]
+NODES = ["1-client1", "2-client2", "3-client3"]
 STALL_S = 8.0  # twice the lease
 
 
