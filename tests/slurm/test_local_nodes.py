@@ -184,7 +184,7 @@ def test_a_terminated_run_drains_and_can_be_resumed(tmp_path: Path, started: lis
 
 def test_a_terminated_run_whose_directory_is_gone_leaves(tmp_path: Path, started: list[LocalRun]) -> None:
     """Nothing is started again under the old name, and nobody waits for what does not come back."""
-    run = start(started, tmp_path, LONG, "--local=2")
+    run = start(started, tmp_path, LONG, "--local=2", "--stop-timeout=2")
     run.wait_for_round(1)
     away = f"{run.paths.root}.away"
     os.rename(run.paths.root, away)
