@@ -5,3 +5,10 @@ system at the same moment. Everything is imported where it is used.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import a part of the package that a program names without having imported it."""
+    from hpc_elastic.lazy_names import submodule  # noqa: PLC0415 - importing the package loads nothing
+
+    return submodule(__name__, name)

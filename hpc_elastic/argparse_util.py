@@ -6,10 +6,16 @@ import os
 from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
+from hpc_elastic.errors import InputError
+
 __all__ = ["check_env", "env"]
 
 _YES = frozenset({"1", "true"})
 _NO = frozenset({"", "0", "false"})
+
+
+class SwitchVariableError(InputError, ValueError):
+    """A variable that stands for a flag without a value is neither 1 nor 0."""
 
 
 class env(Action):  # noqa: N801 - torch's name
@@ -35,7 +41,7 @@ class check_env(Action):  # noqa: N801 - torch's name
     """A flag without a value, true if it is given or if ``PET_<DEST>`` is 1.
 
     Raises:
-        ValueError: the variable is neither 1 nor 0.
+        SwitchVariableError: the variable is neither 1 nor 0.
     """
 
     def __init__(self, dest: str, default: bool = False, **kwargs: Any) -> None:  # noqa: FBT001, FBT002 - argparse's
@@ -67,4 +73,4 @@ def _is_set(name: str, default: bool) -> bool:  # noqa: FBT001 - one of two valu
     word = text.strip().lower()
     if word in _YES | _NO:
         return word in _YES
-    raise ValueError(f"{name}={text!r} is neither 1 nor 0")
+    raise SwitchVariableError(f"{text!r} is neither 1 nor 0", where=name, fix="set it to 1 or 0, or unset it")

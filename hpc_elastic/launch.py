@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sys
@@ -20,35 +19,25 @@ from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.agent.worker_env import RunEnv
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import RunDirError, StoreError
+from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.launch_rendezvous import ended_before, rendezvous_of
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
-from hpc_elastic.paths import RunPaths, round_scope
-from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member, Then
-from hpc_elastic.rendezvous.membership import Membership, NodeFacts
-from hpc_elastic.rendezvous.ports import free_port
-from hpc_elastic.rendezvous.round_store import open_round_store
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Then
+from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_directory import holds_submitted_run, prepare_run_dir, tidy_run_dir
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import hostlist
-from hpc_elastic.slurm.admission import admit, ended_text, is_own_script
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+from hpc_elastic.rendezvous.shared_run import SharedRun
+from hpc_elastic.slurm.admission import admit, ended_text
 from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.mount import mount_at, safe_lease
-from hpc_elastic.store.shared_dir import SharedDirStore
-from hpc_elastic.worker import checkpoints
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
-
-
-_agents = itertools.count()
 
 
 class LaunchOptions(NamedTuple):
@@ -127,39 +116,29 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
         slurm: what Slurm told this process, if it started it as a step.
         owns_process: whether this process has no children beside the agent's.
     """
-    path, flags = options.paths.agent_log(options.node), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     signals = options.signals
     with ExitStack() as stack:
         guard = Guard.start()
         stack.callback(guard.stop)
+        if slurm is None:
+            name, claim = claim_node_name(options.node, options.paths.root)
+            stack.callback(os.close, claim)
+            options = options._replace(node=name)
         loop = EventLoop(SystemClock())
         stack.callback(loop.close)
         loop.catch((*signals.drain, *signals.warning, *signals.interrupt))
         scratch = _make_scratch()
         stack.callback(remove_directory, scratch)
         guard.inherit(scratch)
-        agent_log = os.open(path, flags, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        agent_log = os.open(options.paths.agent_log(options.node), flags, 0o600)
         stack.callback(os.close, agent_log)
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
-        rendezvous = _rendezvous(options, slurm, loop, log.say)
+        rendezvous = rendezvous_of(options, slurm, loop, log.say)
         context = StartContext(guard, scratch, slurm is not None, owns_process)
         agent = _build(options, rendezvous, loop, log, context)
         yield OpenAgent(agent, rendezvous.run, loop, log, AgentLog(SystemClock(), options.node, [agent_log]))
-
-
-def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
-    """Return the state of a run that has ended before anybody in this job had an agent.
-
-    Below the run's own batch script the agents say what there is to say.
-    """
-    if is_own_script(paths, os.environ):
-        return None
-    state = RunLog(SharedDirStore(paths.root), SystemClock(), "").refresh()
-    epoch = current_epoch(state, slurm, None, None)
-    is_of_this_job = slurm is not None and state.job_id == slurm.job_ref
-    is_taken_up = epoch.submission > max(state.epoch.submission, 0) and not holds_submitted_run(paths)
-    return None if state.ending is None or is_of_this_job or is_taken_up else state
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
@@ -223,6 +202,7 @@ def _build(
             guard=context.guard,
             owns_process=context.owns_process,
             base_env=base_env_for(os.environ),
+            grace_s=options.times.shutdown,
         ),
         paths=options.paths,
         scratch=context.scratch,
@@ -248,65 +228,6 @@ def _command(options: LaunchOptions) -> Command:
         filters=(options.stdout_filters or (), options.stderr_filters or ()),
         virtual_local_rank=options.virtual_local_rank,
     )
-
-
-def _rendezvous(
-    options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop, say: Callable[[str], None]
-) -> SharedFsRendezvous:
-    paths, clock = options.paths, SystemClock()
-    store = SharedDirStore(paths.root)
-    journal = RunLog(store, clock, options.node, ContentionLock(paths.lock, clock))
-    epoch = current_epoch(
-        journal.refresh(), slurm, os.environ.get(Env.SUBMISSION), os.environ.get(Env.RELAUNCH)
-    )
-    again = next(_agents)  # one process may have several agents, at once or one after the other
-    node_id = f"{options.node}.{os.getpid()}{f'-{again}' if again else ''}"
-    member = Member(node_id, options.node, options.slots, options.role)
-    facts = NodeFacts(member, host=os.uname().nodename, addr=options.addr)
-    expected = slurm.node_names if slurm else ()
-    run = SharedRun(
-        journal,
-        Membership(store, clock, facts, epoch, options.rendezvous),
-        RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
-        options.rendezvous,
-        Around(
-            clock,
-            latest_checkpoint=lambda: _latest_checkpoint(paths),
-            tidy=lambda first: tidy_run_dir(paths, first),
-            open_store=lambda number: open_round_store(paths.root, round_scope(number)),
-        ),
-    )
-    port = options.master_port
-    offer_port = free_port if port is None else lambda: port  # the record of a round tells the true one
-    waiting = Waiting(loop.wait, offer_port, lambda: bool(loop.signals), say, paths.root)
-    return SharedFsRendezvous(run, waiting)
-
-
-def current_epoch(
-    state: RunState, slurm: SlurmEnv | None, submission: str | None, relaunch: str | None
-) -> Epoch:
-    """Return the start of the run that this agent belongs to.
-
-    Slurm counts the starts of a job; an agent started by hand begins a new one if the last was left.
-    """
-    known = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
-    if slurm is None:
-        left = state.drained is not None or state.leave_cause is not None
-        return known._replace(restart=known.restart + 1) if left else known
-    if submission is not None:
-        return Epoch(int(submission), slurm.restart_count, int(relaunch or 0))
-    # a user's own script: another job takes the run up where the last one left it
-    done = state.ending is not None and state.ending.decision is Decision.DONE
-    another = state.job_id not in ("", slurm.job_ref) and not done
-    return Epoch(known.submission + another, slurm.restart_count, 0)
-
-
-def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:
-    try:
-        found = checkpoints.latest(paths)
-    except OSError as error:
-        raise StoreError(f"{paths.checkpoints}: {error.strerror}") from error
-    return Checkpoint(found.step, found.path) if found else None
 
 
 def _run_env(options: LaunchOptions) -> RunEnv:
@@ -346,17 +267,6 @@ def _make_scratch() -> str:
     )
 
 
-def _batch_host() -> str:
-    """Return the node that runs the batch script above this step, empty if there is none.
-
-    Slurm runs it on the first node of the allocation.
-    """
-    if Env.SUBMISSION not in os.environ:
-        return ""
-    nodes = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
-    return nodes[0] if nodes else ""
-
-
 def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: AgentLog) -> None:
     """Do what the batch script would have done after srun; the requeue ends this process too.
 
@@ -392,3 +302,7 @@ def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) ->
 def default_python() -> str:
     """Return the interpreter that runs training scripts."""
     return os.environ.get("PYTHON_EXEC", sys.executable)
+
+
+if __name__ == "__main__":
+    sys.exit("error: this is no program, unlike torch.distributed.launch\n  fix: python -m hpc_elastic.run")

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 
+RUNS_FOLDER = "hpc_elastic_runs"  # runs whose directory nobody has named live below it
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+MAX_NAME = 64  # characters that a name keeps of a text
 
 
 def round_scope(number: int) -> str:
     """Return the scope of the key-value store of a round's workers."""
     return f"{OF_ROUND}{number}"
+
+
+def readable_name(text: str) -> str:
+    """Return a text as part of a file name: letters, digits, ``._-`` only; empty if it has none of them."""
+    return _UNSAFE.sub("-", text).strip(".-")[:MAX_NAME]
+
+
+def own_name(text: str) -> str:
+    """Return a text as part of a file name that no other text has; empty for an empty one."""
+    name = readable_name(text)
+    if name == text:
+        return name
+    from zlib import crc32  # noqa: PLC0415 - most texts are names already
+
+    number = f"{crc32(text.encode(errors='surrogateescape')):08x}"
+    return f"{name}-{number}" if name else number
 
 
 class RunPaths:

@@ -14,22 +14,38 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.cli.run_script import run_script_path
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import HpcElasticError, InputError
+from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hpc_elastic.argparse_util import check_env, env
     from hpc_elastic.cli.run_nodes import Place
-    from hpc_elastic.launcher import LaunchConfig
+    from hpc_elastic.launcher import LaunchConfig, elastic_launch
+    from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
+    from hpc_elastic.multiprocessing.errors import record
+    from hpc_elastic.utils import macros
+    from hpc_elastic.utils.logging import get_logger
 
 __all__ = [
+    "DefaultLogsSpecs",
     "FlagError",
+    "LaunchConfig",
+    "LogsSpecs",
+    "Std",
+    "check_env",
     "config_from_args",
     "determine_local_world_size",
+    "elastic_launch",
+    "env",
     "get_args_parser",
+    "get_logger",
     "get_rdzv_endpoint",
     "get_use_env",
+    "macros",
     "main",
     "parse_args",
     "parse_min_max_nnodes",
+    "record",
     "run",
     "run_script_path",
 ]
@@ -43,6 +59,16 @@ _OF_TORCH: Final = {
 }
 _TORCHS_PORT: Final = 29500
 _OF_THE_RENDEZVOUS: Final = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
+_HOMES: Final = {  # names that programs take from torch's module although they are at home elsewhere
+    **dict.fromkeys(("LaunchConfig", "elastic_launch"), ".launcher"),
+    **dict.fromkeys(("DefaultLogsSpecs", "LogsSpecs", "Std"), ".multiprocessing"),
+    **dict.fromkeys(("check_env", "env"), ".argparse_util"),
+    "get_logger": ".utils.logging",
+    "macros": ".utils",
+    "record": ".multiprocessing.errors",
+}
+
+__getattr__, __dir__ = lazy_names("hpc_elastic.run", _HOMES)
 
 
 class FlagError(InputError, ValueError, AssertionError):
@@ -104,6 +130,9 @@ def get_use_env(args: Namespace) -> bool:
 def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
     """Return what `elastic_launch` needs: configuration, what each worker runs, and its arguments.
 
+    Args:
+        args: the flags; one that is missing is given its default.
+
     Raises:
         FlagError: a value cannot be used.
         RuntimeError: ``--nnodes`` has more than two parts.
@@ -111,6 +140,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
     from hpc_elastic.cli import run_values, run_work  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.launcher import LaunchConfig  # noqa: PLC0415 - the same
 
+    _complete(args)
     low, high = parse_min_max_nnodes(args.nnodes)
     if not 0 < low <= high:
         raise FlagError(f"min_nodes must be > 0 and <= max_nodes, got min_nodes={low}, max_nodes={high}")
@@ -158,6 +188,13 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
     return config, command, [*rest[:place], *rank, *rest[place:]]
 
 
+def _complete(args: Namespace) -> None:
+    """Give flags their defaults that somebody who makes up such an object knows nothing of."""
+    for action in get_args_parser()._actions:  # noqa: SLF001 - argparse has no other way to ask
+        if action.option_strings and action.dest != "help" and not hasattr(args, action.dest):
+            setattr(args, action.dest, action.default)
+
+
 def _rdzv_configs(args: Namespace) -> dict[str, Any]:
     from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config  # noqa: PLC0415 - as above
 
@@ -191,8 +228,9 @@ def run(args: Namespace) -> None:
         FlagError: a value cannot be used.
     """
     from hpc_elastic.cli.run_work import logs_of  # noqa: PLC0415 - workers of --run-path import this module
-    from hpc_elastic.launcher import elastic_launch  # noqa: PLC0415 - the same
+    from hpc_elastic.run import elastic_launch  # noqa: PLC0415 - or what a program has put there
 
+    _complete(args)
     with _as_torch():
         place = _choose_place(args)
     if args.master_port is None:
@@ -200,6 +238,7 @@ def run(args: Namespace) -> None:
     config, command, command_args = config_from_args(args)
     if place is not None:
         config.logs_specs = logs_of(args, place.paths)
+        config.rdzv_configs.pop("store_type", None)  # the endpoint is that of this run by now
     elastic_launch(config=config, entrypoint=command)(*command_args)
 
 
@@ -261,8 +300,18 @@ def command(argv: Sequence[str]) -> int:
     from hpc_elastic.cli.run_command import main as run_agent  # noqa: PLC0415 - as above
     from hpc_elastic.cli.run_nodes import BACKENDS  # noqa: PLC0415 - as above
 
-    args = parse_args(argv)
+    try:
+        args = parse_args(argv)
+    except InputError as error:  # of a variable
+        return _refused(error)
     return run_agent(argv) if args.rdzv_backend in BACKENDS else _run_over_plugin(args)
+
+
+def _refused(error: Exception) -> int:
+    from hpc_elastic.ids import ExitCode  # noqa: PLC0415 - as above
+
+    sys.stderr.write(f"error: {error}\n")
+    return ExitCode.USAGE
 
 
 def _run_over_plugin(args: Namespace) -> int:
@@ -278,9 +327,11 @@ def _run_over_plugin(args: Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         code = error.get_first_failure()[1].exitcode
         return code if code > 0 else 128 - code
-    except ValueError as error:  # FlagError, and what the registry refuses
+    except (InputError, ValueError) as error:  # FlagError, and what the registry refuses
+        return _refused(error)
+    except HpcElasticError as error:  # of the rendezvous
         sys.stderr.write(f"error: {error}\n")
-        return ExitCode.USAGE
+        return ExitCode.FAILED
     return ExitCode.OK
 
 

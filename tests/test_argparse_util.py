@@ -59,5 +59,5 @@ def test_a_switch(
 def test_a_switch_with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable is named."""
     monkeypatch.setenv("PET_VERBOSE", "2")
-    with pytest.raises(ValueError, match="PET_VERBOSE='2' is neither 1 nor 0"):
+    with pytest.raises(ValueError, match="PET_VERBOSE: '2' is neither 1 nor 0\n  fix: set it to 1 or 0"):
         ArgumentParser().add_argument("--verbose", action=check_env)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from hpc_elastic.agent.server.api import SimpleElasticAgent
     from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -38,11 +40,4 @@ __all__ = [
     "WorkerState",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -103,7 +103,7 @@ class Signalled:
     def note(self) -> None:
         """Latch what has been signalled; nothing is written for it here, so it cannot be held up."""
         parts = self._parts
-        caught, parts.loop.signals[:] = list(parts.loop.signals), []
+        caught = parts.loop.take_signals()
         for number in caught:
             name, cause = signal.Signals(number).name, parts.signals.cause(number)
             parts.log.say(f"{name} received")

@@ -55,14 +55,18 @@ def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> Teleme
     Raises:
         InputError: a place or the destination of events is not known or cannot be used.
     """
-    told = _told(around)
+    told, handlers = _told(around), list[Any]()
     if initialize:
         metrics.initialize_metrics()
-    handlers = [
-        *_configured(Env.METRICS, around.environ, told, _METRICS, _take_metrics),
-        *_configured(Env.EVENTS, around.environ, told, _EVENTS, _take_events),
-    ]
-    if not is_anybody_listening(around.destination):
+    try:
+        handlers += _configured(Env.METRICS, around.environ, told, _METRICS, _take_metrics)
+        handlers += _configured(Env.EVENTS, around.environ, told, _EVENTS, _take_events)
+        listens = is_anybody_listening(around.destination)
+    except InputError:
+        for handler in handlers:
+            getattr(handler, "close", _nothing)()
+        raise
+    if not listens:
         return tell_nobody
 
     def make(group: WorkerGroup, crashes: Callable[[], int]) -> Telemetry:
@@ -99,9 +103,9 @@ def _configured(
     environ: Mapping[str, str],
     told: Told,
     kinds: Mapping[str, Callable[[str, Told], Any]],
-    take: Callable[[Any], None],
+    take: Callable[[Any], Taken],
 ) -> list[Any]:
-    """Make the handler that a variable asks for, and have it take everything; return those to be closed."""
+    """Make the handler that a variable asks for, and have it take everything; return what is to be closed."""
     text = environ.get(name, "").strip()
     if not text:
         return []
@@ -110,15 +114,13 @@ def _configured(
         rest = rest.replace(f"{{{word}}}", value)
     try:
         handler = kinds[kind](rest, told) if kind in kinds else _own(kind, rest)
-        if handler is not None:
-            take(handler)
+        return [] if handler is None else [take(handler), handler]
     except (InputError, OSError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"{name}={text} cannot be used: {error}",
             where="environment",
             fix=f"one of {', '.join(kinds)}, with what follows the colon, or MODULE:NAME of your own",
         ) from error
-    return [] if handler is None else [handler]
 
 
 def _own(module: str, name: str) -> Any:
@@ -154,8 +156,28 @@ _EVENTS: Mapping[str, Callable[[str, Told], Any]] = {
 }
 
 
-def _take_metrics(handler: Any) -> None:
+class Taken:
+    """What an agent has configured for the whole process; until it is closed.
+
+    Args:
+        give_back: configures what was before.
+    """
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+
+    def close(self) -> None:
+        """Give it back."""
+        self._give_back()
+
+
+def _take_metrics(handler: Any) -> Taken:
+    def now() -> metrics.MetricHandler:
+        return metrics.getStream("").handler  # of all groups that have none of their own
+
+    before = now()
     metrics.configure(handler)
+    return Taken(lambda: metrics.configure(before) if now() is handler else None)
 
 
 class LoggedEvents(events.EventHandler):
@@ -174,5 +196,13 @@ class LoggedEvents(events.EventHandler):
         self._handler.handle(logging.LogRecord("torchelastic-events", logging.INFO, "", 0, line, (), None))
 
 
-def _take_events(handler: Any) -> None:
-    events.configure(LoggedEvents(handler) if isinstance(handler, logging.Handler) else handler)
+def _take_events(handler: Any) -> Taken:
+    before, taken = configured_handler().handler, handler
+    if isinstance(handler, logging.Handler):
+        taken = LoggedEvents(handler)
+    events.configure(taken)
+    return Taken(lambda: events.configure(before) if configured_handler().handler is taken else None)
+
+
+def _nothing() -> None:
+    """Do nothing."""

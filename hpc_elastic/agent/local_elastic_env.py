@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from string import Template
 
 from hpc_elastic.agent.spec import Worker, WorkerGroup
 from hpc_elastic.agent.virtual_rank import DEVICES_ENV, visible_devices
+from hpc_elastic.multiprocessing.logs import log_line_prefix
 
 _ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _THREADS = "OMP_NUM_THREADS"
@@ -62,8 +62,12 @@ def log_prefixes(template: str | None, group: WorkerGroup, node: str) -> dict[in
     if not template:
         return None
     return {
-        worker.local_rank: Template(template).safe_substitute(
-            role_name=group.spec.role, rank=worker.global_rank, local_rank=worker.local_rank, node=node
+        worker.local_rank: log_line_prefix(
+            template,
+            role_name=group.spec.role,
+            rank=worker.global_rank,
+            local_rank=worker.local_rank,
+            node=node,
         )
         for worker in group.workers
     }

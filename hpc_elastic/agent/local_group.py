@@ -69,6 +69,7 @@ class LocalGroup:
         self._channels: list[Channel] = []
         self._context: ProcessGroup | None = None
         self._stopping = False
+        self._ended_well = False  # all by themselves, before they were told to
         self._gone = False
         self._drain_at: float | None = None
 
@@ -165,21 +166,28 @@ class LocalGroup:
         return [] if self._gone else self.context.exit_fds()
 
     def status(self, now: float) -> Group:
-        """Look at the processes without blocking."""
-        if self._stopping:
-            if not self._gone and self.context.poll_stopped(now):
-                self._end()
-            return Group.STOPPED if self._gone else Group.STOPPING
+        """Look at the processes without blocking.
+
+        Workers that have ended well count as running while what they left behind is ended.
+        """
         if self._gone:
-            return Group.STOPPED if self.stopped_by_request else Group.SUCCEEDED
-        self.result = self.context.look() or self.result
-        if self.result is None:
-            return Group.RUNNING
-        if self.result.is_failed():
-            return Group.FAILED
-        self.context.close()
-        self._end()
-        return Group.STOPPED if self.stopped_by_request else Group.SUCCEEDED
+            return self._how_gone()
+        if not self._stopping and not self._ended_well:
+            self.result = self.context.look() or self.result
+            if self.result is None:
+                return Group.RUNNING
+            if self.result.is_failed():
+                return Group.FAILED
+            self._ended_well = True
+            self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
+        if self.context.poll_stopped(now):
+            self._end()
+            return self._how_gone()
+        return Group.STOPPING if self._stopping else Group.RUNNING
+
+    def _how_gone(self) -> Group:
+        by_themselves = self._ended_well and not self.stopped_by_request
+        return Group.SUCCEEDED if by_themselves else Group.STOPPED
 
     def _end(self) -> None:
         self._gone = True

@@ -45,6 +45,13 @@ class EventLoop:
         for number in wanted:
             self._previous[number] = signal.signal(number, self._note)
 
+    def take_signals(self) -> list[int]:
+        """Return the signals that have been noted and not been taken yet; one that comes now stays."""
+        taken = []
+        while self.signals:
+            taken.append(self.signals.pop(0))
+        return taken
+
     def wait(self, seconds: float, fds: Iterable[int] = ()) -> None:
         """Sleep until something happens, at most this long [s]."""
         poller = select.poll()

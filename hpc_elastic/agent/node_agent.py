@@ -235,7 +235,9 @@ class NodeAgent(ElasticAgent):
 
     def _out_of_touch(self, error: Exception) -> Outcome:
         """Leave without having been able to say so; what still runs is ended."""
-        group = self._workers.group
+        group, wedge = self._workers.group, self._workers.wedge
+        if wedge is not None:
+            return wedge.outcome()
         failure = self._reports.untold_failure(group)
         signalled = self._signalled.asks_to_leave
         outcome = out_of_touch(self._parts.paths.root, error, failure, signalled=signalled)
@@ -327,7 +329,8 @@ class NodeAgent(ElasticAgent):
         group = self._workers.running
         more = group.context.pump_logs() if not status.is_gone else False
         wake_at = min(self._run.next_turn_at(), self._parts.services.wake_at())
-        for deadline in (group.context.next_deadline(), self._drain.deadline if self._drain else None):
+        drain_ends = self._drain.deadline if self._drain and status is not Group.STOPPING else None
+        for deadline in (group.context.next_deadline(), drain_ends):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)
         seconds = wake_at - self._now()
@@ -353,17 +356,25 @@ class NodeAgent(ElasticAgent):
         return self._final_outcome()
 
     def _abandon(self) -> Outcome:
-        """Leave workers that nobody can end; without other nodes this start of the run is over."""
-        wedge, formed = self._workers.wedge, self._state.round
-        if wedge is None or formed is None:
+        """Leave workers that nobody can end; if there is no other node this start of the run is over."""
+        wedge = self._workers.wedge
+        if wedge is None:
             raise RuntimeError("no worker hangs")
         outcome = wedge.outcome()
-        if len(formed.members) == 1:
-            if self._parts.on_timeout is Then.LEAVE:
-                self._insist(lambda: self._run.report_drained(Cause.AGENT_ERROR, outcome.reason))
-            else:
-                self._insist(lambda: self._reports.wedged(outcome))
+        self._insist(lambda: None if self._has_others(wedge.formed) else self._end_for_wedge(outcome))
         return outcome
+
+    def _has_others(self, formed: RoundFormed) -> bool:
+        """Tell whether other nodes work, or will: while this one ended its workers they may have begun."""
+        if self._rendezvous.num_nodes_waiting() or self._state.running is not None:
+            return True
+        return any(node_id != self._run.membership.node_id for node_id in self._run.live_members(formed))
+
+    def _end_for_wedge(self, outcome: Outcome) -> None:
+        if self._parts.on_timeout is Then.LEAVE:
+            self._run.report_drained(Cause.AGENT_ERROR, outcome.reason)
+        else:
+            self._reports.wedged(outcome)
 
     def _time_to_next_look(self) -> float:
         """Return the time between two looks while nodes agree [s]; more nodes look less often."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.beside import Services, Surroundings, Telemetry
@@ -20,9 +18,11 @@ if TYPE_CHECKING:
     from hpc_elastic.timer import FileTimerRequest
 
 PACKAGE = "hpc_elastic"
+_HEALTH = logging.getLogger("hpc_elastic.agent.health_check")
 _TIMERS = "hpc_elastic.timer"  # what it warns of the agent says itself
-EXPIRED = "timer expired"
 _QUICKEST_S = 0.05  # between two looks at a worker in state D
+_HELD_UP = 0.25  # part of the time in state D after which a turn of the agent counts as held up itself,
+_HELD_UP_S = 1.0  # and the least such time [s]
 
 
 class AgentLogHandler(logging.Handler):
@@ -52,12 +52,12 @@ class NodeServices(Services):
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._say = around.say
-        self._expired: dict[int, str] = {}  # scope of the timer, by the process group of who overstayed
         self._notes: deque[tuple[str, FileTimerRequest | None]] = deque()
         self._telemetry = Telemetry()
         self._log_handler = AgentLogHandler(around.say)
         self._watchdog: Watchdog | None = None
         self._health: HealthCheckServer | None = None
+        self._level = logging.NOTSET  # of the health check's log lines, before
         self._stuck: UninterruptibleWatch | None = None
 
     def open(self, telemetry: Telemetry) -> None:
@@ -83,7 +83,8 @@ class NodeServices(Services):
             return None
         from hpc_elastic.agent import health_check  # noqa: PLC0415 - only if asked for
 
-        logging.getLogger(health_check.__name__).setLevel(logging.INFO)
+        self._level = _HEALTH.level
+        _HEALTH.setLevel(logging.INFO)
         return health_check.health_check_from_env(self._around.environ, self.last_progress_time)
 
     def _make_stuck_watch(self) -> UninterruptibleWatch | None:
@@ -120,14 +121,20 @@ class NodeServices(Services):
         return self._watchdog.worker_env()
 
     def stuck(self, pids: Collection[int]) -> tuple[int, ...]:
-        """Pass on what the watchdog has done; return workers that have been in state D for too long."""
+        """Pass on what the watchdog has done; return workers that have been in state D for too long.
+
+        What has held up the agent itself may have held up the workers, too: their time begins anew.
+        """
         self._pass_on()
-        return () if self._stuck is None else self._stuck.check(pids)
+        if self._stuck is None:
+            return ()
+        took_s = self._around.clock.monotonic() - self._around.loop.turned_at
+        is_held_up = took_s >= max(_HELD_UP_S, self.state_timeout_s * _HELD_UP)
+        return self._stuck.check(() if is_held_up else pids)
 
     def reason(self, pid: int) -> str:
         """Return why this agent has ended a worker."""
-        scope = self._expired.get(pid)
-        return "" if scope is None else f"killed by the agent: the timer of {scope} has expired"
+        return "" if self._watchdog is None else self._watchdog.reason(pid)
 
     def wake_at(self) -> float:
         """Return when a worker will have been in state D for too long."""
@@ -146,21 +153,20 @@ class NodeServices(Services):
         self.after_workers()
         if self._health is not None:
             self._health.stop()
+            _HEALTH.setLevel(self._level)
         logging.getLogger(PACKAGE).removeHandler(self._log_handler)
 
     def _note(self, name: str, request: FileTimerRequest | None) -> None:
         """Leave a note for the agent's thread; called in the watchdog's, too."""
-        if request is not None and name == EXPIRED:
-            with suppress(OSError):
-                self._expired[os.getpgid(request.worker_pid)] = request.scope_id
         self._notes.append((name, request))
         self._around.loop.wake()
 
     def _pass_on(self) -> None:
         while self._notes:
             name, request = self._notes.popleft()
-            if request is not None and name == EXPIRED:
-                from hpc_elastic.agent.watchdog import expired_words  # noqa: PLC0415 - imported already
+            if request is not None:
+                from hpc_elastic.agent.watchdog import EXPIRED, expired_words  # noqa: PLC0415 - is imported
 
-                self._say(expired_words(request))
+                if name == EXPIRED:
+                    self._say(expired_words(request))
             self._telemetry.watchdog(name, request)

@@ -142,8 +142,9 @@ class NodeTelemetry(Telemetry):
         self._record(lambda: self._events.status(state, details=Details(raw_error=error)))
 
     def _workers_ended(self, outcome: Outcome) -> None:
-        if outcome.result.state in _ENDED:
-            built = self._safely("events", lambda: list(self._events.workers_ended(outcome.result)))
+        result = outcome.result
+        if result.is_failed() or result.return_values:  # else those of other nodes have succeeded
+            built = self._safely("events", lambda: list(self._events.workers_ended(result)))
             for event in built or ():
                 self._record(partial(_same, event))
             return

@@ -120,8 +120,9 @@ class NodeWorkers:
         if status.is_gone or self.wedge is not None:
             return
         group, services = self.running, self._parts.services
-        pids = services.stuck(group.context.pids().values())
-        if not pids or self._run.blind_since is not None:
+        sees = self._run.blind_since is None
+        pids = services.stuck(group.context.pids().values() if sees else ())
+        if not pids:
             return
         from hpc_elastic.agent.wedge import wedge_of  # noqa: PLC0415 - rare
 

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpc_elastic.errors import InputError
 
@@ -21,6 +21,25 @@ DEFAULT_ROLE = "default"
 
 class SpecError(InputError, AssertionError):
     """A `WorkerSpec` cannot be used; torch raises an AssertionError, without a word."""
+
+
+class _DataFields:
+    """Has `dataclasses` take a class for the data class that it is in torch: `replace`, `asdict`, `fields`.
+
+    They are made when somebody asks: an agent starts without that module, which takes 5 ms.
+
+    Args:
+        names: of the fields.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, instance: object, owner: type) -> dict[str, Any]:
+        from dataclasses import make_dataclass  # noqa: PLC0415 - see above
+
+        fields: dict[str, Any] = vars(make_dataclass(owner.__name__, self._names))["__dataclass_fields__"]
+        return fields
 
 
 class WorkerState(str, Enum):
@@ -69,6 +88,13 @@ class WorkerSpec:
         SpecError: a value cannot be used.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]] = _DataFields(  # type: ignore[assignment]
+        *("role", "local_world_size", "rdzv_handler", "fn", "entrypoint", "args", "max_restarts"),
+        *("monitor_interval", "master_port", "master_addr", "local_addr", "event_log_handler"),
+        *("numa_options", "duplicate_stdout_filters", "duplicate_stderr_filters", "virtual_local_rank"),
+        *("redirects", "tee"),
+    )
+
     def __init__(  # noqa: PLR0913 - torch's signature
         self,
         role: str = "default_role",
@@ -96,9 +122,12 @@ class WorkerSpec:
         chosen = fn or entrypoint
         if not chosen:
             raise SpecError("no entrypoint: a WorkerSpec needs a command or a function to run")
-        _check("local_world_size", local_world_size >= 1, local_world_size, "at least 1")
-        _check("monitor_interval", monitor_interval > 0, monitor_interval, "positive")
-        _check("max_restarts", max_restarts >= 0, max_restarts, "at least 0")
+        _check("entrypoint", isinstance(chosen, str) or callable(chosen), chosen, "a command or a function")
+        _check("args", _is_list(args), args, "a tuple")
+        _check("rdzv_handler", not isinstance(rdzv_handler, str), rdzv_handler, "a RendezvousHandler")
+        _check("local_world_size", _is_at_least(1, local_world_size), local_world_size, "at least 1")
+        _check("monitor_interval", _is_positive(monitor_interval), monitor_interval, "positive")
+        _check("max_restarts", _is_at_least(0, max_restarts), max_restarts, "at least 0")
         self.role = role
         self.local_world_size = local_world_size
         self.rdzv_handler = rdzv_handler
@@ -136,6 +165,18 @@ class WorkerSpec:
 def _check(name: str, holds: bool, value: object, must_be: str) -> None:  # noqa: FBT001 - one line per rule
     if not holds:
         raise SpecError(f"{name} is {value!r}, it must be {must_be}", where="WorkerSpec")
+
+
+def _is_list(value: object) -> bool:
+    return hasattr(value, "__iter__") and not isinstance(value, str)
+
+
+def _is_at_least(least: int, value: object) -> bool:
+    return hasattr(value, "__index__") and value.__index__() >= least
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 def _warn_of_fn() -> None:
@@ -218,6 +259,10 @@ class RunResult:
         return_values: of functions; None for programs.
         failures: of those that failed by themselves.
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]] = _DataFields(  # type: ignore[assignment]
+        "state", "return_values", "failures"
+    )
 
     def __init__(
         self,

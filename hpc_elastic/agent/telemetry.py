@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.agent.spec import RunResult, Worker, WorkerGroup, WorkerState
 from hpc_elastic.events.api import Event, EventMetadataValue, EventSource
-from hpc_elastic.metrics.api import put_metric
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import ProcessFailure
@@ -191,28 +189,3 @@ def run_metrics(*, failed: bool, remaining_restarts: int, max_restarts: int) -> 
         "run_failed_with_retries": int(failed and retried),
         "run_failed_no_retries": int(failed and not retried),
     }
-
-
-@contextmanager
-def measured(
-    key: str, now: Callable[[], float], put: Callable[[str, Any], None] = put_metric
-) -> Iterator[None]:
-    """Put ``<key>.success`` or ``<key>.failure`` (1) and ``<key>.duration.ms`` when the block ends.
-
-    What `metrics.prof` does for a function; the key of torch's agent is ``SimpleElasticAgent.<method>``.
-
-    Args:
-        key: what is measured.
-        now: the monotonic time [s].
-        put: takes name and value.
-    """
-    began = now()
-    try:
-        yield
-    except Exception:
-        put(f"{key}.failure", 1)
-        raise
-    else:
-        put(f"{key}.success", 1)
-    finally:
-        put(f"{key}.duration.ms", int((now() - began) * 1000))

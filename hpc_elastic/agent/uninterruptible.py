@@ -52,6 +52,17 @@ def read_state(pid: int) -> str | None:
     return f"D {count.decode()}"
 
 
+def stuck_words(timeout_s: float) -> str:
+    """Return what is wrong with a worker that has been in state D for too long.
+
+    Args:
+        timeout_s: how long it has been at least [s].
+    """
+    return (
+        f"in uninterruptible sleep (state D) for {timeout_s:g} s or longer: it waits for a device or a mount"
+    )
+
+
 class UninterruptibleWatch:
     """Knows since when which worker has been in state D without a break.
 

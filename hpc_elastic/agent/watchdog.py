@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from hpc_elastic.ids import Env
 from hpc_elastic.timer.file_based_local_timer import FileTimerRequest, FileTimerServer
@@ -18,6 +19,7 @@ from hpc_elastic.timer.reaping import ExpiredWorker, Reap
 
 ENABLE_ENV = Env.ENABLE_FILE_TIMER
 FILE_ENV = Env.TIMER_FILE
+EXPIRED = "timer expired"
 _LOOK_S = 5.0  # between two signs of life of the server when no timer is set
 
 logger = logging.getLogger(__name__)
@@ -98,6 +100,7 @@ class Watchdog:
         self.path = path
         self._run_id = run_id
         self._on_event = on_event
+        self._expired: dict[int, str] = {}  # scope of the timer, by the process group of who overstayed
         self._reap = reap
         self._server: FileTimerServer | None = None
 
@@ -136,8 +139,9 @@ class Watchdog:
             OSError: the pipe cannot be made.
         """
         self.stop()
+        self._expired.clear()  # a pid may be another's by now
         server = FileTimerServer(
-            self.path, self._run_id, max_interval=_LOOK_S, log_event=self._on_event, reap=self._reap
+            self.path, self._run_id, max_interval=_LOOK_S, log_event=self._note, reap=self._reap
         )
         server.start()
         self._server = server
@@ -150,7 +154,20 @@ class Watchdog:
 
     def last_progress_time(self) -> int | None:
         """Return when the timers were looked at last [s since the epoch]; None while nobody does."""
-        return None if self._server is None else self._server.get_last_progress_time()
+        server = self._server  # another thread asks
+        return None if server is None else server.get_last_progress_time()
+
+    def reason(self, pid: int) -> str:
+        """Return why the watchdog has ended a worker, empty if it has not."""
+        scope = self._expired.get(pid)
+        return "" if scope is None else f"killed by the agent: the timer of {scope} has expired"
+
+    def _note(self, name: str, request: FileTimerRequest | None) -> None:
+        """Remember who is about to be ended, and tell; called in the server's thread, too."""
+        if request is not None and name == EXPIRED and request.signal > 0:
+            with suppress(OSError):
+                self._expired[os.getpgid(request.worker_pid)] = request.scope_id
+        self._on_event(name, request)
 
     def worker_env(self) -> dict[str, str]:
         """Return what workers need to find the pipe."""

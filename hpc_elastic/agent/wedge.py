@@ -7,17 +7,18 @@ from typing import NamedTuple
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.spec import RunResult, WorkerState
+from hpc_elastic.agent.uninterruptible import stuck_words
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
 from hpc_elastic.multiprocessing.errors.summary import read_tail
-
-_WORDS = "in uninterruptible sleep (state D) for {:g} s or longer: it waits for a device or a mount"
+from hpc_elastic.rendezvous.journal import RoundFormed
 
 
 class Wedge(NamedTuple):
     """Workers of this node that no signal ends, the first one first."""
 
     node: str
+    formed: RoundFormed  # the round they were started for
     failures: tuple[FailureRecord, ...]
 
     @property
@@ -36,7 +37,7 @@ class Wedge(NamedTuple):
         failures = {}
         for record in self.failures:
             failure = ProcessFailure(record.local_rank, record.pid, record.exitcode, "", record.timestamp)
-            failure.message = record.message
+            failure.explain(record.message)
             failures[record.rank] = failure
         result = RunResult(WorkerState.FAILED, {}, failures)
         return Outcome(ExitCode.WEDGED, self.words, self.first.to_json(), result)
@@ -55,6 +56,7 @@ def wedge_of(group: LocalGroup, pids: tuple[int, ...], timeout_s: float, node: s
     logs = group.context.stderrs
     return Wedge(
         node,
+        group.formed,
         tuple(
             FailureRecord(
                 rank=group.place.base_rank + local_rank,
@@ -62,7 +64,7 @@ def wedge_of(group: LocalGroup, pids: tuple[int, ...], timeout_s: float, node: s
                 node=node,
                 pid=pid,
                 exitcode=ExitCode.WEDGED,
-                message=_WORDS.format(timeout_s),
+                message=stuck_words(timeout_s),
                 stderr_tail=read_tail(logs.get(local_rank, "")),
                 log=logs.get(local_rank, ""),
                 timestamp=wall_s,

@@ -12,8 +12,8 @@ import typer
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
+from hpc_elastic.paths import RUNS_FOLDER
 from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.slurm.request import RUNS_FOLDER
 
 if TYPE_CHECKING:
     from hpc_elastic.store.finding import Finding

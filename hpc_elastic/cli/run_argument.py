@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from hpc_elastic.errors import HpcElasticError, RunDirError
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm import run_dir
-from hpc_elastic.slurm.request import RUNS_FOLDER
 from hpc_elastic.slurm.submissions import read_submissions
 
 RunArgument = Annotated[

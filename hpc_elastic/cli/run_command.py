@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.run_flags import parser
@@ -23,6 +24,7 @@ __all__ = ["main", "parser"]
 
 def main(argv: Sequence[str]) -> int:
     """Run one agent and return the exit code of the process."""
+    _open_standard_streams()
     try:
         args = parser().parse_args(argv)
         from hpc_elastic.cli import run_options  # noqa: PLC0415 - usage errors need none of it
@@ -32,9 +34,7 @@ def main(argv: Sequence[str]) -> int:
         if plan.slurm is None or plan.options.node in plan.slurm.node_names[:1]:
             _tell(plan)
         return run_agent(plan.options, plan.slurm)
-    except (InputError, ValueError) as error:
-        if not isinstance(error, InputError) and not str(error).startswith("PET_"):
-            raise
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE
     except HpcElasticError as error:  # not the user's: another start may do better
@@ -44,9 +44,22 @@ def main(argv: Sequence[str]) -> int:
         return 128 + signal.SIGINT
 
 
+def _open_standard_streams() -> None:
+    """Open what is closed of descriptors 0 to 2: a file of the agent's would get the number otherwise.
+
+    Workers have these three from the agent, and would write into it.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 def _tell(plan: Plan) -> None:
     """Print where the run lives if nobody has said it, and what of the flags comes to nothing."""
+    lines = [f"note: {note}\n" for note in plan.notes]
     if not plan.place.is_named:
-        print(f"run directory: {plan.options.paths.root}", file=sys.stderr)  # noqa: T201 - a command's output
-    for note in plan.notes:
-        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - a command's output
+        lines.insert(0, f"run directory: {plan.options.paths.root}\n")
+    with suppress(OSError):  # a full disk below stderr keeps nobody from running
+        os.write(2, "".join(lines).encode(errors="surrogateescape"))

@@ -14,7 +14,7 @@ _OF_ETCD = ("protocol", "cacert", "cert", "key", "etcd_prefix", "ssl_cert", "ssl
 _WITHOUT_MEANING = (*WITHOUT_MEANING, *_OF_ETCD, "close_timeout")
 
 
-def conf_of(text: str) -> tuple[dict[str, float], list[str]]:
+def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     """Return the times that were given, by our names, and a note if others were given too.
 
     Raises:
@@ -22,6 +22,8 @@ def conf_of(text: str) -> tuple[dict[str, float], list[str]]:
     """
     try:
         given = parse_rendezvous_config(text)
+        if backend == "etcd" and "timeout" in given and "join_timeout" not in given:
+            given["join_timeout"] = given.pop("timeout")  # there it is how long nodes are waited for
         kept = {name: value for name, value in given.items() if name not in _WITHOUT_MEANING}
         _refuse_unknown(kept)
         settings = options_from(RendezvousParameters("shared_fs", "-", "-", 1, 1, None, **kept)).settings

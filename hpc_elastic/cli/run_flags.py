@@ -26,8 +26,8 @@ where the nodes meet: in --run-dir (or HPC_ELASTIC_RUN_DIR); else in --rdzv-endp
   and host and port, or by the Slurm job. No server is run and no host is special.
 signals: TERM, HUP, QUIT and whatever else --signals-to-handle names: save and leave within
   --stop-timeout; USR1, USR2: the same within --warn-timeout; INT: the same, a second one
-  ends the workers at once. Workers are asked by hpc_elastic.worker.should_stop, those that
-  do not ask get SIGTERM.
+  ends the workers at once. Below nohup HUP is ignored. Workers are asked by
+  hpc_elastic.worker.should_stop, those that do not ask get SIGTERM.
 OMP_NUM_THREADS, if it is not set, is the CPUs of this process divided by its workers.
 exit codes: 0 done; the failed worker's own code, 128+n if signal n ended it; 2 wrong flags;
   128+n left for signal n (75 below a job script of ours); 76 the run failed for another

@@ -11,10 +11,10 @@ from hpc_elastic.cli.run_values import nodes
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths, own_name, readable_name
 from hpc_elastic.rendezvous.journal import Decision
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_place import file_name, first_open, has_ended, was_left
+from hpc_elastic.rendezvous.rules import MAX_INTERVAL_S, RendezvousSettings
+from hpc_elastic.rendezvous.run_place import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.environment import SlurmEnv
 
@@ -22,7 +22,6 @@ NO_ID: Final = "none"  # torchrun's
 FIXED_MASTER: Final = ("static", "shared_fs")  # backends with which the master's address can be given
 BACKENDS: Final = (*FIXED_MASTER, "c10d", "etcd", "etcd-v2")
 TORCHS_PORT: Final = 29500
-RUNS_FOLDER: Final = "hpc_elastic_runs"
 _SHELLS: Final = 0xFFFFFFF0  # steps from here on are Slurm's own: the shell of salloc, the batch script
 _TIMES: Final = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
 
@@ -52,7 +51,7 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Rende
             fix=f"use one of {', '.join(BACKENDS)}: with all of them the nodes meet in a directory; "
             "a plug-in's handler is used by the same line after python -m hpc_elastic.run",
         )
-    given, notes = _conf(args.rdzv_conf)
+    given, notes = _conf(args.rdzv_conf, args.rdzv_backend)
     for name in _TIMES:
         value = getattr(args, name)
         if value is not None:
@@ -70,6 +69,12 @@ def _check_times(settings: RendezvousSettings) -> None:
         if not value > 0:
             where = f"--{name.replace('_', '-')}, or {name} of --rdzv-conf"
             raise InputError(f"{name} is {value:g} s", where=where, fix="it must be positive")
+    if settings.heartbeat_interval > MAX_INTERVAL_S:
+        raise InputError(
+            f"heartbeat_interval is {settings.heartbeat_interval:g} s",
+            where="--heartbeat-interval, or keep_alive_interval of --rdzv-conf",
+            fix="it must be a day at most",
+        )
     if settings.lease < 3 * settings.heartbeat_interval:
         raise InputError(
             f"a lease of {settings.lease:g} s with a heartbeat each {settings.heartbeat_interval:g} s "
@@ -79,7 +84,7 @@ def _check_times(settings: RendezvousSettings) -> None:
         )
 
 
-def _conf(text: str) -> tuple[dict[str, float], list[str]]:
+def _conf(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     """Return the times in ``--rdzv-conf`` by our names, and a note for each option without a meaning."""
     text = text.strip()
     if text[:1] == text[-1:] and text[:1] in ("'", '"'):  # quotes that no shell has taken away
@@ -88,7 +93,7 @@ def _conf(text: str) -> tuple[dict[str, float], list[str]]:
         return {}, []
     from hpc_elastic.cli.run_conf import conf_of  # noqa: PLC0415 - only if it is given
 
-    return conf_of(text)
+    return conf_of(text, backend)
 
 
 def node_name(args: argparse.Namespace, slurm: SlurmEnv | None) -> str:
@@ -131,8 +136,8 @@ def place_of(
     if given:
         paths = RunPaths(os.path.expanduser(given))
         return Place(paths, run_id or paths.name, is_named=True)
-    if "/" in args.rdzv_endpoint and "://" not in args.rdzv_endpoint and not args.standalone:
-        root = os.path.join(os.path.expanduser(args.rdzv_endpoint), file_name(run_id) or NO_ID)
+    if not args.standalone and _names_directory(args):
+        root = os.path.join(above_runs(os.path.expanduser(args.rdzv_endpoint)), own_name(run_id) or NO_ID)
         paths = RunPaths(first_open(root, _over(slurm, left_too=False)))
         return Place(paths, run_id or paths.name, is_named=True)
     base = os.path.join((environ.get("SLURM_SUBMIT_DIR") if slurm else None) or _here(), RUNS_FOLDER)
@@ -150,6 +155,22 @@ def place_of(
     )
 
 
+def _names_directory(args: argparse.Namespace) -> bool:
+    """Tell whether the endpoint is a directory; else it is a host, whose name alone is used.
+
+    Raises:
+        InputError: it has to be one, but is a URL.
+    """
+    endpoint, is_url = args.rdzv_endpoint, "://" in args.rdzv_endpoint
+    if args.rdzv_backend == "shared_fs" and is_url:
+        raise InputError(
+            f"{endpoint!r} is no directory",
+            where="--rdzv-endpoint",
+            fix="give a path that all nodes see",
+        )
+    return bool(endpoint) if args.rdzv_backend == "shared_fs" else "/" in endpoint and not is_url
+
+
 def _default_name(
     args: argparse.Namespace,
     environ: Mapping[str, str],
@@ -164,21 +185,23 @@ def _default_name(
     id_word = "" if run_id == NO_ID else run_id
     alone = args.standalone or max_nodes == 1
     if slurm is not None:
-        words = [slurm.job_ref] if id_word in ("", slurm.job_ref) else [id_word, slurm.job_ref]
+        id_word = "" if id_word == slurm.job_ref else id_word
         step, task = environ.get("SLURM_STEP_ID", "0"), environ.get("SLURM_PROCID", "0")
-        name = file_name(*words) + (f".{step}" if step != "0" else "")
+        name = directory_name(id_word, slurm.job_ref) + (f".{step}" if step != "0" else "")
         several = environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
         return f"{name}_task{task}" if alone and several else name
     if alone:
         stamp = (
             date_text(SystemClock().wall()).translate({ord(char): None for char in "-:"}).replace(" ", "-")
         )
-        return f"{file_name(id_word)}_{stamp}-{os.getpid()}" if id_word else f"run-{stamp}-{os.getpid()}"
+        # the same process id at the same time is to be had in several containers
+        who = f"{stamp}-{readable_name(os.uname().nodename)}-{os.getpid()}"
+        return f"{own_name(id_word)}_{who}" if id_word else f"run-{who}"
     if args.rdzv_endpoint:
-        return file_name(id_word, args.rdzv_endpoint)
+        return directory_name(id_word, args.rdzv_endpoint)
     if args.rdzv_backend == "static" and (args.master_addr or args.master_port or not id_word):
-        return file_name(id_word, f"{args.master_addr or '127.0.0.1'}:{args.master_port or TORCHS_PORT}")
-    return file_name(id_word or NO_ID)
+        return directory_name(id_word, f"{args.master_addr or '127.0.0.1'}:{args.master_port or TORCHS_PORT}")
+    return own_name(id_word or NO_ID)
 
 
 def _over(slurm: SlurmEnv | None, *, left_too: bool) -> Callable[[RunPaths, RunState], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -66,7 +67,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     master, master_notes = _master(args, settings, node, slurm)
     times, signals = (
         _times(args, environ),
-        meanings(args.drain_signals, args.warning_signals, args.signals_to_handle),
+        meanings(args.drain_signals, args.warning_signals, args.signals_to_handle, _ignored()),
     )
     numa, events = numa_of(args), event_handler_of(args, environ)
     if not args.virtual_local_rank:
@@ -102,6 +103,11 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     if args.use_env:
         notes.append("--use-env is not needed: LOCAL_RANK is always in the environment of a worker")
     return Plan(options, slurm, place, (*notes, *master_notes, *place.notes))
+
+
+def _ignored() -> list[int]:
+    """Return SIGHUP where ``nohup`` has this process ignore it: the run outlives its terminal."""
+    return [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
 
 
 def _check_numbers(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.agent.parts import SignalMeanings
 from hpc_elastic.errors import InputError
@@ -146,7 +146,7 @@ def signals(where: str, text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def meanings(drain: str, warning: str, handled: str | None) -> SignalMeanings:
+def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[int] = ()) -> SignalMeanings:
     """Return what the signals to the agent mean.
 
     Args:
@@ -154,9 +154,10 @@ def meanings(drain: str, warning: str, handled: str | None) -> SignalMeanings:
         warning: ``--warning-signals``.
         handled: ``--signals-to-handle``: a signal in it that means nothing else ends the run as those
             of `drain` do; one of torch's four that is not in it keeps the system's action.
+        ignored: signals that stay as they are unless `handled` is given; SIGHUP below ``nohup``.
     """
     caught = signals("--signals-to-handle", TORCHS_SIGNALS if handled is None else handled)
-    left_alone = set(signals("", TORCHS_SIGNALS)) - set(caught)
+    left_alone = set(signals("", TORCHS_SIGNALS)) - set(caught) if handled is not None else set(ignored)
     drains = signals("--drain-signals", drain)
     warns = signals("--warning-signals", warning)
     interrupts = SignalMeanings().interrupt

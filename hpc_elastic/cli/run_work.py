@@ -34,7 +34,7 @@ def work_of(args: argparse.Namespace) -> Work:
     """Return what each worker runs.
 
     Raises:
-        InputError: flags that exclude each other.
+        InputError: flags that exclude each other, or a prefix that is no words.
     """
     for first, second in (("no_python", "module"), ("run_path", "module"), ("run_path", "container")):
         if getattr(args, first) and getattr(args, second):
@@ -56,9 +56,20 @@ def work_of(args: argparse.Namespace) -> Work:
         command = (default_python(), *flags, script, *rest)
     if not args.container:
         return Work(command)
+    return Work((*_words_of(args.container), *command))
+
+
+def _words_of(prefix: str) -> list[str]:
     import shlex  # noqa: PLC0415 - only below a container
 
-    return Work((*shlex.split(args.container), *command))
+    try:
+        return shlex.split(prefix)
+    except ValueError as error:
+        raise InputError(
+            f"{prefix!r} cannot be split into words: {error}",
+            where="--container",
+            fix="close the quotes, as for a shell",
+        ) from None
 
 
 def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:

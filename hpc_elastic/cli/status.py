@@ -11,6 +11,7 @@ import typer
 from hpc_elastic.cli.run_argument import RunArgument, find_run, known_runs
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.paths import RUNS_FOLDER
 from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import count_text, span_text
@@ -18,7 +19,6 @@ from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.request import RUNS_FOLDER
 from hpc_elastic.slurm.run_dir import identity_trouble
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
 from hpc_elastic.store.files import list_names
@@ -121,7 +121,7 @@ def _used_text(run: RunFiles) -> str:
     """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
     crashes, requeues = run.state.crashes, run.state.requeues
     if not run.spec:
-        return f"{count_text(crashes, 'restart')}, {count_text(requeues, 'requeue')}"
+        return f"{count_text(crashes, 'failure')}, {count_text(requeues, 'requeue')}"
     most = run.spec.get("max_restarts", _MAX_RESTARTS)
     most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
     return f"{min(crashes, most)} of {most} restarts, {requeues} of {most_requeues} requeues"

@@ -97,7 +97,7 @@ def _resume(paths: RunPaths, local: int | None) -> int:
         raise InputError(
             f"the run in {root} was not started by submit (there is no job.sbatch)",
             where="--resume",
-            fix="to go on from its last checkpoint start the same command again, with the same --run-dir",
+            fix="start the same command again, with the same --run-dir (another one if the run has ended)",
         )
     if local is None and not was_local(root):
         _tell(_submitter().resume(root))

@@ -39,7 +39,7 @@ class _WorkerMain(ContextDecorator):
         self._server: WorkerServer | None = None
 
     def _recreate_cm(self) -> _WorkerMain:
-        return _WorkerMain()  # a decorated function may call itself
+        return _WorkerMain()  # a decorated function may be called again
 
     def __enter__(self) -> None:
         print_stacks_when_asked()

@@ -97,7 +97,7 @@ class _Handlers:
                 f"register_handler needs a name without '/' and a function of request and response, "
                 f"not {name!r} and {handler!r}"
             )
-        if self._by_name.setdefault(name, handler) is not handler:
+        if self._by_name.setdefault(name, handler) != handler:  # methods are equal, never the same
             raise ValueError(f"Handler {name} is already registered")
 
     def names(self) -> list[str]:

@@ -108,11 +108,14 @@ def _remove_dead(path: str) -> None:
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         return  # binding will say that it is there
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(0)
         try:
             client.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
             return
+        except BlockingIOError:
+            pass  # so many wait to be answered that no more can: it is there, and perhaps it hangs
     raise RuntimeError(
         f"{path} already exists, and another process answers there: each worker needs a socket of its own, "
         "such as TORCH_WORKER_SERVER_SOCKET=/tmp/me/worker-${rank}.sock"

@@ -27,6 +27,7 @@ from hpc_elastic.events.handlers import (
     get_logging_handler,
     register_logging_handler,
 )
+from hpc_elastic.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,15 +52,9 @@ __all__ = [
 ]
 
 _RENDEZVOUS = "dynamic_rendezvous"
+_HOMES = {"JsonLinesEventHandler": "json_lines", "JsonLinesLogHandler": "json_lines"}
 
-
-def __getattr__(name: str) -> object:
-    """Import the handlers of files when they are used."""
-    if name not in {"JsonLinesEventHandler", "JsonLinesLogHandler"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
-    return getattr(import_module(f"{__name__}.json_lines"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def _get_or_create_logger(destination: str = "null") -> logging.Logger:

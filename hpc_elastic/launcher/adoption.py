@@ -1,31 +1,40 @@
-"""Give a program back what starting workers changes about it."""
+"""Give a program back what launching changes about it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from hpc_elastic.multiprocessing.linux import adopt_orphans, adopts_orphans
 
+_T = TypeVar("_T")
 
-class Adoption:
-    """Whether this process adopts orphans (is a child subreaper) is as before when the last user has gone.
+
+class AsBefore(Generic[_T]):
+    """Something about this process that is as before when the last user has gone.
 
     Users may overlap: several threads may launch at once.
+
+    Args:
+        read: returns how it is.
+        write: makes it so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[], _T], write: Callable[[_T], None]) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._before = False
+        self._read = read
+        self._write = write
+        self._before = read()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Put it back as it was after the block."""
         with self._lock:
             if not self._users:
-                self._before = adopts_orphans()
+                self._before = self._read()
             self._users += 1
         try:
             yield
@@ -33,8 +42,8 @@ class Adoption:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    adopt_orphans(wanted=self._before)
+                    self._write(self._before)
 
 
-ADOPTION = Adoption()
-"""That of this process."""
+ADOPTION = AsBefore(adopts_orphans, lambda wanted: adopt_orphans(wanted=wanted))
+"""Whether this process adopts orphans (is a child subreaper)."""

@@ -17,8 +17,10 @@ from hpc_elastic import events, metrics
 from hpc_elastic.agent.server.api import WorkerSpec
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from hpc_elastic.errors import InputError
-from hpc_elastic.launcher.adoption import ADOPTION
+from hpc_elastic.launcher.adoption import ADOPTION, AsBefore
+from hpc_elastic.launcher.changed_agent import is_changed
 from hpc_elastic.launcher.config import LaunchConfig
+from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from hpc_elastic.multiprocessing.pcontext import SignalException
 from hpc_elastic.multiprocessing.signals import SIGNALS_ENV
@@ -27,11 +29,20 @@ from hpc_elastic.rendezvous.other_names import directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler
 from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
+from hpc_elastic.utils.logging import get_logger
 
 if TYPE_CHECKING:
     from hpc_elastic.agent.health_check import HealthCheckServer
 
-__all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
+__all__ = [
+    "DefaultLogsSpecs",
+    "LaunchConfig",
+    "LogsSpecs",
+    "Std",
+    "elastic_launch",
+    "get_logger",
+    "launch_agent",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +51,17 @@ Entrypoint = Callable[..., Any] | str | None
 _launches = itertools.count(1)
 _NO_PORT: Final = -1
 _NOBODY: Final = -1  # the rank of a failure that has none
+
+
+def _name_signals(names: str | None) -> None:
+    """Have workers that launch themselves take these signals; None: nobody has said which."""
+    if names is None:
+        os.environ.pop(SIGNALS_ENV, None)
+    else:
+        os.environ[SIGNALS_ENV] = names
+
+
+_SIGNALS: Final = AsBefore(lambda: os.environ.get(SIGNALS_ENV), _name_signals)
 
 
 class elastic_launch:  # noqa: N801 - torch's name
@@ -80,6 +102,9 @@ def launch_agent(
 ) -> dict[int, Any]:
     """Run this node's agent to its end; nothing is left running or changed in this process.
 
+    A `LocalElasticAgent` that a program has put in place of ours, or into which it has put methods, is the
+    agent over any backend.
+
     A run without an id gets one that is told: all nodes of a Slurm step find the same, elsewhere it
     is random.
 
@@ -108,19 +133,30 @@ def launch_agent(
     _tell(config, entrypoint_name)
     params = _parameters(config)
     spec.master_addr, spec.master_port = _get_addr_and_port(params)
-    os.environ[SIGNALS_ENV] = config.signals_to_handle
-    metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
-    handler = rdzv_registry.get_rendezvous_handler(params)
-    if isinstance(handler, SharedFsHandler):
+    with _SIGNALS.restored():
+        _name_signals(config.signals_to_handle)
+        metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
+        handler = spec.rdzv_handler = rdzv_registry.get_rendezvous_handler(params)
+        return _launch(config, spec, handler, entrypoint_name, health_check_server)
+
+
+def _launch(
+    config: LaunchConfig,
+    spec: WorkerSpec,
+    handler: RendezvousHandler,
+    name: str,
+    health_check_server: HealthCheckServer | None,
+) -> dict[int, Any]:
+    """Run the agent that fits the rendezvous handler to its end."""
+    if isinstance(handler, SharedFsHandler) and not is_changed(LocalElasticAgent):
         from hpc_elastic.launcher import shared_run  # noqa: PLC0415 - another handler needs none of it
 
-        task = shared_run.Task(spec.entrypoint, spec.args, entrypoint_name)
+        task = shared_run.Task(spec.entrypoint, spec.args, name)
         try:
             return shared_run.launch(config, task, handler, os.environ)
         finally:
             if health_check_server is not None:
                 health_check_server.stop()
-    spec.rdzv_handler = handler
     agent = LocalElasticAgent(
         spec=spec,
         logs_specs=config.logs_specs,
@@ -129,7 +165,7 @@ def launch_agent(
         shutdown_timeout=config.shutdown_timeout,
         health_check_server=health_check_server,
     )
-    return _run(agent, config, entrypoint_name, handler)
+    return _run(agent, config, name, handler)
 
 
 def _spec(config: LaunchConfig, entrypoint: Entrypoint, args: list[Any]) -> WorkerSpec:

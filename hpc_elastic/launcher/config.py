@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class LaunchConfig:
             TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
 
     Raises:
+        InputError: a field has a value of another kind.
         ValueError: the shutdown timeout is negative, or no number.
     """
 
@@ -78,23 +81,55 @@ class LaunchConfig:
 
     def __post_init__(self) -> None:
         """Fill in what depends on other fields or on the environment."""
+        _check_kinds(self)
         if self.rdzv_timeout != -1:
             self.rdzv_configs["timeout"] = self.rdzv_timeout
         else:
             self.rdzv_configs.setdefault("timeout", _TIMEOUT_S)
-        self._default_logs = DefaultLogsSpecs()
         if self.logs_specs is None:
-            self.logs_specs = self._default_logs
+            self.logs_specs = DefaultLogsSpecs()
+            self.logs_specs.is_chosen = False
         self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
 
     @property
     def wanted_logs(self) -> LogsSpecs | None:
         """Where logs go if somebody has said so."""
-        return None if self.logs_specs is self._default_logs else self.logs_specs
+        return self.logs_specs if getattr(self.logs_specs, "is_chosen", True) else None
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    **dict.fromkeys(
+        ("min_nodes", "max_nodes", "nproc_per_node", "max_restarts"), (_is_whole, "a whole number")
+    ),
+    **dict.fromkeys(("role", "rdzv_endpoint", "rdzv_backend", "start_method"), (_is_text, "a text")),
+    **dict.fromkeys(("event_log_handler", "signals_to_handle"), (_is_text, "a text")),
+    "rdzv_configs": (lambda value: isinstance(value, Mapping), "a mapping of options"),
+    "monitor_interval": (lambda value: isinstance(value, int | float), "seconds"),
+    "logs_specs": (lambda value: value is None or hasattr(value, "reify"), "a LogsSpecs"),
+}
+
+
+def _check_kinds(config: LaunchConfig) -> None:
+    """Refuse at once, naming the field, what would else fail far from here."""
+    config.run_id = str(config.run_id)  # people give job numbers
+    for name, (fits, wanted) in _KINDS.items():
+        value = getattr(config, name)
+        if not fits(value):
+            raise InputError(f"it is {value!r}", where=f"LaunchConfig.{name}", fix=f"give {wanted}")
 
 
 def _shutdown_timeout(given: int | None) -> int:
     if given is not None:
+        if not isinstance(given, int | float):
+            raise InputError(f"it is {given!r}", where="LaunchConfig.shutdown_timeout", fix="give seconds")
         value = given
     else:
         text = os.environ.get(SHUTDOWN_ENV, _SHUTDOWN_S)

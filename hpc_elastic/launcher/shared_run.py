@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
 from hpc_elastic.agent.wish import DrainTimes
 from hpc_elastic.errors import RendezvousClosedError
-from hpc_elastic.launch import LaunchOptions, ended_before, open_agent
+from hpc_elastic.launch import LaunchOptions, open_agent
+from hpc_elastic.launch_rendezvous import ended_before
 from hpc_elastic.launcher.adoption import ADOPTION
 from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.launcher.failures import error_of, run_failed
@@ -78,10 +79,10 @@ def _run(
     with ADOPTION.restored(), open_agent(options, slurm, owns_process=False) as opened:
         outcome = opened.agent.run_to_end()
         opened.log.say(f"leaving: {outcome.reason}")
-        failed = run_failed(outcome, task.name, options.node)
+        failed = run_failed(outcome, task.name, opened.run.node)
         if failed is not None:
             opened.own_log.say(str(failed))
-            base = os.path.splitext(options.paths.agent_log(options.node))[0]
+            base = os.path.splitext(options.paths.agent_log(opened.run.node))[0]
             failed.save(f"{base}.root_cause.json")
         signalled = opened.loop.last_signal
         return dict(outcome.result.return_values), error_of(outcome, failed, signalled)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from hpc_elastic.lazy_names import lazy_names
 from hpc_elastic.metrics.api import (
     ConsoleMetricHandler,
     ConsoleMetricsHandler,
@@ -72,12 +73,7 @@ _HOMES = {
     "PrometheusTextfileHandler": "prometheus",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a bridge when it is used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.context import SubprocessContext
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
@@ -43,6 +45,7 @@ _HOMES = {
     "WorkerStartError": "process",
     "RunProcsResult": "pcontext",
     "SignalException": "pcontext",
+    "_validate_full_rank": "api",
     "MultiprocessContext": "functions",
     "ProcessFailure": "errors.failure",
     "load_logs_specs": "plugins",
@@ -68,11 +71,4 @@ __all__ = [
     "to_map",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from hpc_elastic.lazy_names import lazy_names
 from hpc_elastic.multiprocessing.context import SubprocessContext
 from hpc_elastic.multiprocessing.functions import MultiprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, SignalException
+from hpc_elastic.multiprocessing.pcontext import (
+    PContext,
+    RunProcsResult,
+    SignalException,
+    check_full_rank,
+)
 from hpc_elastic.multiprocessing.std import Std, to_map
 
 __all__ = [
@@ -25,9 +31,23 @@ __all__ = [
     "to_map",
 ]
 
+_HOMES = {  # what torch's module does not offer either, but has, and programs take from it
+    **dict.fromkeys(("ProcessFailure", "record"), ".errors"),
+    **dict.fromkeys(("redirect_stderr", "redirect_stdout"), ".redirects"),
+    "SubprocessHandler": ".subprocess_handler",
+    "TailLog": ".tail_log",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
 
 def get_std_cm(
     std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
 ) -> AbstractContextManager[None]:
     """Return what sends a standard stream to a file for a while; nothing is sent if there is no file."""
     return redirect_fn(std_rd) if std_rd else nullcontext()
+
+
+def _validate_full_rank(d: Mapping[int, object], nprocs: int, what: str) -> None:
+    """Check that a mapping has the local ranks 0 to n-1 and no other; see `check_full_rank`."""
+    check_full_rank(what, d, nprocs)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, SignalException, StartSettings
 from hpc_elastic.multiprocessing.process import Process, spawn
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 __all__ = ["PContext", "RunProcsResult", "SignalException", "StartSettings", "SubprocessContext"]
 
@@ -16,3 +21,10 @@ class SubprocessContext(ProcessGroup):
         return spawn(
             self._spec(rank, (str(self.entrypoint), *(str(arg) for arg in self.args[rank])), self._marker)
         )
+
+    @property
+    def subprocess_handlers(self) -> dict[int, SubprocessHandler]:
+        """The started programs by local rank; look at them and signal them, the group does the rest."""
+        from hpc_elastic.multiprocessing.subprocess_handler import SubprocessHandler  # noqa: PLC0415 - rare
+
+        return {rank: SubprocessHandler.of(process, rank) for rank, process in self._processes.items()}

@@ -18,7 +18,6 @@ from hpc_elastic.multiprocessing.pcontext import (
     NoTrap,
     PContext,
     RunProcsResult,
-    SignalException,
     StartSettings,
 )
 from hpc_elastic.multiprocessing.process import Process
@@ -278,7 +277,7 @@ class ProcessGroup(PContext):
             self._wait_stopped()
 
     def _wait_stopped(self) -> None:
-        interrupted: SignalException | None = None
+        interrupted: BaseException | None = None
         while not self.poll_stopped(now := self._clock.monotonic()):
             deadline = self.next_deadline()
             is_more = self.pump_logs()
@@ -286,7 +285,7 @@ class ProcessGroup(PContext):
                 with self._trap.open() as woken:
                     nap_s = self._nap_s(None if deadline is None else deadline - now, 1.0)
                     self._sleep(0.0 if is_more else nap_s, woken)
-            except SignalException as error:
+            except BaseException as error:  # noqa: BLE001 - a handler of the program's may raise anything
                 interrupted = error
                 self.kill()
         if interrupted is not None:
@@ -342,7 +341,8 @@ class ProcessGroup(PContext):
             if code and self._stop_begun_s is not None and rank not in self._failures:
                 failure = self._failure(rank, code)
                 if failure.recorded_at is not None and failure.recorded_at < self._stop_begun_s:
-                    self._failures[rank] = failure
+                    # told to end on its way out with the code of an exception
+                    self._failures[rank] = failure if code > 0 else self._failure(rank, 1)
 
     def _result(self) -> RunProcsResult | None:
         ended = self.exit_codes()  # before they are noted: who ends meanwhile is noted at the next look

@@ -122,6 +122,9 @@ class DefaultLogsSpecs(LogsSpecs):
         InputError: log_dir cannot be made.
     """
 
+    is_chosen = True
+    """Whether somebody wants it so; False where it only stands for something better."""
+
     def __init__(
         self,
         log_dir: str | None = None,
@@ -256,8 +259,16 @@ def set_aside(path: str) -> None:
 
 
 def log_line_prefix(template: str, *, role_name: str, rank: int, local_rank: int, node: str) -> str:
-    """Fill ``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${node}`` of a prefix template."""
-    values = {"role_name": role_name, "rank": rank, "local_rank": local_rank, "node": node}
+    """Fill ``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${node}`` of a prefix template.
+
+    ``$rank`` and ``$$`` mean what they mean to `string.Template`; what is no name of these stays.
+    """
+    values = {"role_name": role_name, "rank": str(rank), "local_rank": str(local_rank), "node": node}
+    text = template
     for name, value in values.items():
-        template = template.replace(f"${{{name}}}", str(value))
-    return template
+        text = text.replace(f"${{{name}}}", value)
+    if "$" not in text:
+        return text
+    from string import Template  # noqa: PLC0415 - most agents start without
+
+    return Template(template).safe_substitute(values)

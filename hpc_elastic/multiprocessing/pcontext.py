@@ -226,6 +226,16 @@ class PContext(ABC):
         return self.logs.stderrs
 
     @property
+    def filtered_stdout(self) -> str:
+        """The file of the chosen lines of stdout, empty if there is none."""
+        return self.logs.filtered_stdout
+
+    @property
+    def filtered_stderr(self) -> str:
+        """The file of the chosen lines of stderr, empty if there is none."""
+        return self.logs.filtered_stderr
+
+    @property
     def error_files(self) -> dict[int, str]:
         """The error files by local rank; one exists once its worker has recorded an error."""
         return self.logs.error_files

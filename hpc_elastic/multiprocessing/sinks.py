@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+from io import TextIOWrapper
 from typing import Final, Protocol, TextIO
 
 _PIPE: Final = 4096  # PIPE_BUF: a write of this size to a pipe is never mixed with another's
@@ -128,7 +129,12 @@ class TextSink:
 
 
 def sink_of(stream: TextIO | None) -> Sink:
-    """Return the quickest way to write to a stream such as ``sys.stdout``."""
+    """Return the quickest way to write to a stream such as ``sys.stdout``.
+
+    What stands in for a file may have the descriptor of another one: a notebook's has its server's.
+    """
+    if stream is not None and not isinstance(stream, TextIOWrapper):
+        return TextSink(stream)
     try:
         stream.flush()  # type: ignore[union-attr]
         return Console(stream.fileno())  # type: ignore[union-attr]

@@ -88,11 +88,11 @@ class Stopper:
         return list(self._watched.values())
 
     def remaining(self) -> list[str]:
-        """Return in words what still runs: rank, pid, name and state."""
+        """Return in words what still runs: local rank, pid, name and state."""
         found = []
         for rank, process in self._processes.items():
             if process.poll() is None and (stat := read_stat(process.pid)) is not None:
-                found.append(f"rank {rank}: {_words(stat)}")
+                found.append(f"local rank {rank}: {_words(stat)}")
         found.extend(f"left over: {_words(stat)}" for stat in self._left)
         return found
 

@@ -116,7 +116,8 @@ class Tail:
     def _split(self, chunk: bytes) -> None:
         """Hand on the whole lines of a chunk; only the first and the last can be too long."""
         first = chunk.find(b"\n")
-        limit = MAX_BAR if b"\r" in chunk[:first] else self._max_line
+        end = first - 1 if first > 0 else first  # a line may end in both
+        limit = MAX_BAR if b"\r" in chunk[:end] else self._max_line
         if first < 0 and len(self._rest) + len(chunk) <= limit:
             self._rest += chunk
             return

@@ -6,7 +6,9 @@ that an agent pays for none of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpc_elastic.errors import RendezvousClosedError as RendezvousClosedError
@@ -41,14 +43,6 @@ __all__ = [
     "rendezvous_handler_registry",
 ]
 
+_HOMES = {**dict.fromkeys(__all__, "api"), "_register_out_of_tree_handlers": "registry"}
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hpc_elastic.rendezvous import api  # noqa: PLC0415 - the agent uses none of these names
-
-    return getattr(api, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,6 +1,7 @@
-"""The state of a rendezvous under one key of a key-value store, as torch keeps it, so that both can share it.
+"""The state of a rendezvous under one key of a key-value store, the key that torch uses.
 
-The store is one of `hpc_elastic.store`, or one of torch's that somebody else has opened.
+The store is one of `hpc_elastic.store`, or one of torch's that somebody else has opened. What is kept
+there is our state and not torch's: all nodes of a run need this package.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from typing import Any
 
 from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError
 from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
+from hpc_elastic.rendezvous.endpoint import matches_this_machine as _matches_machine_hostname
+from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
 from hpc_elastic.rendezvous.other_names import check_c10d, directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.run_place import file_name
 
-__all__ = ["DEFAULT_PORT", "C10dRendezvousBackend", "create_backend"]
+__all__ = [
+    "DEFAULT_PORT",
+    "C10dRendezvousBackend",
+    "_matches_machine_hostname",
+    "create_backend",
+    "parse_rendezvous_endpoint",
+]
 
 DEFAULT_PORT = 29400
 _NOTHING = b"Y2FuaW1hZGFt"  # stands for no state, since reading an absent key waits for it
@@ -99,5 +107,5 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     paths = RunPaths(directory_of(params))
     prepare_run_dir(paths)
     timeout = params.get_as_int("read_timeout", _READ_TIMEOUT_S) or _READ_TIMEOUT_S
-    store = open_round_store(paths.root, f"c10d-{file_name(params.run_id)}", timeout)
+    store = open_round_store(paths.root, f"c10d-{params.run_id}", timeout)
     return C10dRendezvousBackend(store, params.run_id), store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 
 from hpc_elastic.clock import SystemClock
@@ -13,6 +14,7 @@ from hpc_elastic.rendezvous.contact import Turn
 from hpc_elastic.rendezvous.interface import full_host_name
 from hpc_elastic.rendezvous.journal import Epoch, Member
 from hpc_elastic.rendezvous.membership import NODES, Membership, NodeFacts
+from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.rendezvous.round_store import open_round_store
@@ -27,6 +29,8 @@ from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.store.shared_dir import SharedDirStore
+
+logger = logging.getLogger(__name__)
 
 _RUN_ID = "run_id.json"
 _handlers = itertools.count()
@@ -43,9 +47,10 @@ def create_handler(params: RendezvousParameters) -> SharedFsHandler:
         RendezvousConnectionError: the directory does not answer.
     """
     options = options_from(params)
-    if not params.endpoint.strip():
+    if not params.endpoint.strip() or "://" in params.endpoint:
         raise ValueError(
-            "The endpoint of the rendezvous backend 'shared_fs' must be a directory that all nodes see."
+            "The endpoint of the rendezvous backend 'shared_fs' must be a directory that all nodes see, "
+            f"not {params.endpoint!r}."
         )
     try:
         return _build(RunPaths(params.endpoint.strip()), params, options)
@@ -59,7 +64,8 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
     store = SharedDirStore(paths.root)
     _claim(store, paths, params.run_id)
     host = os.uname().nodename
-    node = options.node or host
+    node, claim = (options.node, None) if options.node else claim_node_name(host, paths.root)
+    turn = Turn(clock, WatchSleeper(paths, *([] if claim is None else [claim])))
     log = RunLog(store, clock, node, ContentionLock(paths.lock, clock))
     epoch = _epoch(log.refresh(), options.restart)
     member = Member(f"{node}.{os.getpid()}-{next(_handlers)}", node, 1)
@@ -79,9 +85,8 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
             success_ends=False,
         ),
     )
-    turn = Turn(clock, WatchSleeper(paths))
     rendezvous = SharedFsRendezvous(
-        run, Waiting(turn.wait, free_port, lambda: turn.is_leaving, place=paths.root)
+        run, Waiting(turn.wait, free_port, lambda: turn.is_leaving, logger.warning, paths.root)
     )
     return SharedFsHandler(
         rendezvous,

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpc_elastic.errors import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic_handler import DynamicRendezvousHandler
 from hpc_elastic.rendezvous.dynamic_settings import (
@@ -12,14 +19,26 @@ from hpc_elastic.rendezvous.dynamic_settings import (
     seconds_of,
     timeout_from,
 )
+from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.utils import _delay, _PeriodicTimer
 
 __all__ = [
     "DynamicRendezvousHandler",
     "RendezvousBackend",
+    "RendezvousClosedError",
+    "RendezvousError",
+    "RendezvousGracefulExitError",
+    "RendezvousHandler",
+    "RendezvousInfo",
     "RendezvousSettings",
+    "RendezvousStateError",
+    "RendezvousStoreInfo",
     "RendezvousTimeout",
+    "RendezvousTimeoutError",
     "Token",
+    "_PeriodicTimer",
+    "_delay",
     "create_handler",
 ]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 
+from hpc_elastic.paths import RUNS_FOLDER, own_name
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
 from hpc_elastic.rendezvous.interface import RendezvousHandler
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.run_place import file_name, first_open, has_ended
+from hpc_elastic.rendezvous.run_place import above_runs, directory_name, first_open, has_ended
+from hpc_elastic.rendezvous.shared_fs_options import KNOWN
 
-RUNS_FOLDER = "hpc_elastic_runs"
 _OF_SERVERS = (  # what a server, and who talks to it, has to know
     *("is_host", "store_type", "read_timeout", "protocol", "etcd_prefix"),
     *("cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert"),
@@ -19,7 +21,8 @@ _OF_SERVERS = (  # what a server, and who talks to it, has to know
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Return the handler ``shared_fs`` under the name that was asked for.
 
-    An endpoint with a ``/`` is the directory where the nodes meet. Without one it is a host or nothing,
+    An endpoint with a ``/`` is the directory where the nodes meet; with ``store_type=file`` of ``c10d`` it
+    is where the runs have theirs, beside the file if there is one. Without a ``/`` it is a host or nothing,
     and they meet in ``hpc_elastic_runs/<run id>_<host>-<port>`` below the working directory, as agents of
     `hpc-elastic run` do; it has to be the same shared one on all nodes. Options are those of ``shared_fs``;
     what only a server needs is left out.
@@ -54,17 +57,29 @@ def directory_of(params: RendezvousParameters) -> str:
         ValueError: the endpoint is neither a path nor a host with or without a port, or there is no run id.
     """
     endpoint = params.endpoint.strip()
-    if "/" in endpoint:
+    is_path = "/" in endpoint and "://" not in endpoint
+    if is_path and not _is_store_file(params):
         return endpoint
-    parse_rendezvous_endpoint(endpoint, 0)
     if not params.run_id:
         raise ValueError("The run id must be a non-empty string.")
-    root = os.path.join(os.getcwd(), RUNS_FOLDER, file_name(params.run_id, endpoint) or "run")
+    if is_path:
+        return first_open(os.path.join(above_runs(endpoint), own_name(params.run_id)), has_ended)
+    parse_rendezvous_endpoint(endpoint, 0)
+    root = os.path.join(os.getcwd(), RUNS_FOLDER, directory_name(params.run_id, endpoint))
     return first_open(root, has_ended)
 
 
+def _is_store_file(params: RendezvousParameters) -> bool:
+    """Tell whether the endpoint is, for torch, the file of a store, which any number of runs share."""
+    return params.backend == "c10d" and _store_type(params) == "file"
+
+
+def _store_type(params: RendezvousParameters) -> str:
+    return str(params.get("store_type", "tcp")).strip().lower()
+
+
 def options_for_shared_fs(params: RendezvousParameters) -> dict[str, object]:
-    """Return the options that mean something without a server.
+    """Return the options that mean something without a server; as in torch, foreign ones are no error.
 
     Raises:
         ValueError: torch would refuse one of the others.
@@ -73,10 +88,15 @@ def options_for_shared_fs(params: RendezvousParameters) -> dict[str, object]:
         check_c10d(params)
     else:
         _check_etcd(params)
-    options = {key: value for key, value in params.config.items() if key not in _OF_SERVERS}
+    options = {key: value for key, value in params.config.items() if not _is_of_server(key)}
     if params.backend == "etcd" and "timeout" in options:  # there it is how long nodes are waited for
         options.setdefault("join_timeout", options["timeout"])
     return options
+
+
+def _is_of_server(option: str) -> bool:
+    """Tell whether an option is one of a server, or foreign to all; what is misspelt is neither."""
+    return option in _OF_SERVERS or not get_close_matches(option, (*KNOWN, *_OF_SERVERS), 1)
 
 
 def check_c10d(params: RendezvousParameters) -> None:
@@ -85,7 +105,7 @@ def check_c10d(params: RendezvousParameters) -> None:
     Raises:
         ValueError: naming it.
     """
-    if str(params.get("store_type", "tcp")).strip().lower() not in {"file", "tcp"}:
+    if _store_type(params) not in {"file", "tcp"}:
         raise ValueError("Invalid store type given. Currently only supports file and tcp.")
     _check_read_timeout(params)
     params.get_as_bool("is_host")

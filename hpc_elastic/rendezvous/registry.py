@@ -66,7 +66,7 @@ class RendezvousHandlerRegistry:
 
         Raises:
             ValueError: nobody has registered the backend, or its parameters cannot be used.
-            RuntimeError: the handler says that it is of another backend.
+            RuntimeError: its creator returned none, or it says that it is of another backend.
         """
         if params.backend not in self._registry:
             self._register_plugins()
@@ -74,6 +74,11 @@ class RendezvousHandlerRegistry:
         if creator is None:
             raise ValueError(self._unknown(params.backend))
         handler = creator(params)
+        if not hasattr(handler, "get_backend"):
+            raise RuntimeError(
+                f"The creator '{creator}' of the rendezvous backend '{params.backend}' must return a "
+                f"RendezvousHandler, not {handler!r}."
+            )
         if handler.get_backend() != params.backend:
             raise RuntimeError(
                 f"The rendezvous backend '{handler.get_backend()}' does not match the requested "
@@ -142,6 +147,8 @@ def _with_built_in(registry: RendezvousHandlerRegistry) -> RendezvousHandlerRegi
 
 rendezvous_handler_registry = _with_built_in(RendezvousHandlerRegistry(installed_plugins))
 """The registry that launchers use; `register` adds to it."""
+
+handler_registry = rendezvous_handler_registry  # how torch's module calls it
 
 
 def _register_out_of_tree_handlers() -> None:

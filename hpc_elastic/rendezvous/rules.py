@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState
 
 READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
+MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end at some weeks
 ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
 
 

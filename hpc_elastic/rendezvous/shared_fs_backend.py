@@ -13,6 +13,7 @@ from typing import Any
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
 from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.store.kv_format import encode_key, key_bytes
 from hpc_elastic.store.protocol import Store
 
 KEPT_STATES = 64
@@ -38,7 +39,7 @@ class SharedFsRendezvousBackend(RendezvousBackend):
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
         self._store = store
-        self._directory = f"rendezvous-{file_name(run_id)}"
+        self._directory = f"rendezvous-{encode_key(key_bytes(run_id))}"
         self._newest: tuple[bytes, int] | None = None
 
     @property
@@ -116,15 +117,8 @@ def create_backend(params: RendezvousParameters) -> tuple[SharedFsRendezvousBack
     paths = RunPaths(params.endpoint)
     prepare_run_dir(paths)
     backend = SharedFsRendezvousBackend(SharedDirStore(paths.root), params.run_id)
-    scope = f"run-{file_name(params.run_id)}"
+    scope = f"run-{params.run_id}"
     return backend, open_round_store(paths.root, scope)
-
-
-def file_name(text: str) -> str:
-    """Return a file name that stands for a text, readable where the text is."""
-    return "".join(
-        char if char.isascii() and (char.isalnum() or char in "-_") else f"%{ord(char):x}" for char in text
-    )
 
 
 def _file(number: int) -> str:

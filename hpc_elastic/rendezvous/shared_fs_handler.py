@@ -40,14 +40,15 @@ class WatchSleeper:
 
     Args:
         paths: the files of the run.
+        claims: other file descriptors of the handler, which go with these.
     """
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, paths: RunPaths, *claims: int) -> None:
         self._watch = Watch()
         self._watch.add_directory(paths.members)
         self._watch.add_directory(os.path.join(paths.journal, segment_name(1)))
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.close = weakref.finalize(self, _close, self._watch, self._reader, self._writer)
+        self.close = weakref.finalize(self, _close, self._watch, self._reader, self._writer, *claims)
         """Gives the descriptors back; they go with the object otherwise."""
 
     def sleep(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.dynamic_settings import seconds_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.rendezvous.rules import MAX_INTERVAL_S, RendezvousSettings
 
 OURS = (
     "join_timeout",
@@ -29,6 +29,7 @@ WITHOUT_MEANING = (
     "is_host",
     "store_type",
 )
+KNOWN = (*OURS, *TORCHS, *WITHOUT_MEANING)
 _LEASE_BEATS = 3  # a shorter lease gives healthy nodes up
 
 
@@ -63,6 +64,8 @@ def options_from(params: RendezvousParameters) -> Options:
         lease=lease,
         leader_patience=min(defaults.leader_patience, lease / 2),
     )
+    if interval > MAX_INTERVAL_S:
+        raise ValueError(f"The interval of heartbeats ({interval:g} s) must be a day at most.")
     if interval <= 0 or lease < _LEASE_BEATS * interval:
         raise ValueError(
             f"A lease of {lease:g} s with a heartbeat each {interval:g} s gives healthy nodes up: make "
@@ -73,10 +76,9 @@ def options_from(params: RendezvousParameters) -> Options:
 
 
 def _refuse_unknown(params: RendezvousParameters) -> None:
-    known = (*OURS, *TORCHS, *WITHOUT_MEANING)
     for name in params.config:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
+        if name not in KNOWN:
+            near = get_close_matches(name, KNOWN, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise ValueError(
                 f"The rendezvous configuration option '{name}' is not known to the backend 'shared_fs'."

@@ -180,7 +180,7 @@ class EndRun:
             where="RUN",
             fix="there is nothing left to end"
             if is_done
-            else f"to go on from its last checkpoint: {self._run.command_to_go_on}",
+            else f"to run it again: {self._run.command_to_go_on}",
         )
 
     def _end(self, decision: Decision, code: int, reason: str) -> None:

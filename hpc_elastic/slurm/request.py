@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.ids import Env
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths, readable_name
 from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import RunNames
 
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
-RUNS_FOLDER = "hpc_elastic_runs"
+_NO_NAME = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = 
     here = os.path.abspath(directory or os.getcwd())
     name = spec.name or _name_of(spec)
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
-    run_id = f"{script_text.file_name(name)}-{stamp}-{secrets.token_hex(2)}"
+    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
     paths = RunPaths(_path(here, spec.run_dir or os.path.join(RUNS_FOLDER, run_id)))
     workdir = _path(here, spec.workdir or ".")
     python = spec.python or sys.executable
@@ -116,7 +116,7 @@ def _path(here: str, text: str) -> str:
 def _name_of(spec: JobSpec) -> str:
     """Name a job after its module or training script."""
     if spec.module:
-        return script_text.file_name(spec.module.rpartition(".")[2])
+        return readable_name(spec.module.rpartition(".")[2]) or _NO_NAME
     scripts = [word for word in spec.command if word.endswith((".py", ".sh"))]
     stem = os.path.splitext(os.path.basename(scripts[0] if scripts else spec.command[0]))[0]
-    return script_text.file_name(stem)
+    return readable_name(stem) or _NO_NAME

@@ -11,7 +11,7 @@ import stat
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
 from hpc_elastic.store.directories import make_directory
@@ -316,7 +316,7 @@ def discard(paths: RunPaths, *, with_root: bool) -> None:
         _quietly(os.rmdir, directory)
     if with_root:
         _quietly(os.rmdir, paths.root)
-        if os.path.basename(os.path.dirname(paths.root)) == "hpc_elastic_runs":
+        if os.path.basename(os.path.dirname(paths.root)) == RUNS_FOLDER:
             _quietly(os.rmdir, os.path.dirname(paths.root))
 
 

@@ -52,6 +52,8 @@ class RunFiles(NamedTuple):
         root = shlex.quote(self.paths.root)
         if os.path.exists(self.paths.script):
             return f"hpc-elastic submit --resume {root}"
+        if self.state.ending is not None:  # no agent takes it up, whatever becomes of it
+            return f"the same command again, with another --run-dir; what it saved is in {root}"
         return f"the same command again, with --run-dir {root}"
 
     @property

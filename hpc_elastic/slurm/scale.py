@@ -59,7 +59,7 @@ def _check(run: RunFiles, size: int) -> None:
         raise InputError(
             f"the run has ended already: {run.state.ending.decision.value}",
             where="RUN",
-            fix=f"to go on from its last checkpoint: {run.command_to_go_on}",
+            fix=f"to run it again: {run.command_to_go_on}",
         )
     bounds = _bounds(run)
     if bounds is not None and not bounds.low <= size <= bounds.high:

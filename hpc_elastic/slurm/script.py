@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 
@@ -140,11 +139,6 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
         max_relaunch=MAX_RELAUNCH,
         max_requeues=spec.max_requeues,
     )
-
-
-def file_name(text: str) -> str:
-    """Return a text as part of a file name: letters, digits, ``._-`` only."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:64] or "run"
 
 
 def batch_log_pattern(path: str) -> str:

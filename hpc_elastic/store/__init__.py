@@ -6,6 +6,8 @@ For training code and for tools this package offers a key-value store with the i
 Each is loaded when it is first used.
 """
 
+from hpc_elastic.lazy_names import lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
@@ -32,31 +34,20 @@ __all__ = [
     "synchronize",
 ]
 
-_PLACES = {
-    "DistError": "hpc_elastic.errors:StoreError",
-    "DistStoreError": "hpc_elastic.errors:StoreTimeoutError",
-    "KeyValueStore": "hpc_elastic.store.kv:KeyValueStore",
-    "PrefixStore": "hpc_elastic.store.prefix:PrefixStore",
-    "QueueEmptyError": "hpc_elastic.errors:QueueEmptyError",
-    "StoreError": "hpc_elastic.errors:StoreError",
-    "StoreTimeoutError": "hpc_elastic.errors:StoreTimeoutError",
-    "barrier": "hpc_elastic.store.util:barrier",
-    "from_env": "hpc_elastic.store.of_run:from_env",
-    "get_all": "hpc_elastic.store.util:get_all",
-    "open_store": "hpc_elastic.store.of_run:open_store",
-    "store_timeout": "hpc_elastic.store.util:store_timeout",
-    "synchronize": "hpc_elastic.store.util:synchronize",
+_HOMES = {
+    "DistError": ".errors:StoreError",
+    "DistStoreError": ".errors:StoreTimeoutError",
+    "KeyValueStore": "kv",
+    "PrefixStore": "prefix",
+    "QueueEmptyError": ".errors",
+    "StoreError": ".errors",
+    "StoreTimeoutError": ".errors",
+    "barrier": "util",
+    "from_env": "of_run",
+    "get_all": "util",
+    "open_store": "of_run",
+    "store_timeout": "util",
+    "synchronize": "util",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - not on the agent's path
-
-    module, _, attribute = _PLACES[name].partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted((*globals(), *__all__))
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""A program: a launcher as users write one, with `LocalElasticAgent` over one of our handlers.
+"""A program: a launcher as users write one, with `LocalElasticAgent` over one of our handlers or torch's.
 
 Takes one argument, a JSON object with the fields of `Options`; writes what came of the run as JSON.
 """
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.agent import LocalElasticAgent, WorkerSpec
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import RendezvousClosedError
 from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
 from hpc_elastic.rendezvous.dynamic_rendezvous import create_handler
@@ -43,11 +44,24 @@ def handler_of(options: Options) -> RendezvousHandler:
     """Return the handler that the options ask for."""
     times: dict[str, Any] = {**_TIMES, "node": options.node} if options.kind == "shared_fs" else _TIMES
     sizes = (options.min_nodes, options.max_nodes)
+    if options.kind == "c10d":
+        handler: RendezvousHandler = _torchs_handler(options, sizes)
+        return handler
     params = RendezvousParameters("shared_fs", options.place, "run-1", *sizes, "127.0.0.1", **times)
     if options.kind == "shared_fs":
         return get_rendezvous_handler(params)
     backend, store = create_backend(params)
     return create_handler(store, backend, params)
+
+
+def _torchs_handler(options: Options, sizes: tuple[int, int]) -> Any:
+    """Return torch's own handler; the first node runs its server, the place is host:port."""
+    from torch.distributed.elastic import rendezvous  # noqa: PLC0415 - 2 s
+    from torch.distributed.elastic.rendezvous import registry  # noqa: PLC0415
+
+    more: dict[str, Any] = {"is_host": options.node == "a", "last_call_timeout": 1}
+    params = rendezvous.RendezvousParameters("c10d", options.place, "run-1", *sizes, **more)
+    return registry.get_rendezvous_handler(params)
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -72,6 +86,8 @@ def run(options: Options) -> dict[str, Any]:
         result = agent.run()
     except SignalException as error:
         return {"state": f"ended by {error.sigval.name}", "took": SystemClock().monotonic() - began}
+    except RendezvousClosedError as error:
+        return {"state": "closed", "words": str(error)}
     finally:
         handler.shutdown()
     return {

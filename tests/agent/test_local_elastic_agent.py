@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from hpc_elastic import events, timer
 from hpc_elastic.agent import LocalElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.agent.uninterruptible import UninterruptibleWatch
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, RendezvousConnectionError
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.rendezvous.ports import free_port
 from hpc_elastic.timer import FileTimerClient
@@ -51,13 +52,20 @@ def fail_in_round(count: str) -> str:
 
 
 def overstay(place: str) -> int:
-    """Stay in a timed block for ever, but only in the first life."""
+    """Stay in a timed block for ever, but only in the first life; return which one it is."""
     timer.configure(FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if life == 0:
         Path(place, "pid").write_text(str(os.getpid()))
         with timer.expires(after=0.1):
-            signal.pause()
-    return 1
+            while True:  # being asked for its stacks ends a pause
+                signal.pause()
+    return life
+
+
+def timer_file() -> str | None:
+    """Return where a worker finds the pipe for its timers."""
+    return os.environ.get("TORCHELASTIC_TIMER_FILE")
 
 
 def agent_of(entrypoint: Any, *args: Any, **options: Any) -> LocalElasticAgent:
@@ -246,14 +254,50 @@ def test_a_worker_that_overstays_is_restarted(tmp_path: Path, monkeypatch: pytes
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
+def test_a_worker_that_overstays_once_too_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure says that it was the agent's doing, and why."""
+    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+    failure = agent_of(overstay, str(tmp_path), spec_local_world_size=1).run().failures[0]
+    assert -signal.SIGKILL == failure.exitcode
+    assert str(failure.message).startswith("killed by the agent: the timer of ")
+
+
+def test_a_pipe_that_cannot_be_made_costs_the_timers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers run, and are told of none."""
+    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+    monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "missing" / "timers"))
+    values = agent_of(timer_file).run().return_values
+    assert {0: None, 1: None} == values
+
+
 def test_a_wedged_worker_is_a_failure() -> None:
     """A worker stuck in the kernel is not waited for and not restarted; the run has failed."""
     agent = agent_of("/bin/sleep", "600", spec_max_restarts=3, uninterruptible_state_timeout=0.01)
     agent._stuck = UninterruptibleWatch(0.01, SystemClock().monotonic, read_state=lambda _pid: "D 1")
     result = agent.run()
     assert (WorkerState.FAILED, True, 0) == (result.state, result.is_failed(), agent._remaining_restarts)
-    assert {0, 1} == set(result.failures)
+    assert {0: ExitCode.WEDGED, 1: ExitCode.WEDGED} == {
+        rank: failure.exitcode for rank, failure in result.failures.items()
+    }
+    assert "in uninterruptible sleep (state D) for 0.01 s or longer" in str(result.failures[0].message)
     assert not any(is_running(worker.id) for worker in agent.get_worker_group().workers)
+
+
+def test_a_rendezvous_that_does_not_answer_makes_nobody_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it waits for the workers may wait for, too; their time begins when it answers again."""
+    handler = FakeHandler([RendezvousConnectionError("no answer")] * 3)
+    agent = agent_of("/bin/sleep", "600", spec_handler=handler, uninterruptible_state_timeout=0.01)
+    asked: list[tuple[int, ...]] = []
+
+    def check(pids: Collection[int]) -> tuple[int, ...]:
+        asked.append(tuple(pids))
+        return tuple(pids) if len(asked) > 4 else ()
+
+    monkeypatch.setattr(agent._stuck, "check", check)
+    assert agent.run().is_failed()
+    assert [2, 0, 0, 0, 2] == [len(pids) for pids in asked]
 
 
 def test_lost_track_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.testing.waiting import wait_until
 from tests.agent.agents import is_running
 from tests.agent.elastic_nodes import Nodes, gate, open_gate
-from tests.agent.elastic_program import SIGNALLED
+from tests.agent.elastic_program import SIGNALLED, Options, handler_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -159,6 +159,18 @@ def test_failure_for_good_holds_nobody_up(nodes: Nodes) -> None:
     assert ("SUCCEEDED", "FAILED") == (succeeded["state"], failed["state"])
     assert [7] == list(failed["failures"].values())
     assert "Done waiting for other agents" in succeeded["log"]
+
+
+def test_who_closes_the_run_ends_it_for_all(shared: Nodes) -> None:
+    """Workers that run are ended, and their agent tells why."""
+    shared.start("a", "sleep 600", **UP_TO_TWO)
+    (worker,) = shared.wait_told(1)
+    other = handler_of(Options(str(shared.root / "run"), "other", "", "", max_nodes=2))
+    other.set_closed()
+    result = shared.result("a")
+    assert "closed" == result["state"]
+    assert "run-1" in result["words"]
+    assert not is_running(worker.pid)
 
 
 def test_a_signal_before_the_first_round(shared: Nodes) -> None:

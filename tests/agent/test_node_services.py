@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,12 @@ import pytest
 from hpc_elastic.agent.beside import Services, Surroundings, base_env_for, services_for
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.node_services import NodeServices
+from hpc_elastic.agent.uninterruptible import UninterruptibleWatch
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundEnded
+from hpc_elastic.rendezvous.ports import free_port
+from hpc_elastic.testing.clock import FakeClock
 from tests.agent.agents import SLEEP, MakeAgents, gone, is_running, slurm, wait_for
 from tests.agent.stuck import STUCK
 
@@ -101,6 +103,33 @@ def test_a_wedged_node_leaves_and_the_others_go_on(make: MakeAgents) -> None:
     wait_for(lambda: gone(agents.workers(1)), "the first round's workers to end")
 
 
+SLOW_TO_KILL = f"""
+import signal, time
+if os.environ["HPC_ELASTIC_ROUND"] == "2":
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["RANK"] == "3" else signal.SIG_DFL)
+    if os.environ["RANK"] == "3":
+{"".join(f"        {line}{chr(10)}" for line in STUCK.splitlines())}
+    {SLEEP}
+"""
+
+
+@pytest.mark.slow
+def test_what_the_others_have_begun_goes_on(make: MakeAgents, tmp_path: Path) -> None:
+    """They need not wait until the wedged node's workers are given up."""
+    agents = make(SLOW_TO_KILL)
+    for node in (0, 1):
+        flags = ("--nnodes", "1:2", "--last-call-timeout", "0.5")
+        agents.start(node, *flags, env=QUICK_VERDICT, args=(str(tmp_path / "end"),))
+    assert ExitCode.WEDGED == agents.code(1)
+    assert 2 == len(agents.rounds())
+    assert agents.state().ending is None
+    (tmp_path / "end").touch()
+    assert 0 == agents.code(0)
+
+
 FREEZER = Path("/sys/fs/cgroup/freezer")
 FROZEN = """
 import time
@@ -135,7 +164,7 @@ def test_a_worker_that_sigkill_does_not_end(make: MakeAgents, freezer: Path) -> 
     assert ExitCode.WEDGED == agent.returncode
     pid = agents.workers(1)[1]["pid"]
     assert is_running(pid)
-    assert f"cannot be killed: rank 1: pid {pid} (python" in output
+    assert f"cannot be killed: local rank 1: pid {pid} (python" in output
     ending = agents.state().ending
     assert ending is not None
     assert ending.failure is not None
@@ -173,12 +202,6 @@ def ask(port: int) -> int:
         return 0
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_the_health_check_of_an_agent(make: MakeAgents) -> None:
@@ -259,3 +282,21 @@ def test_progress_is_that_of_the_slower_one(tmp_path: Path, loop: EventLoop) -> 
     assert abs(now - 100 - services.last_progress_time()) < 2
     services.close()
     assert [] == os.listdir(tmp_path)
+
+
+def test_what_holds_up_the_agent_makes_nobody_stuck(tmp_path: Path) -> None:
+    """A worker that waits for the same file system has its time from then on."""
+    clock = FakeClock()
+    loop = EventLoop(clock)
+    around = surroundings({"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "10"}, tmp_path, [], loop)
+    services = NodeServices(around._replace(clock=clock))
+    services._stuck = UninterruptibleWatch(10, clock.monotonic, lambda _pid: "D 1")
+    services.state_timeout_s = 10
+    assert () == services.stuck([5])
+    clock.advance(20)  # within one turn
+    assert () == services.stuck([5])
+    for seconds, stuck in ((0, ()), (9, ()), (1, (5,))):
+        clock.advance(seconds)
+        loop.turned_at = clock.monotonic()
+        assert stuck == services.stuck([5])
+    loop.close()

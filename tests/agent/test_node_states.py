@@ -67,7 +67,9 @@ class Ended(NamedTuple):
 
 
 @contextmanager
-def opened(root: Path, source: str, *args: str, max_restarts: int = 0) -> Iterator[OpenAgent]:
+def opened(
+    root: Path, source: str, *args: str, max_restarts: int = 0, times: AgentTimes | None = None
+) -> Iterator[OpenAgent]:
     """Give an agent of two workers in this process."""
     script = root.with_suffix(".py")
     script.write_text(source)
@@ -83,7 +85,7 @@ def opened(root: Path, source: str, *args: str, max_restarts: int = 0) -> Iterat
         logs=DefaultLogsSpecs(paths.logs, is_of_run=True),
         prefixes="",
         max_restarts=max_restarts,
-        times=AgentTimes(),
+        times=times or AgentTimes(),
         signals=SignalMeanings((), (), ()),
         node="n1",
         addr="127.0.0.1",

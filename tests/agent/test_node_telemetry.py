@@ -110,6 +110,15 @@ def test_a_run_that_is_handed_back_has_not_ended(put: Metrics, recorded: Events)
     assert "workers.trainer.run_total" not in put.last
 
 
+def test_a_node_that_the_last_round_did_without(recorded: Events) -> None:
+    """The run has succeeded; its own workers were ended before."""
+    agent = Agent()
+    agent.start()
+    agent.end(WorkerState.SUCCEEDED, return_values={})
+    assert [("WORKER", "TERMINATED"), ("WORKER", "TERMINATED"), ("AGENT", "SUCCEEDED")] == recorded.names[-3:]
+    assert [] == agent.said
+
+
 def test_an_agent_that_never_had_workers(recorded: Events) -> None:
     """It tells of itself alone."""
     agent = Agent()

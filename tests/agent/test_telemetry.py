@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import pytest
 
@@ -13,13 +12,11 @@ from hpc_elastic.agent.telemetry import (
     AgentEvents,
     Details,
     flakiness,
-    measured,
     run_metrics,
     state_metrics,
 )
 from hpc_elastic.events import EventSource
 from hpc_elastic.multiprocessing import ProcessFailure
-from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.timer import FileTimerRequest
 from tests.agent.elastic_fakes import FakeHandler, spec_of
 
@@ -128,19 +125,3 @@ def test_each_look_is_counted() -> None:
     """By role and state."""
     expected = {"workers.r.remaining_restarts": 2, "workers.r.healthy": 1}
     assert expected == state_metrics("r", WorkerState.HEALTHY, 2)
-
-
-def test_blocks_are_measured() -> None:
-    """As `metrics.prof` measures functions."""
-    clock, found = FakeClock(), {}
-
-    def put(name: str, value: Any) -> None:
-        found[name] = value
-
-    with measured("A.b", clock.monotonic, put):
-        clock.advance(0.25)
-    assert {"A.b.success": 1, "A.b.duration.ms": 250} == found
-    found.clear()
-    with pytest.raises(ValueError, match="no"), measured("A.b", clock.monotonic, put):
-        raise ValueError("no")
-    assert {"A.b.failure": 1, "A.b.duration.ms": 0} == found

@@ -120,6 +120,19 @@ def test_a_worker_that_overstays_is_killed_with_its_script(watchdog: Watchdog, e
     assert ("step", signal.SIGKILL) == (request.scope_id, request.signal)
 
 
+def test_only_who_was_killed_is_said_to_have_been(watchdog: Watchdog, events: Events) -> None:
+    """A timer without a signal ends nobody; and the next worker with the same pid is another one."""
+    late, group = SystemClock().wall() - 1, os.getpgrp()
+    FileTimerClient(watchdog.path, 0).acquire("told", late)
+    wait_until(lambda: "timer expired" in events.names, "the timer to expire")
+    assert "" == watchdog.reason(group)
+    FileTimerClient(watchdog.path).acquire("own", late)
+    wait_until(lambda: watchdog.reason(group) != "", "another timer to expire")
+    assert "killed by the agent: the timer of own has expired" == watchdog.reason(group)
+    watchdog.start()
+    assert "" == watchdog.reason(group)
+
+
 def test_a_timer_of_the_agent_itself_is_not_acted_on(watchdog: Watchdog, events: Events) -> None:
     """Whatever is written into the pipe, the agent lives."""
     client = FileTimerClient(watchdog.path)

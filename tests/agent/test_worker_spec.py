@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
@@ -60,6 +61,10 @@ def test_fn_is_the_older_name() -> None:
         ({"local_world_size": 0}, "local_world_size is 0, it must be at least 1"),
         ({"monitor_interval": 0.0}, "monitor_interval is 0.0, it must be positive"),
         ({"max_restarts": -1}, "max_restarts is -1, it must be at least 0"),
+        ({"local_world_size": "2"}, "local_world_size is '2', it must be at least 1"),
+        ({"args": "ok"}, "args is 'ok', it must be a tuple"),
+        ({"rdzv_handler": "c10d"}, "rdzv_handler is 'c10d', it must be a RendezvousHandler"),
+        ({"entrypoint": 5}, "entrypoint is 5, it must be a command or a function"),
         ({"entrypoint": None}, "no entrypoint"),
         ({"entrypoint": ""}, "no entrypoint"),
     ],
@@ -84,6 +89,18 @@ def test_specs_compare_and_show_their_values() -> None:
     assert WorkerSpec(role="q", entrypoint="prog") != spec
     assert "role='r'" in repr(spec)
     assert spec == pickle.loads(pickle.dumps(spec))  # noqa: S301 - our own
+
+
+def test_torchs_data_classes_are_some_here_too() -> None:
+    """What programs do with data classes works, though these are none."""
+    spec = WorkerSpec(role="r", entrypoint="prog", max_restarts=7)
+    changed = dataclasses.replace(spec, local_world_size=4)
+    assert (4, 7, "r") == (changed.local_world_size, changed.max_restarts, changed.role)
+    assert [*vars(spec)] == [field.name for field in dataclasses.fields(spec)]
+    result = RunResult(WorkerState.SUCCEEDED, {0: "value"})
+    assert {"state": WorkerState.SUCCEEDED, "return_values": {0: "value"}, "failures": {}} == (
+        dataclasses.asdict(result)
+    )
 
 
 def test_group_before_the_rendezvous() -> None:

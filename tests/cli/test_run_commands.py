@@ -121,8 +121,8 @@ def test_a_run_without_a_job_is_started_again_by_its_command(
     write(paths, STARTED, round_of(1), RunEnded(Decision.FAILED, 1, "no restarts are left", None))
     assert 0 == app.run(["status", paths.root])
     out = capfd.readouterr().out
-    assert "used        0 restarts, 0 requeues\n" in out
-    assert f"the same command again, with --run-dir {paths.root}" in out
+    assert "used        0 failures, 0 requeues\n" in out
+    assert f"the same command again, with another --run-dir; what it saved is in {paths.root}" in out
     assert "--resume" not in out
     assert 2 == app.run(["submit", "--resume", paths.root])
     assert "was not started by submit" in capfd.readouterr().err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,10 +37,11 @@ def test_names_numbers_and_addresses(tmp_path: Path) -> None:
 
 def test_a_fixed_master(tmp_path: Path) -> None:
     """Address and port come from the flags, with the default backend as with torchrun's."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    ended = Line(tmp_path).run("--master-addr=127.0.0.1", f"--master-port={port}", "w.py")
+    with socket.socket() as kept:  # no other test gets the port meanwhile; who reuses addresses does
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("", 0))
+        port = kept.getsockname()[1]
+        ended = Line(tmp_path).run("--master-addr=127.0.0.1", f"--master-port={port}", "w.py")
     assert (["127.0.0.1"], [str(port)]) == (ended.env("MASTER_ADDR"), ended.env("MASTER_PORT")), ended.err
 
 
@@ -88,7 +91,7 @@ def test_what_a_worker_is(tmp_path: Path, words: list[str], code: int) -> None:
     program = tmp_path / "program"
     program.write_text('#!/bin/sh\nexec "$PYTHON" w.py "$@"\n')
     program.chmod(0o755)
-    ended = line.run("--nproc-per-node=2", *words, env={"PYTHON": os.sys.executable})  # type: ignore[attr-defined]
+    ended = line.run("--nproc-per-node=2", *words, env={"PYTHON": sys.executable})
     assert code == ended.code, ended.err
     assert ["0", "1"] == ended.env("RANK")
     assert {"__main__"} == {worker["name"] for worker in ended.workers}
@@ -141,7 +144,7 @@ def test_log_specs_of_another_package(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = theirs:Specs\n")
     line = Line(tmp_path)
-    path = os.pathsep.join([str(tmp_path), *os.sys.path])  # type: ignore[attr-defined]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
     ended = line.run("--logs-specs=mine", "--log-dir=logs", "-r", "1", "w.py", env={"PYTHONPATH": path})
     assert 0 == ended.code, ended.err
     assert f"root_log_dir={tmp_path / 'logs'}" in (tmp_path / "specs").read_text()
@@ -188,6 +191,22 @@ def test_signals(tmp_path: Path, words: list[str], number: int, code: int) -> No
     wait_until(lambda: not is_running(ended.workers[0]["pid"]), "the worker's end")
 
 
+def test_below_nohup_the_end_of_the_terminal_ends_nothing(tmp_path: Path) -> None:
+    """Whoever starts a run so wants it to go on."""
+    line = Line(tmp_path, "while not os.path.exists('go'): pass\n")
+    earlier = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        agent = line.start("w.py")
+    finally:
+        signal.signal(signal.SIGHUP, earlier)
+    wait_until(lambda: bool(line.workers()), "the worker", timeout_s=LIMIT_S)
+    agent.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    ended = line.end(agent)
+    assert 0 == ended.code, ended.err
+    assert "SIGHUP" not in ended.err
+
+
 def test_restarts_are_counted(tmp_path: Path) -> None:
     """As far as they are allowed."""
     script = "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)"
@@ -218,6 +237,27 @@ def test_a_binding_that_cannot_be_had(tmp_path: Path) -> None:
     ended = Line(tmp_path).run("--numa-binding=node", "w.py", env={"CUDA_VISIBLE_DEVICES": ""})
     assert 2 == ended.code
     assert "error: --numa-binding: no GPU is visible" in ended.err
+
+
+def test_streams_that_are_closed(tmp_path: Path) -> None:
+    """What workers print goes nowhere, and not into what the agent has opened."""
+    script = "open('streams', 'w').write(' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3)))\n"
+    line = Line(tmp_path, script)
+    command = [sys.executable, "-m", *line.launcher, "w.py"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    subprocess.run(closed, cwd=tmp_path, env=env, timeout=LIMIT_S, check=True)
+    assert "/dev/null /dev/null /dev/null" == (tmp_path / "streams").read_text()
+
+
+def test_a_console_that_is_full_keeps_nobody_from_running(tmp_path: Path) -> None:
+    """A job whose output is on a full disk goes on; its logs may be elsewhere."""
+    line = Line(tmp_path)
+    command = [sys.executable, "-m", *line.launcher, "--use-env", "--tee=3", "w.py"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with open("/dev/full", "wb") as full:
+        subprocess.run(command, cwd=tmp_path, env=env, stdout=full, stderr=full, timeout=LIMIT_S, check=True)
+    assert 1 == len(line.workers())
 
 
 def test_nodes_variable_and_cpus(tmp_path: Path) -> None:

@@ -194,6 +194,15 @@ def test_help_fits_a_narrow_page() -> None:
         (["--rdzv-conf", "join_timeout=soon"], "--rdzv-conf: The rendezvous configuration option 'join_"),
         (["--join-timeout", "-1"], "--join-timeout, or join_timeout of --rdzv-conf: join_timeout is -1 s"),
         (["--lease", "1"], "--lease: a lease of 1 s with a heartbeat each 1 s gives healthy nodes up"),
+        (
+            ["--heartbeat-interval", "inf"],
+            "--heartbeat-interval, or keep_alive_interval of --rdzv-conf: heart",
+        ),
+        (["--container", "'x"], '--container: "\'x" cannot be split into words: No closing quotation\n'),
+        (
+            ["--rdzv-backend=shared_fs", "--rdzv-endpoint=file:///x"],
+            "--rdzv-endpoint: 'file:///x' is no directory\n",
+        ),
         (["--max-restarts", "-1"], "--max-restarts: it is -1\n  fix: it must be at least 0"),
         (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value: 'x'\n  fix: "),
         (["--monitor-interval", "0"], "--monitor-interval: it is 0\n  fix: it must be positive"),
@@ -244,7 +253,7 @@ def test_a_wrong_value_is_refused_before_anything_is_started(
     ("name", "text", "said"),
     [
         ("PET_MAX_RESTARTS", "x", "invalid int value: 'x' (from PET_MAX_RESTARTS)"),
-        ("PET_STANDALONE", "maybe", "PET_STANDALONE='maybe' is neither 1 nor 0"),
+        ("PET_STANDALONE", "maybe", "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
         ("PET_START_METHOD", "thread", "--start-method: 'thread' is not one of"),
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'soon' is no number"),
     ],

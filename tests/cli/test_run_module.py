@@ -193,14 +193,22 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     ended = line.run("w.py")
     assert 7 == ended.code
     assert "Traceback" not in ended.err
+    wrong = line.run("w.py", env={"PET_STANDALONE": "maybe"})
+    assert (2, "error: PET_STANDALONE: 'maybe' is neither 1 nor 0") == (wrong.code, wrong.err.splitlines()[0])
 
 
 PLUGIN = """
+from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.rendezvous.static import StaticRendezvous
 
 class Mine(StaticRendezvous):
     def get_backend(self):
         return "mine"
+
+    def next_rendezvous(self):
+        if "late" in self.run_id:
+            raise RendezvousTimeoutError("nobody came")
+        return super().next_rendezvous()
 
 def creator():
     return lambda params: Mine("127.0.0.1", 29512, 0, 1, params.run_id)
@@ -215,7 +223,8 @@ def test_a_plug_in_brings_the_nodes_together(tmp_path: Path, code: str, expected
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[torchrun.handlers]\nmine = theirs:creator\n")
-    line = Line(tmp_path, "sys.exit(int(sys.argv[1]))")
+    both_there = "while not all(os.path.exists(f'facts.{rank}') for rank in '01'): pass\n"
+    line = Line(tmp_path, f"{both_there}sys.exit(int(sys.argv[1]))")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     refused = line.run("--rdzv-backend=mine", "w.py", code, env=env)
     assert (2, []) == (refused.code, refused.workers)
@@ -225,6 +234,8 @@ def test_a_plug_in_brings_the_nodes_together(tmp_path: Path, code: str, expected
     assert expected == ended.code, ended.err
     assert ["0", "1"] == ended.env("RANK")
     assert "Traceback" not in ended.err
+    late = line.run("--rdzv-backend=mine", "--rdzv-id=late", "w.py", code, env=env)
+    assert (76, "error: nobody came\n") == (late.code, late.err)
     unknown = line.run("--rdzv-backend=nobodys", "w.py", code, env=env)
     assert 2 == unknown.code
     assert unknown.err.startswith("error: The rendezvous backend 'nobodys' is not registered.")
@@ -236,3 +247,12 @@ def test_a_worker_of_run_path_imports_little() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not {"hpc_elastic.launch", "hpc_elastic.launcher", "hpc_elastic.cli.run_options"} & loaded
+
+
+def test_what_torchs_older_launcher_is_called_here_says_what_to_use() -> None:
+    """It neither runs nothing in silence nor reports success."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpc_elastic.launch", "train.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "fix: python -m hpc_elastic.run" in done.stderr

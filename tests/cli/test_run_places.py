@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +63,7 @@ def name(*words: str, env: Mapping[str, str] | None = None) -> str:
         (C10D, "100_n1-29400"),
         (("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1"), "n1"),
         (("--nnodes=2", "--rdzv-backend=etcd"), "none"),
-        (("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=http://n1:2379"), "http---n1-2379"),
+        (("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=http://n1:2379"), "http-n1-2379"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -76,6 +77,15 @@ def test_who_meets_nobody_is_alone() -> None:
     assert name().startswith("run-2")
     assert name("--rdzv-id=100").startswith("100_2")
     assert name(*C10D, "--standalone").startswith("run-2")
+
+
+def test_who_is_alone_is_alone_in_a_container_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of several have the same id, and may start in the same second."""
+    names = []
+    for host in ("pod-1", "pod-2"):
+        monkeypatch.setattr(os, "uname", lambda host=host: SimpleNamespace(nodename=host))
+        names.append(name("--rdzv-id=100"))
+    assert [True, True] == [host in name for host, name in zip(("pod-1", "pod-2"), names, strict=True)]
 
 
 def test_the_run_id_is_what_was_given_else_the_directory() -> None:
@@ -94,6 +104,7 @@ def test_the_run_id_is_what_was_given_else_the_directory() -> None:
         (C10D, {"HPC_ELASTIC_RUN_DIR": "y", "HPC_ELASTIC_RUN_ID": "z"}, "y", "100"),
         (("--rdzv-endpoint=./base", "--rdzv-id=5"), {}, "base/5", "5"),
         (("--rdzv-endpoint=./base",), {}, "base/none", "none"),
+        (("--rdzv-backend=shared_fs", "--rdzv-endpoint=base"), {}, "base/none", "none"),
         (("--run-dir=x",), step(), "x", "77"),
         (("--run-dir=~/x",), {}, "x", "x"),
         (("--rdzv-endpoint=~/base", "--rdzv-id=5"), {}, "base/5", "5"),
@@ -104,6 +115,7 @@ def test_the_run_id_is_what_was_given_else_the_directory() -> None:
         "variable",
         "endpoint",
         "endpoint without id",
+        "word",
         "Slurm",
         "home",
         "below home",
@@ -160,7 +172,7 @@ def test_a_run_that_is_over_does_not_stand_in_the_way(over: Entry) -> None:
     """The next one of the same name is another run; where the last one is, is told."""
     a_run("n1-29500", EpochStarted(EPOCH, "", ()), over)
     found = place(*STATIC)
-    assert "n1-29500_2" == found.paths.name
+    assert "n1-29500+2" == found.paths.name
     assert any("n1-29500 holds a run that is over" in note for note in found.notes)
 
 
@@ -176,12 +188,12 @@ def test_an_endpoint_holds_run_after_run() -> None:
     a_run("5", EpochStarted(EPOCH, "", ()), LEFT)
     assert "5" == place(*words).paths.name
     a_run("5", EpochStarted(Epoch(0, 1, 0), "", ()), FAILED)
-    assert "5_2" == place(*words).paths.name
+    assert "5+2" == place(*words).paths.name
 
 
 @pytest.mark.parametrize(
     ("over", "restart", "expected"),
-    [(DONE, 0, "77"), (DONE, 1, "77"), (FAILED, 0, "77"), (FAILED, 1, "77_2"), (LEFT, 1, "77")],
+    [(DONE, 0, "77"), (DONE, 1, "77"), (FAILED, 0, "77"), (FAILED, 1, "77+2"), (LEFT, 1, "77")],
     ids=["done", "done, requeued", "failed", "failed, requeued", "left, requeued"],
 )
 def test_a_step_that_is_started_again(over: Entry, restart: int, expected: str) -> None:
@@ -198,8 +210,8 @@ def test_the_next_line_of_a_script_that_a_step_runs(over: Entry) -> None:
     """A node that was in the run that is over begins another; in the endpoint's directory too."""
     a_run("77", EpochStarted(EPOCH, "77", ()), over)
     Path("hpc_elastic_runs/77/logs/agents/n1.log").touch()
-    assert "77_2" == name(env=step())
-    assert "77_2" == place("--rdzv-endpoint=./hpc_elastic_runs", env=step()).paths.name
+    assert "77+2" == name(env=step())
+    assert "77+2" == place("--rdzv-endpoint=./hpc_elastic_runs", env=step()).paths.name
     if over is DONE:
         assert "77" == name(env=step(restart=1))
 
@@ -234,6 +246,9 @@ def test_options_of_the_rendezvous() -> None:
     settings, notes = settings_of(args, None)
     assert (2, 4, 5.0, 1.0, 2.0, 8.0) == (*settings[:4], settings.heartbeat_interval, settings.lease)
     assert ["--rdzv-conf: not needed here, without effect: timeout, is_host"] == notes
+    args = parser().parse_args(["--rdzv-backend=etcd", "--rdzv-conf=timeout=50", "train.py"])
+    settings, notes = settings_of(args, None)
+    assert (50, []) == (settings.join_timeout, notes)
     args = parser().parse_args(["--rdzv-conf=lease=9", "--lease=6", "--join-timeout=7", "train.py"])
     settings, _ = settings_of(args, None)
     assert (6.0, 7.0) == (settings.lease, settings.join_timeout)

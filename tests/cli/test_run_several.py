@@ -102,7 +102,7 @@ def test_a_line_that_was_interrupted_can_be_run_again(tmp_path: Path) -> None:
     line.end(agents[1])
     (tmp_path / "quick").touch()
     assert [0, 0] == [ended.code for ended in both(line, *STATIC)]
-    assert ["127.0.0.1-29500", "127.0.0.1-29500_2"] == line.run_dirs()
+    assert ["127.0.0.1-29500", "127.0.0.1-29500+2"] == line.run_dirs()
 
 
 @pytest.mark.slow

@@ -17,7 +17,13 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.control_plane import TORCH_WORKER_SERVER_SOCKET, Response, register_handler, worker_main
+from hpc_elastic.control_plane import (
+    TORCH_WORKER_SERVER_SOCKET,
+    Response,
+    handlers,
+    register_handler,
+    worker_main,
+)
 from hpc_elastic.control_plane.handlers import Asked, _Handlers, answer
 from hpc_elastic.control_plane.server import WorkerServer
 from hpc_elastic.errors import InputError
@@ -49,6 +55,12 @@ def ask(path: str, method: str, what: str, body: bytes | None = None) -> tuple[i
         return response.status, response.read()
     finally:
         connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what a test registers."""
+    monkeypatch.setattr(handlers._handlers, "_by_name", {**handlers._handlers._by_name})
 
 
 @pytest.fixture
@@ -142,6 +154,17 @@ def test_what_a_dead_worker_left_is_replaced(path: str) -> None:
         assert (200, b"pong") == ask(path, "POST", "/handler/ping")
 
 
+def test_a_worker_that_hangs_keeps_its_place(path: str) -> None:
+    """Nobody waits for one that takes no connection any more."""
+    Path(path).parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as hanging, socket.socket(socket.AF_UNIX) as first:
+        hanging.bind(path)
+        hanging.listen(0)
+        first.connect(path)
+        with pytest.raises(RuntimeError, match="already exists"):
+            WorkerServer(path)
+
+
 @pytest.mark.parametrize("name", ["x" * 120, "file", "no/dir"])
 def test_a_path_that_cannot_be_a_socket(tmp_path: Path, name: str) -> None:
     """What is there already stays, and the error names path and variable."""
@@ -174,6 +197,20 @@ def test_own_handlers(server: str) -> None:
 
 def _nothing(_request: Any, _response: Response) -> None:
     """Answer nothing."""
+
+
+class _Mine:
+    def handle(self, _request: Any, _response: Response) -> None:
+        """Answer nothing."""
+
+
+def test_a_method_is_registered_as_often_as_anybody_likes() -> None:
+    """It is another object each time, but still the same handler."""
+    mine = _Mine()
+    for _ in range(2):
+        register_handler("a method", mine.handle)
+    with pytest.raises(ValueError, match="already registered"):
+        register_handler("a method", _Mine().handle)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ping"])

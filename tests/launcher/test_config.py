@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.launcher import LaunchConfig
 from hpc_elastic.launcher.api import _get_addr_and_port, _get_entrypoint_name
 from hpc_elastic.launcher.shared_run import signal_meanings
@@ -127,3 +128,28 @@ def test_logs_that_are_chosen_later_count(tmp_path: Path) -> None:
     assert config.wanted_logs is None
     config.logs_specs = DefaultLogsSpecs(str(tmp_path))
     assert config.logs_specs is config.wanted_logs
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("nproc_per_node", "2", "a whole number"),
+        ("max_restarts", 1.5, "a whole number"),
+        ("monitor_interval", "x", "seconds"),
+        ("shutdown_timeout", "x", "seconds"),
+        ("rdzv_endpoint", 29500, "a text"),
+        ("rdzv_configs", ["timeout"], "a mapping of options"),
+        ("logs_specs", "logs", "a LogsSpecs"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(field: str, value: object, wanted: str) -> None:
+    """The field is named, before anything is started."""
+    fields: dict[str, Any] = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, field: value}
+    with pytest.raises(InputError) as caught:
+        LaunchConfig(**fields)
+    assert (f"LaunchConfig.{field}", f"give {wanted}") == (caught.value.where, caught.value.fix)
+
+
+def test_a_run_id_may_be_a_number() -> None:
+    """Job ids are numbers."""
+    assert "5" == LaunchConfig(1, 1, 1, run_id=5).run_id  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_one_node_needs_no_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert {0: 1} == elastic_launch(config("", 1, rdzv_backend=backend), rank_plus)(1)
-    assert {"toy", "toy_2"} == set(os.listdir("hpc_elastic_runs"))
+    assert {"toy", "toy+2"} == set(os.listdir("hpc_elastic_runs"))
 
 
 def test_a_run_id_is_made_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

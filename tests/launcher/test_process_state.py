@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic import metrics
+from hpc_elastic.events.handlers import configured_handler
+from hpc_elastic.ids import Env
 from hpc_elastic.launcher import elastic_launch
-from hpc_elastic.launcher.adoption import Adoption
+from hpc_elastic.launcher.adoption import AsBefore
 from hpc_elastic.multiprocessing.errors import ChildFailedError
-from hpc_elastic.multiprocessing.linux import adopt_orphans, adopts_orphans
+from hpc_elastic.multiprocessing.linux import adopts_orphans
 from tests.launcher.jobs import QUICK, config, fail_on, rank_plus
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,6 +40,7 @@ def state() -> dict[str, Any]:
         "shm": sorted(name for name in os.listdir("/dev/shm") if str(os.getpid()) in name),
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "cwd": os.getcwd(),
+        "environ": dict(os.environ),
     }
 
 
@@ -140,14 +145,45 @@ def test_threads_may_play_nodes(tmp_path: Path) -> None:
     assert {"a": {0: 10, 1: 11}, "b": {2: 12, 3: 13}} == found
 
 
-def test_adoption_is_as_before_when_the_last_has_gone() -> None:
-    """Whatever it was."""
-    adoption = Adoption()
-    for before in (False, True):
-        adopt_orphans(wanted=before)
-        with adoption.restored():
-            adopt_orphans()
-            with adoption.restored():
-                adopt_orphans()
-            assert adopts_orphans()
-        assert before == adopts_orphans()
+def test_all_is_as_before_when_the_last_has_gone() -> None:
+    """Whatever it was, and however the users overlap."""
+    now = ["ours"]
+    kept = AsBefore(lambda: now[0], lambda value: now.__setitem__(0, value))
+    for before in ("ours", "another"):
+        now[0] = before
+        first, second = kept.restored(), kept.restored()
+        with first:
+            now[0] = "the first one's"
+            second.__enter__()
+            now[0] = "the second one's"
+        assert "the second one's" == now[0]
+        second.__exit__(None, None, None)
+        assert before == now[0]
+
+
+def test_nothing_of_what_was_configured_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers of metrics and events, log levels and the environment are the program's own again."""
+    place = f"jsonl:{tmp_path}"
+    for name, value in ((Env.METRICS, place), (Env.EVENTS, place), (Env.HEALTH_CHECK_PORT, "0")):
+        monkeypatch.setenv(name, value)
+    before = configured()
+    for number in (1, 2):
+        launch_well(tmp_path / str(number), "fork")
+        assert before == configured()
+    assert 2 == len(list(tmp_path.glob("*.jsonl")))
+
+
+def configured() -> dict[str, Any]:
+    """Return what a launch could configure."""
+    loggers = [
+        logging.getLogger(name)
+        for name in list(logging.root.manager.loggerDict)
+        if name.startswith("hpc_elastic")
+    ]
+    return {
+        "metrics": metrics.getStream("torchelastic").handler,
+        "events": configured_handler().handler,
+        "levels": {logger.name: logger.level for logger in loggers if logger.level},
+        "handlers": {logger.name: logger.handlers for logger in loggers if logger.handlers},
+        "environ": dict(os.environ),
+    }

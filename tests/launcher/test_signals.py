@@ -15,7 +15,7 @@ from hpc_elastic.launcher import elastic_launch
 from hpc_elastic.multiprocessing import SignalException
 from tests.agent.agents import wait_for
 from tests.launcher.conftest import MakeNodes
-from tests.launcher.jobs import config, rank_plus, running, started, wait_forever
+from tests.launcher.jobs import config, ignore_signals, rank_plus, running, started, wait_forever
 
 
 def signal_when_started(place: Path, number: int) -> threading.Thread:
@@ -98,6 +98,29 @@ def test_a_handler_of_the_program_may_raise(tmp_path: Path) -> None:
         assert handler is signal.getsignal(signal.SIGUSR2)
     finally:
         signal.signal(signal.SIGUSR2, earlier)
+
+
+def test_a_handler_that_raises_again_leaves_no_worker(tmp_path: Path) -> None:
+    """Deaf workers are being ended after the first time; after the second they are killed."""
+
+    def handler(number: int, _frame: object) -> None:
+        if number == signal.SIGUSR2:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        raise OutOfTimeError
+
+    earlier = {number: signal.signal(number, handler) for number in (signal.SIGUSR2, signal.SIGALRM)}
+    try:
+        sender = signal_when_started(tmp_path, signal.SIGUSR2)
+        with pytest.raises(OutOfTimeError):
+            elastic_launch(config(tmp_path / "run", signals_to_handle="SIGTERM"), ignore_signals)(
+                str(tmp_path)
+            )
+        sender.join()
+        assert [] == running(tmp_path)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, before in earlier.items():
+            signal.signal(number, before)
 
 
 def test_stubborn_workers_are_killed_in_time(make_nodes: MakeNodes, tmp_path: Path) -> None:

@@ -154,6 +154,18 @@ def test_tee_writes_to_what_python_prints_to(run: Run, monkeypatch: pytest.Monke
     assert cell.getvalue() == "[job0]:\ufffda\n"
 
 
+def test_tee_goes_to_a_cell_and_not_to_the_notebooks_server(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An object that stands in for stdout may name the descriptor of what was there before."""
+    with (tmp_path / "server").open("w") as server:
+        cell = io.StringIO()
+        cell.fileno = server.fileno  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stdout", cell)
+        run("print('a')", tee=Std.OUT)
+    assert ("[job0]:a\n", "") == (cell.getvalue(), (tmp_path / "server").read_text())
+
+
 def test_tee_without_a_console_shows_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Python has no stdout at all the file still has everything."""
     monkeypatch.setattr(sys, "stdout", None)

@@ -95,6 +95,16 @@ def test_a_progress_bar_is_shown_before_it_ends(tmp_path: Path, pipe: tuple[int,
     assert len(drain(pipe[0])) > MAX_BAR
 
 
+def test_a_long_line_of_another_system_stays_whole(tmp_path: Path) -> None:
+    """That it ends in a carriage return, too, makes it no progress bar."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    text = b"".join(b"x" * (MAX_BAR + more) + b"\r\n" for more in (0, 1, MAX_BAR - 1, 3 * MAX_BAR)) + b"\r\n"
+    log.write_bytes(text)
+    with console.open("ab") as file:
+        Tail(str(log), file.fileno(), b"").finish()
+    assert text == console.read_bytes()
+
+
 def test_offset_skips_an_earlier_attempt(tmp_path: Path, pipe: tuple[int, int]) -> None:
     """Following begins at the offset."""
     log = tmp_path / "log"

@@ -18,7 +18,6 @@ from hpc_elastic.rendezvous.shared_fs_backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,
     create_backend,
-    file_name,
 )
 from hpc_elastic.store.kv import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
@@ -156,12 +155,11 @@ def test_a_run_needs_an_id() -> None:
 
 def test_runs_do_not_meet(memory_store: MemoryStore) -> None:
     """Several runs share a store, whatever characters their ids have."""
-    ids = ("a/b", "a%2fb", "a b", "../a", "ä")
+    ids = ("a/b", "a%2Fb", "a b", "../a", "ä" * 200)
     backends = [SharedFsRendezvousBackend(memory_store, run_id) for run_id in ids]
     for number, backend in enumerate(backends):
         backend.set_state(b"%d" % number)
     assert [b"0", b"1", b"2", b"3", b"4"] == [(backend.get_state() or (b"",))[0] for backend in backends]
-    assert all("/" not in file_name(run_id) for run_id in ids)
 
 
 def _advance(backend: RendezvousBackend, count: int) -> None:

@@ -279,6 +279,7 @@ def test_options_of_launchers_are_taken() -> None:
         ({"heartbeat_interval": 1, "keep_alive_interval": 2}, "mean the same: give one of them"),
         ({"lease": 2, "heartbeat_interval": 1}, "gives healthy nodes up"),
         ({"keep_alive_max_attempt": 2}, "gives healthy nodes up"),
+        ({"keep_alive_interval": "86401"}, r"The interval of heartbeats \(86401 s\) must be a day at most"),
     ],
 )
 def test_senseless_options_are_refused(config: dict[str, Any], text: str) -> None:

@@ -80,7 +80,17 @@ def test_a_run_that_is_over_is_followed_by_another(node: MakeNode, tmp_path: Pat
         first.next_rendezvous()
     second = node("c10d", last_call_timeout=0.1)
     assert 0 == second.next_rendezvous().rank
-    assert {"r", "r_2"} == {path.name for path in (tmp_path / "hpc_elastic_runs").iterdir()}
+    assert {"r", "r+2"} == {path.name for path in (tmp_path / "hpc_elastic_runs").iterdir()}
+
+
+def test_options_of_others_are_told_and_left_out(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    """As with torch they are no error; what looks like a misspelt option of ours is one."""
+    assert (
+        0 == node("c10d", use_libuv=0, upscaling_enabled=True, last_call_timeout=0.1).next_rendezvous().rank
+    )
+    assert "(ignored: upscaling_enabled, use_libuv)" in caplog.text
+    with pytest.raises(ValueError, match=r"'join_timout' is not known .* Did you mean 'join_timeout'\?"):
+        node("c10d", join_timout=5)
 
 
 def test_a_run_id_is_no_path(node: MakeNode, tmp_path: Path) -> None:
@@ -117,7 +127,7 @@ def test_what_torch_refuses_is_refused(
         node(backend, **config)
 
 
-@pytest.mark.parametrize("endpoint", ["host:x", "host:70000", "a b"])
+@pytest.mark.parametrize("endpoint", ["host:x", "host:70000", "a b", "http://host:2379"])
 def test_an_endpoint_is_a_path_or_a_host(node: MakeNode, endpoint: str) -> None:
     """What is neither is refused in torch's words."""
     with pytest.raises(ValueError, match="of the rendezvous endpoint"):

@@ -37,6 +37,7 @@ from tests.simulation.broken import BrokenError
 from tests.simulation.world import Node
 
 EXIT_BARRIER_S = 60.0
+WEDGE_STOP_S = 7.0  # until workers that hang in the kernel are given up
 FAST_LOOK_S = 0.15  # between two looks while nodes agree; longer than the real one's, for speed [s]
 MAX_RESTARTS = 1_000
 _STOPPED = (Phase.STOPPED, Phase.SUCCEEDED)
@@ -76,6 +77,8 @@ class SimulatedAgent:
         self.outcome = ""
         self.left_at = float("inf")
         self.crash_next = False
+        self.wedge_next = False  # a worker hangs in the kernel
+        self._wedged: RoundFormed | None = None  # the round in which one does
         self.has_succeeded = False  # in the newest round it was in
         self._changes_at: tuple[float, Group] | None = None
         self._barrier_since: float | None = None
@@ -196,7 +199,7 @@ class SimulatedAgent:
             self.shared.set_phase(Phase.SUCCEEDED if status is Group.SUCCEEDED else Phase.STOPPED)
         self._look(status)
         action = decide(self._facts(status))
-        if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN):
+        if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN, Action.ABANDON):
             self.group = None
             return action
         if action is Action.WAIT or not self._act(action):
@@ -225,6 +228,9 @@ class SimulatedAgent:
     def _leave(self, action: Action) -> str:
         if action is Action.STAND_DOWN:
             return "fenced"
+        if action is Action.ABANDON:
+            self._insist(self._abandon)
+            return "wedged"
         limit = self.node.monotonic() + EXIT_BARRIER_S
         while not self.shared.everyone_in(*_STOPPED) and self.node.monotonic() < limit:
             self._wait(FAST_LOOK_S)
@@ -233,6 +239,14 @@ class SimulatedAgent:
                 break
             self.shared.tick(look=True)
         return self._end_text()
+
+    def _abandon(self) -> None:
+        """Hand the job back if there is no other node."""
+        if self.rendezvous.num_nodes_waiting() or self.shared.state.running is not None:
+            return
+        assert self._wedged is not None
+        if set(self.shared.live_members(self._wedged)) <= {self.node_id}:
+            self.shared.report_drained(Cause.AGENT_ERROR)
 
     def _status(self) -> Group:
         now = self.node.monotonic()
@@ -243,6 +257,9 @@ class SimulatedAgent:
         if self.crash_next and self.group is Group.RUNNING:
             self.crash_next = False
             self.group, self._changes_at = Group.FAILED, None
+        if self.wedge_next and self.group is Group.RUNNING:
+            self.wedge_next = False
+            self._wedged, self._changes_at = self.formed, None
         assert self.group is not None
         return self.group
 
@@ -258,7 +275,13 @@ class SimulatedAgent:
         since = self._barrier_since
         assert self.formed is not None
         waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
-        return gather(self.shared, self.formed.number, status, max_restarts=MAX_RESTARTS, waited=waited)
+        wedged = self._wedged is not None
+        return gather(
+            *(self.shared, self.formed.number, status),
+            max_restarts=MAX_RESTARTS,
+            waited=waited,
+            wedged=wedged,
+        )
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -273,13 +296,15 @@ class SimulatedAgent:
             Action.REPORT_DONE: lambda: shared.report_done(number, ""),
             Action.REPORT_PAUSED: lambda: shared.report_paused(number),
             Action.REPORT_DRAINED: self._hand_back,
+            Action.REPORT_WEDGE: lambda: shared.report_agent_error(number, {}),
         }
         steps[action]()
         return True
 
     def _stop_workers(self, now_in: Group) -> None:
         self.group = now_in
-        self._changes_at = (self.node.monotonic() + self.node.world.random.random(), Group.STOPPED)
+        seconds = WEDGE_STOP_S if self._wedged else self.node.world.random.random()
+        self._changes_at = (self.node.monotonic() + seconds, Group.STOPPED)
 
     def _drain(self) -> bool:
         if self._changes_at is None or self._changes_at[1] is not Group.STOPPED:

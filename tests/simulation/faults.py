@@ -103,6 +103,11 @@ def _crash(_run: Run, victim: Victim) -> str:
     return "has a worker that crashes"
 
 
+def _wedge(_run: Run, victim: Victim) -> str:
+    victim.agent.wedge_next = True
+    return "has a worker that hangs in the kernel"
+
+
 def _signal(_run: Run, victim: Victim) -> str:
     victim.agent.node.signals.append(15)
     return "gets a signal"
@@ -211,6 +216,7 @@ FAULTS: dict[str, Fault] = {
     "freeze": _freeze,
     "freeze in an operation": _freeze_in_operation,
     "worker crash": _crash,
+    "wedge": _wedge,
     "signal": _signal,
     "zombie": _zombie,
     "stall of one": _stall,

@@ -11,6 +11,7 @@ from hpc_elastic.rendezvous import journal
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
+    Drained,
     DrainRequested,
     Entry,
     Epoch,
@@ -161,6 +162,8 @@ class Invariants:
         if isinstance(entry, RoundEnded) and entry.cause is Cause.NODE_LOSS:
             assert before is not None
             self._check_verdict(mount, before, entry.nodes)
+        if isinstance(entry, Drained):
+            self._check_drained()
         if isinstance(entry, RunEnded):
             self.ended_at = world.now
         if isinstance(entry, RunEnded) and entry.decision is Decision.DONE:
@@ -173,6 +176,12 @@ class Invariants:
         records = self.account.records
         if number > len(records) or records[number - 1] != value:
             raise BrokenError("no update lost", f"record {number} is gone or another one")
+
+    def _check_drained(self) -> None:
+        """Check that nobody works any more, but for those that nobody could have heard of for long."""
+        working = self._working_members()
+        if working:
+            raise BrokenError("all have stopped", f"the job is handed back, but {sorted(working)} work")
 
     def _check_success(self) -> None:
         """Check that the workers of the newest round have all ended well, on every node of it."""

@@ -222,5 +222,5 @@ class Scenario:
             was_there = agent.formed == newest and agent.left_at >= ended_at
             knows = was_there and agent.node.disturbed_until <= ended_at
             allowed = {"done"} if knows else {"done", "drained"}
-            if agent.outcome not in {*allowed, "no store", "left untold"}:
+            if agent.outcome not in {*allowed, "no store", "left untold", "wedged"}:
                 raise BrokenError("one ending", f"{agent.name} left with {agent.outcome!r}")

@@ -33,6 +33,14 @@ WORLDS = {
     ),
     "broken lock": Chances(faults=(2, 5), kinds=("lock shared", "worker crash", "signal"), within_s=12.0),
     "wall clocks": Chances(faults=(2, 5), kinds=("wall clock", "wall clock", "kill"), within_s=12.0),
+    "wedges": Chances(
+        nodes=3,
+        max_nodes=3,
+        faults=(2, 5),
+        kinds=("wedge", "wedge", "worker crash", "kill", "signal"),
+        weather=ROUGH,
+        work_s=(2.0, 20.0),
+    ),
     "zombies": Chances(
         nodes=3,
         max_nodes=3,

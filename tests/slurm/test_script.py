@@ -19,7 +19,6 @@ from hpc_elastic.slurm.script import (
     RunNames,
     agent_flags,
     batch_log_pattern,
-    file_name,
     quote,
     render,
     worker_command,
@@ -159,12 +158,6 @@ def test_bash_reads_a_quoted_word_as_it_was(text: str) -> None:
     script = f"printf %s {quoted}".encode("utf-8", "surrogateescape")
     said = subprocess.run(["bash", "-s"], input=script, capture_output=True, check=True).stdout
     assert text.encode("utf-8", "surrogateescape") == said
-
-
-def test_names_of_files_are_made_safe() -> None:
-    """A job name may hold anything but a file name should not."""
-    assert "a-b-..-c" == file_name("a b/../c")
-    assert "run" == file_name("../..")
 
 
 def test_percent_signs_in_a_path_are_not_slurms() -> None:

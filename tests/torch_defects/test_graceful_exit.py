@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpc_elastic.agent.server.api import WorkerState
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from hpc_elastic.agent.spec import WorkerSpec
@@ -36,9 +38,10 @@ def test_an_agent_that_is_sent_away_has_stopped(tmp_path: Path) -> None:
     assert not result.is_failed()
 
 
-def test_a_launch_that_is_sent_away_returns_nothing(tmp_path: Path) -> None:
+def test_a_launch_that_is_sent_away_returns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the launcher's own names: no values, and no exception."""
-    rendezvous_handler_registry.register("sends-away", lambda _params: SendsAway())
+    creators = rendezvous_handler_registry._registry
+    monkeypatch.setitem(creators, "sends-away", lambda _params: SendsAway())
     config = LaunchConfig(
         *(1, 1, 1),
         run_id="run",

@@ -21,6 +21,7 @@ from hpc_elastic.agent.server.local_elastic_agent import (
     TORCHELASTIC_TIMER_FILE,
     LocalElasticAgent,
 )
+from hpc_elastic.lazy_names import lazy_names
 
 __all__ = [
     "TORCHELASTIC_ENABLE_FILE_TIMER",
@@ -34,3 +35,5 @@ __all__ = [
     "WorkerSpec",
     "WorkerState",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, {})

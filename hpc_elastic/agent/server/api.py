@@ -14,7 +14,8 @@ from typing import Any
 
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo as _RoleInstanceInfo
 from hpc_elastic.agent.rank_assignment import identical_ranks
-from hpc_elastic.agent.server.exit_barrier import ExitBarrier, RoundOverError, WatchedStore
+from hpc_elastic.agent.server.exit_barrier import BARRIER_KEY as _TERMINAL_STATE_SYNC_ID
+from hpc_elastic.agent.server.exit_barrier import ExitBarrier, RoundOverError, WatchedStore, round_of
 from hpc_elastic.agent.server.membership_watch import MembershipWatch, is_like
 from hpc_elastic.agent.server.older_spellings import as_rendezvous_info, call_shutdown
 from hpc_elastic.agent.server.rank_exchange import exchange_ranks
@@ -38,9 +39,11 @@ from hpc_elastic.multiprocessing.pcontext import NoTrap, SignalException
 from hpc_elastic.multiprocessing.signals import SignalTrap
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
 from hpc_elastic.rendezvous.interface import full_host_name as _get_fq_hostname
+from hpc_elastic.utils import get_socket_with_port as _get_socket_with_port
 from hpc_elastic.utils.logging import get_logger
 
 __all__ = [
+    "_TERMINAL_STATE_SYNC_ID",
     "ElasticAgent",
     "RunResult",
     "SimpleElasticAgent",
@@ -50,9 +53,10 @@ __all__ = [
     "WorkerState",
     "_RoleInstanceInfo",
     "_get_fq_hostname",
+    "_get_socket_with_port",
 ]
 
-logger = get_logger(__name__)
+logger = log = get_logger(__name__)  # it had another name in earlier versions
 
 
 class SimpleElasticAgent(RecordingAgent):
@@ -364,9 +368,8 @@ class SimpleElasticAgent(RecordingAgent):
         return False
 
     def _barrier(self) -> ExitBarrier:
-        if self._round is None:
-            raise RuntimeError("there was no rendezvous")
-        return ExitBarrier(self._handler, self._round, self._clock, self._trap)
+        met = round_of(self._round, self._store, self._worker_group)
+        return ExitBarrier(self._handler, met, self._clock, self._trap)
 
     def _record_metrics(self, group_results: RunResult) -> None:
         """Publish how the run ended."""

@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.agent.server.membership_watch import NO_ANSWER, is_like
+from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
 from hpc_elastic.multiprocessing.pcontext import NoTrap
 from hpc_elastic.multiprocessing.signals import SignalTrap
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.utils import store as store_util
 
 BARRIER_KEY = "torchelastic/agent/terminal_state"
@@ -81,6 +82,8 @@ class WatchedStore:
             try:
                 wait(timedelta(seconds=part_s))
             except _TOO_LATE as error:
+                if _can_only_read(error):
+                    return
                 now = self._clock.monotonic()
                 if now - began < part_s * _IN_TIME:
                     raise
@@ -89,6 +92,11 @@ class WatchedStore:
                     raise _late(error, keys, limit_s) from error
             else:
                 return
+
+
+def _can_only_read(error: Exception) -> bool:
+    """Tell whether a store can wait by reading alone, as one derived from torch's that fills in no more."""
+    return isinstance(error, NotImplementedError) or "pure virtual function" in str(error)
 
 
 def _seconds(timeout: timedelta | float) -> float:
@@ -123,6 +131,25 @@ def look_at_others(handler: Any) -> None:
         raise OthersGoneError
     if handler.num_nodes_waiting() > 0:
         raise RoundOverError
+
+
+def round_of(met: RendezvousInfo | None, store: Any, group: WorkerGroup) -> RendezvousInfo:
+    """Return the round that an agent is in.
+
+    Args:
+        met: what the rendezvous has returned; None where a derived class meets the others by itself.
+        store: the agent's store.
+        group: its worker group.
+
+    Raises:
+        RuntimeError: it is in none.
+    """
+    if met is not None and met.store is store:
+        return met
+    if group.group_rank is None or group.group_world_size is None:
+        raise RuntimeError("there was no rendezvous")
+    where = RendezvousStoreInfo(group.master_addr or "", group.master_port or 0)
+    return RendezvousInfo(store, group.group_rank, group.group_world_size, where)
 
 
 class ExitBarrier:

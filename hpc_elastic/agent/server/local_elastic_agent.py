@@ -18,9 +18,10 @@ from hpc_elastic.agent.local_elastic_env import elastic_env, log_prefixes
 from hpc_elastic.agent.server.api import SimpleElasticAgent
 from hpc_elastic.agent.server.older_spellings import call_shutdown, logs_specs_of, start_method_of
 from hpc_elastic.agent.spec import DEFAULT_ROLE, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.agent.uninterruptible import UninterruptibleWatch, state_timeout
+from hpc_elastic.agent.uninterruptible import UninterruptibleWatch, state_timeout, stuck_words
 from hpc_elastic.agent.watchdog import Watchdog, without_dead_pipe
 from hpc_elastic.agent.worker_env import substitute_texts
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.metrics import prof
 from hpc_elastic.multiprocessing import LogsSpecs, PContext, ProcessFailure, RunProcsResult, start_processes
 from hpc_elastic.multiprocessing.group import ProcessGroup
@@ -157,7 +158,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             run_id = self._handler.get_run_id()
             self._worker_watchdog = Watchdog.from_env(os.environ, run_id, self._log_watchdog_event)
         if self._worker_watchdog is not None:
-            self._worker_watchdog.start()
+            try:
+                self._worker_watchdog.start()
+            except OSError as error:
+                logger.warning("The workers' timers are not watched: %s", error)
             for env in envs.values():
                 env.update(self._worker_watchdog.worker_env())
 
@@ -257,10 +261,17 @@ class LocalElasticAgent(SimpleElasticAgent):
             return RunResult(WorkerState.UNKNOWN)
         result = self._pcontext.wait(0)
         if result is not None:
+            self._explain(result)
             return _by_global_rank(result, worker_group)
         timeout = self._uninterruptible_state_timeout
         stuck = self._check_uninterruptible_state_timeout(worker_group, timeout) if timeout > 0 else None
         return stuck or RunResult(WorkerState.HEALTHY)
+
+    def _explain(self, result: RunProcsResult) -> None:
+        """Say of workers that this agent's watchdog has ended that it has."""
+        if self._worker_watchdog is not None:
+            for failure in result.failures.values():
+                failure.explain(self._worker_watchdog.reason(failure.pid))
 
     def _check_uninterruptible_state_timeout(
         self, worker_group: WorkerGroup, timeout: float
@@ -268,17 +279,20 @@ class LocalElasticAgent(SimpleElasticAgent):
         """Return that the group is UNHEALTHY if a worker has been stuck in the kernel for too long.
 
         It holds something that another worker on this node would need, too: no restarts are left then.
+        While the rendezvous does not answer the cause may pass with that.
         """
         by_pid = {worker.id: worker for worker in worker_group.workers}
         failures = {}
-        for pid in self._stuck.check(tuple(by_pid)):
+        for pid in self._stuck.check(() if self._membership.is_out_of_touch else tuple(by_pid)):
             logger.error(
                 "[%s] Worker pid=%s stuck in uninterruptible sleep (D-state) for %.1fs or longer;"
                 " marking worker group UNHEALTHY and disabling restarts.",
                 *(worker_group.spec.role, pid, timeout),
             )
             worker = by_pid[pid]
-            failures[worker.global_rank] = ProcessFailure(worker.local_rank, pid, -signal.SIGKILL, "")
+            failure = ProcessFailure(worker.local_rank, pid, ExitCode.WEDGED, "")
+            failure.explain(stuck_words(timeout))
+            failures[worker.global_rank] = failure
         if not failures:
             return None
         self._remaining_restarts = 0

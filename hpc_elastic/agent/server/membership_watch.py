@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from hpc_elastic.errors import RendezvousConnectionError, RendezvousTimeoutError, StoreError
+from hpc_elastic.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    StoreError,
+)
 from hpc_elastic.rendezvous.interface import RendezvousHandler
 from hpc_elastic.utils.logging import get_logger
 
@@ -26,14 +31,21 @@ class MembershipWatch:
     def __init__(self) -> None:
         self._is_out_of_touch = False
 
+    @property
+    def is_out_of_touch(self) -> bool:
+        """Whether the handler did not answer the last time it was asked."""
+        return self._is_out_of_touch
+
     def nodes_waiting(self, handler: RendezvousHandler) -> int:
         """Return how many nodes wait; 0 while that cannot be found out, which is told once.
 
         Raises:
+            RendezvousClosedError: somebody has ended the run for all nodes.
             RendezvousError: what the nodes share is damaged.
         """
         try:
             waiting = handler.num_nodes_waiting()
+            _refuse_ended(handler)
         except Exception as error:
             if not is_like(error, *NO_ANSWER):
                 raise
@@ -45,3 +57,14 @@ class MembershipWatch:
             logger.warning("The rendezvous answers again")
         self._is_out_of_touch = False
         return waiting
+
+
+def _refuse_ended(handler: RendezvousHandler) -> None:
+    """Refuse to go on in a run that has been ended on purpose.
+
+    Other handlers than ours are closed by every node that leaves, so that means nothing for those that work.
+    """
+    if hasattr(handler, "others_at_work") and handler.is_closed():
+        raise RendezvousClosedError(
+            f"the run '{handler.get_run_id()}' was closed while its workers ran; they are ended"
+        )

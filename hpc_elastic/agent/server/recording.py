@@ -45,7 +45,11 @@ class RecordingAgent(ElasticAgent):
         self._total_execution_time = 0
         self._in_exit_barrier = False
         self._clock = clock or SystemClock()
-        self._events = AgentEvents(
+
+    @property
+    def _events(self) -> AgentEvents:
+        """Builds events of the present worker group: a derived class may have put in another one."""
+        return AgentEvents(
             self._worker_group,
             restarts=lambda: self._worker_group.spec.max_restarts - self._remaining_restarts,
             run_time=lambda: self._total_execution_time,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure, signal_name
     from hpc_elastic.multiprocessing.errors.handler import ErrorHandler, get_error_handler, record
@@ -24,6 +26,7 @@ _HOMES = {
     "ChildFailedError": "failure",
     "ProcessFailure": "failure",
     "signal_name": "failure",
+    "_NOT_AVAILABLE": "failure:NOT_AVAILABLE",  # torch's name of it
     "ErrorHandler": "handler",
     "get_error_handler": "handler",
     "record": "handler",
@@ -48,11 +51,4 @@ __all__ = [
     "signal_name",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - only where a name is really used
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -43,6 +43,7 @@ class ProcessFailure:
         self.error_file = NOT_AVAILABLE if reply is None else error_file
         self._reply = reply or ErrorReply()
         self._observed_at = SystemClock().wall() if observed_at is None else observed_at
+        self._corrected_at: float | None = None
         self.error_file_data: dict[str, Any] = dict(self._reply.data) or {"message": _NO_REPLY}
         self.message: Any = self._reply.data.get("message") or self.text
         if not self.message:
@@ -53,7 +54,8 @@ class ProcessFailure:
             }
 
     def __repr__(self) -> str:
-        return f"ProcessFailure(local_rank={self.local_rank}, pid={self.pid}, exitcode={self.exitcode})"
+        shown = ("local_rank", "pid", "exitcode", "error_file", "message", "timestamp")
+        return f"ProcessFailure({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessFailure) and vars(self) == vars(other)
@@ -84,13 +86,23 @@ class ProcessFailure:
     @property
     def time_s(self) -> float:
         """Wall time of the failure [s]: the worker's own, else when its end was seen."""
-        own = self._reply.time_s
+        own = self._reply.time_s if self._corrected_at is None else self._corrected_at
         return self._observed_at if own is None else own
 
     @property
     def timestamp(self) -> int:
-        """Wall time of the failure in whole seconds."""
+        """Wall time of the failure in whole seconds; who knows better may set it [s]."""
         return int(self.time_s)
+
+    @timestamp.setter
+    def timestamp(self, seconds: float) -> None:
+        self._corrected_at = seconds
+
+    def explain(self, words: str) -> None:
+        """Say why the worker ended, as its agent knows it; what the worker has said itself stands."""
+        if words and not self._reply.message:
+            self._reply = self._reply._replace(message=words)
+            self.message, self.error_file_data = words, {"message": words}
 
     def signal_name(self) -> str:
         """Return the name of the signal that ended it, else ``<N/A>``."""

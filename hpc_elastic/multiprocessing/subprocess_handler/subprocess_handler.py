@@ -8,30 +8,22 @@ import signal
 import subprocess  # noqa: TID251 - only its exception, which callers of `wait` expect
 from collections.abc import Mapping, Sequence
 
-from hpc_elastic.multiprocessing.process import ProcessSpec, WorkerStartError, spawn
+from hpc_elastic.multiprocessing.process import Process, ProcessSpec, WorkerStartError, spawn
 
-__all__ = ["StartedProgram", "SubprocessHandler"]
+__all__ = ["Program", "StartedProgram", "SubprocessHandler"]
 
 
-class StartedProgram:
-    """What of `subprocess.Popen` people use, on the package's own processes.
+class Program:
+    """What of `subprocess.Popen` people use, on one of the package's own processes; it is not reaped here.
 
     Args:
-        spec: what to start.
-
-    Raises:
-        WorkerStartError: it cannot be run.
+        process: the process.
     """
 
-    def __init__(self, spec: ProcessSpec) -> None:
-        self.args = list(spec.argv)
-        self._process = spawn(spec)
-        self.pid = self._process.pid
-        try:
-            self._process.confirm_started(1.0)
-        except WorkerStartError:
-            self._process.reap()
-            raise
+    def __init__(self, process: Process) -> None:
+        self.args = list(process.spec.argv)
+        self.pid = process.pid
+        self._process = process
 
     @property
     def returncode(self) -> int | None:
@@ -39,11 +31,8 @@ class StartedProgram:
         return self._process.exit_code
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs; what has ended is reaped."""
-        code = self._process.poll()
-        if code is not None:
-            self._process.reap()
-        return code
+        """Return the exit code, None while it runs."""
+        return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code when it has ended.
@@ -54,13 +43,16 @@ class StartedProgram:
         Raises:
             subprocess.TimeoutExpired: it runs on.
         """
-        if self.poll() is None and timeout is not None and self._process.pidfd is not None:
+        pidfd = self._process.pidfd
+        if self.poll() is None and pidfd is not None:
             poller = select.poll()
-            poller.register(self._process.pidfd, select.POLLIN)
-            if not poller.poll(timeout * 1000):
-                raise subprocess.TimeoutExpired(self.args, timeout)
-        self._process.reap()
-        return self._process.exit_code or 0
+            poller.register(pidfd, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self._ended()
+
+    def _ended(self) -> int:
+        return self._process.poll() or 0
 
     def send_signal(self, sig: int) -> None:
         """Signal the program and what is left of its process group."""
@@ -73,6 +65,36 @@ class StartedProgram:
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+class StartedProgram(Program):
+    """A program that is started here, and reaped when it is seen to have ended.
+
+    Args:
+        spec: what to start.
+
+    Raises:
+        WorkerStartError: it cannot be run.
+    """
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        super().__init__(spawn(spec))
+        try:
+            self._process.confirm_started(1.0)
+        except WorkerStartError:
+            self._process.reap()
+            raise
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs; what has ended is reaped."""
+        code = super().poll()
+        if code is not None:
+            self._process.reap()
+        return code
+
+    def _ended(self) -> int:
+        self._process.reap()
+        return self._process.exit_code or 0
 
 
 class SubprocessHandler:
@@ -104,7 +126,7 @@ class SubprocessHandler:
         from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
 
         self.local_rank_id = local_rank_id
-        self.proc = StartedProgram(
+        self.proc: Program = StartedProgram(
             ProcessSpec(
                 argv=(entrypoint, *(str(arg) for arg in args)),
                 env={**os.environ, **env},  # noqa: TID251 - programs inherit
@@ -113,6 +135,14 @@ class SubprocessHandler:
                 cpus=cpus_of(local_rank_id, numa_options),
             )
         )
+
+    @classmethod
+    def of(cls, process: Process, local_rank_id: int) -> SubprocessHandler:
+        """Return a handler of a process that somebody else has started, and reaps."""
+        made = cls.__new__(cls)
+        made.local_rank_id = local_rank_id
+        made.proc = Program(process)
+        return made
 
     def close(self, death_sig: int | None = None) -> None:
         """Signal the program and its process group; SIGTERM if nothing else is said."""
