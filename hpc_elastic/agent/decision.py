@@ -34,6 +34,7 @@ class Facts(NamedTuple):
     max_restarts: int
     lost: tuple[str, ...] = ()  # members that have vanished while the round runs
     vanished: bool = False  # a member of the newest round is gone without having said so
+    moved_on: bool = False  # a member of the newest round waits for the next one
     everyone_stopped: bool = False  # all live members' workers are gone
     everyone_succeeded: bool = False
     waited_for_others: bool = False  # the exit barrier's time is up
@@ -95,10 +96,13 @@ def _after_the_round(facts: Facts) -> Action:
 
 
 def _give_up(facts: Facts) -> Action:
-    """End the run, unless the crash may be only what a node's loss did to the others' workers."""
-    if not (facts.everyone_stopped or facts.waited_for_others):
-        return Action.WAIT
-    return Action.REJOIN if facts.vanished else Action.GIVE_UP
+    """End the run, unless the crash may be only what a node's loss did to the others' workers.
+
+    Nobody waits for members that have found so and wait for the next round.
+    """
+    if facts.vanished or facts.moved_on:
+        return Action.REJOIN
+    return Action.GIVE_UP if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
 
 
 def _in_the_round(facts: Facts) -> Action:

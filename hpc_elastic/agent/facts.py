@@ -30,8 +30,20 @@ def gather(
         max_restarts=max_restarts,
         lost=run.lost,
         vanished=group.is_gone and bool(run.vanished()),
+        moved_on=group.is_gone and _someone_has_moved_on(run),
         everyone_stopped=group.is_gone and run.everyone_in(*GONE),
         everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
         waited_for_others=waited,
         wedged=wedged,
+    )
+
+
+def _someone_has_moved_on(run: SharedRun) -> bool:
+    """Tell whether a member of the newest round waits for the next one."""
+    formed = run.state.round
+    known = (run.membership.roster.get(member.node_id) for member in formed.members) if formed else ()
+    return any(
+        entry.name.phase is Phase.JOINING and formed is not None and entry.name.round > formed.number
+        for entry in known
+        if entry is not None
     )

@@ -160,7 +160,6 @@ class NodeAgent(ElasticAgent):
             group = self._workers.start(formed)
         except (InputError, OSError) as error:
             reason = f"the workers cannot be started on {self._parts.run.node}: {error}"
-            self._parts.log.say(reason)
             if isinstance(error, InputError):  # the command itself: it cannot work on any node
                 self._insist(lambda: self._reports.failed(reason))
                 return self._final_outcome()._replace(error=error)

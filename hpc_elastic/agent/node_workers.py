@@ -43,6 +43,7 @@ class NodeWorkers:
         self.group: LocalGroup | None = None
         self.wedge: Wedge | None = None
         self.last: Results = ({}, {})
+        self._crashes: int | None = None  # of the run, when this agent's last round began
         self._become(WorkerState.INIT)
 
     def open(self) -> None:
@@ -84,7 +85,7 @@ class NodeWorkers:
         run = parts.run._replace(defaults=(*parts.run.defaults, *watched.items())) if watched else parts.run
         with self.telemetry.step(ASSIGN_RANKS):
             group = LocalGroup(formed, self._run.membership.node_id, parts.scratch, run, parts.start)
-        parts.log.round_formed(formed, group.place)
+        parts.log.round_formed(formed, group.place, self._restart())
         self.group, self._seen, self.wedge = group, Group.RUNNING, None
         try:
             with self.telemetry.step(START):
@@ -99,6 +100,13 @@ class NodeWorkers:
         for path in group.context.log_files():
             parts.loop.watch.add_file(path)
         return group
+
+    def _restart(self) -> str:
+        """Return which restart this is, if a failure has led to it since this agent's last round."""
+        before, self._crashes = self._crashes, self._run.state.crashes
+        if before is None or self._crashes == before:
+            return ""
+        return f"restart {self._crashes} of {self.view.spec.max_restarts}"
 
     def status(self, now: float) -> Group:
         """Look at the processes without blocking."""

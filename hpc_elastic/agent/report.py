@@ -44,15 +44,22 @@ class AgentLog:
             except OSError:
                 continue
 
-    def round_formed(self, formed: RoundFormed, place: Place) -> None:
-        """Show a node's place in a new round; its first node shows the whole round."""
+    def round_formed(self, formed: RoundFormed, place: Place, restart: str = "") -> None:
+        """Show a node's place in a new round; its first node shows the whole round.
+
+        Args:
+            formed: the round.
+            place: this node's.
+            restart: which of how many restarts it is, if a failure has led to it.
+        """
         last = place.base_rank + formed.members[place.group_rank].slots - 1
         ranks = f"rank {place.base_rank}" if last == place.base_rank else f"ranks {place.base_rank}-{last}"
         if place.group_rank == 0:
             names = ", ".join(member.node for member in formed.members)
             where = f"{formed.master_addr}:{formed.master_port}"
             step = f", resuming from step {formed.checkpoint.step}" if formed.checkpoint else ""
-            self.say(f"round {formed.number}: {_workers(place.world_size)} on {names}; master {where}{step}")
+            title = ", ".join(filter(None, (f"round {formed.number}", restart, _without(formed))))
+            self.say(f"{title}: {_workers(place.world_size)} on {names}; master {where}{step}")
         self.say(f"round {formed.number}: starting {ranks} of {place.world_size}")
 
     def failed(self, failure: FailureRecord) -> None:
@@ -60,3 +67,7 @@ class AgentLog:
         from hpc_elastic.multiprocessing.errors import one_line  # noqa: PLC0415
 
         self.say(f"worker failed: {one_line(failure)}")
+
+
+def _without(formed: RoundFormed) -> str:
+    return f"without {', '.join(formed.lost)} (lost)" if formed.lost else ""

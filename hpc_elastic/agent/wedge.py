@@ -10,6 +10,7 @@ from hpc_elastic.agent.spec import RunResult, WorkerState
 from hpc_elastic.agent.uninterruptible import stuck_words
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
+from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.errors.summary import read_tail
 from hpc_elastic.rendezvous.journal import RoundFormed
 
@@ -37,7 +38,7 @@ class Wedge(NamedTuple):
         failures = {}
         for record in self.failures:
             failure = ProcessFailure(record.local_rank, record.pid, record.exitcode, "", record.timestamp)
-            failure.explain(record.message)
+            explain(failure, record.message)
             failures[record.rank] = failure
         result = RunResult(WorkerState.FAILED, {}, failures)
         return Outcome(ExitCode.WEDGED, self.words, self.first.to_json(), result)

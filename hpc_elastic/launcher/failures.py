@@ -18,7 +18,7 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, encode_reply, write_data
-from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure
+from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure, explain
 from hpc_elastic.multiprocessing.errors.summary import (
     FailureRecord,
     failure_record,
@@ -69,6 +69,8 @@ class RunFailedError(ChildFailedError):
         known = own.get(root.rank)
         if known is None or known.pid != root.pid:  # it happened on another node
             failures[root.rank] = RecordedFailure(root)
+        else:
+            explain(known, root.message)
         super().__init__(name, failures)
         self.root = root
         self.node = node

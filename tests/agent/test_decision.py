@@ -170,8 +170,10 @@ def test_a_spent_budget_ends_the_run(group: Group) -> None:
 @pytest.mark.parametrize("group", GONE)
 def test_a_crash_beside_a_lost_node_costs_no_run(group: Group) -> None:
     """Workers that fail because a peer's node vanished do not spend the budget: the others go on."""
-    known = facts(CRASHED, group, max_restarts=0, everyone_stopped=True, vanished=True)
-    assert Action.REJOIN == decide(known)
+    for stopped in (True, False):
+        known = facts(CRASHED, group, max_restarts=0, everyone_stopped=stopped, vanished=True)
+        assert Action.REJOIN == decide(known)
+    assert Action.REJOIN == decide(facts(CRASHED, group, max_restarts=0, moved_on=True))
 
 
 def test_only_failures_spend_the_budget() -> None:

@@ -60,6 +60,15 @@ def test_a_failure_of_this_node_is_the_one_that_was_seen() -> None:
     assert [5] == list(error.failures)
 
 
+def test_a_failure_of_this_node_tells_what_the_agent_knows() -> None:
+    """A worker that the agent has killed could not say why; what one has said itself stands."""
+    seen = near(77)
+    RunFailedError("train", ROOT._replace(message="killed by the agent"), {5: seen})
+    assert "killed by the agent" == seen.message == seen.text
+    RunFailedError("train", ROOT._replace(message="another word"), {5: seen})
+    assert "killed by the agent" == seen.message
+
+
 def test_a_failure_of_an_earlier_round_is_not_taken_for_it() -> None:
     """The rank may be the same, the process is not."""
     error = RunFailedError("train", ROOT, {5: near(12)})

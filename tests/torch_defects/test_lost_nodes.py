@@ -13,9 +13,17 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, RoundEnded
 from tests.agent.agents import SLEEP, gone, wait_for
-from tests.torch_defects.launches import MakeLaunches, wait_all
+from tests.torch_defects.launches import MEET, MakeLaunches, wait_all
 
 ENDS_LATER = "if os.environ['HPC_ELASTIC_ROUND'] == '1':\n    import time\n    time.sleep(600)\n"
+
+FAILS_WITH_A_PEER = f"""
+{MEET}
+import select
+if os.environ["HPC_ELASTIC_ROUND"] == "1":
+    select.select(met, [], [])
+    sys.exit(1)
+"""
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["first", "second"])
@@ -31,6 +39,19 @@ def test_the_rest_goes_on_to_the_end(make: MakeLaunches, lost: int) -> None:
     assert 1 == len(launches.rounds()[-1].members)
     assert {Cause.NODE_LOSS} == {entry.cause for entry in launches.entries(RoundEnded)}
     assert gone(workers)
+
+
+def test_failures_that_a_lost_node_causes_spend_no_restart(make: MakeLaunches) -> None:
+    """The others fail before the lease is over: though no restart is left they go on, and soon."""
+    launches = make(FAILS_WITH_A_PEER)
+    for node in (0, 1, 2):
+        launches.start(node, "--nnodes", "2:3", "--max-restarts", "0")
+    workers = launches.wait_world(3)
+    launches.files(".met", 3)
+    launches._agents[2].kill()
+    os.kill(workers[2]["pid"], signal.SIGKILL)
+    assert [0, 0] == [launches.code(0), launches.code(1)]
+    assert 2 == len(launches.rounds()[-1].members)
 
 
 def test_a_lost_spare_disturbs_nobody(make: MakeLaunches) -> None:

@@ -24,6 +24,7 @@ from hpc_elastic.agent.worker_env import substitute_texts
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.metrics import prof
 from hpc_elastic.multiprocessing import LogsSpecs, PContext, ProcessFailure, RunProcsResult, start_processes
+from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.pcontext import ON_ITS_OWN, NoTrap, StartSettings
@@ -271,7 +272,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         """Say of workers that this agent's watchdog has ended that it has."""
         if self._worker_watchdog is not None:
             for failure in result.failures.values():
-                failure.explain(self._worker_watchdog.reason(failure.pid))
+                explain(failure, self._worker_watchdog.reason(failure.pid))
 
     def _check_uninterruptible_state_timeout(
         self, worker_group: WorkerGroup, timeout: float
@@ -291,7 +292,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
             worker = by_pid[pid]
             failure = ProcessFailure(worker.local_rank, pid, ExitCode.WEDGED, "")
-            failure.explain(stuck_words(timeout))
+            explain(failure, stuck_words(timeout))
             failures[worker.global_rank] = failure
         if not failures:
             return None

@@ -98,12 +98,6 @@ class ProcessFailure:
     def timestamp(self, seconds: float) -> None:
         self._corrected_at = seconds
 
-    def explain(self, words: str) -> None:
-        """Say why the worker ended, as its agent knows it; what the worker has said itself stands."""
-        if words and not self._reply.message:
-            self._reply = self._reply._replace(message=words)
-            self.message, self.error_file_data = words, {"message": words}
-
     def signal_name(self) -> str:
         """Return the name of the signal that ended it, else ``<N/A>``."""
         return signal_name(self.exitcode)
@@ -111,6 +105,18 @@ class ProcessFailure:
     def timestamp_isoformat(self) -> str:
         """Return the local time of the failure as ``YYYY-MM-DD_HH:MM:SS``."""
         return date_text(self.time_s).replace(" ", "_")
+
+
+def explain(failure: ProcessFailure, words: str) -> None:
+    """Have a failure tell why the worker ended, as its agent knows it; what the worker has said stands.
+
+    Args:
+        failure: changed.
+        words: nothing is done without any.
+    """
+    if words and not failure.reply().message:
+        failure._reply = failure.reply()._replace(message=words)  # noqa: SLF001 - its own module
+        failure.message, failure.error_file_data = words, {"message": words}
 
 
 def signal_name(exitcode: int) -> str:
