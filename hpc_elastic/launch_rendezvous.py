@@ -22,7 +22,7 @@ from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
-from hpc_elastic.slurm.admission import is_own_script
+from hpc_elastic.slurm.admission import is_own_script, refuse_running_elsewhere
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
@@ -38,10 +38,15 @@ def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
     """Return the state of a run that has ended before anybody in this job had an agent.
 
     Below the run's own batch script the agents say what there is to say.
+
+    Raises:
+        RunDirError: another job that is still active works on the run.
     """
     if is_own_script(paths, os.environ):
         return None
     state = RunLog(SharedDirStore(paths.root), SystemClock(), "").refresh()
+    if slurm is not None:
+        refuse_running_elsewhere(paths, state, slurm.job_ref)
     epoch = current_epoch(state, slurm, None, None)
     is_of_this_job = slurm is not None and state.job_id == slurm.job_ref
     is_taken_up = epoch.submission > max(state.epoch.submission, 0) and not holds_submitted_run(paths)

@@ -37,6 +37,16 @@ class LineFile:
         name = f"{self._stem}-{os.uname().nodename}-{os.getpid()}{self._suffix}"
         return os.path.join(self._directory, name)
 
+    def open(self) -> None:
+        """Make the directory and the file now, where it is to be known at once whether that works.
+
+        Raises:
+            OSError: it does not.
+        """
+        with self._lock:
+            if self._pid != os.getpid():
+                self._open()
+
     def write_line(self, text: str) -> None:
         """Append one line.
 

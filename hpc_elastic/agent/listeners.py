@@ -15,11 +15,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hpc_elastic import events, metrics
 from hpc_elastic.agent.beside import Surroundings, Telemetry, TelemetryMaker, tell_nobody
@@ -30,6 +34,17 @@ from hpc_elastic.events.handlers import configured_handler
 from hpc_elastic.ids import Env
 
 CONSOLE = "console"
+_PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
+
+
+class LinesHandler(Protocol):
+    """A handler with a file."""
+
+    def open(self) -> None:
+        """Make the file."""
+
+
+H = TypeVar("H", bound=LinesHandler)
 
 
 class Told(NamedTuple):
@@ -60,7 +75,8 @@ def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> Teleme
         metrics.initialize_metrics()
     try:
         handlers += _configured(Env.METRICS, around.environ, told, _METRICS, _take_metrics)
-        handlers += _configured(Env.EVENTS, around.environ, told, _EVENTS, _take_events)
+        take_events = partial(_take_events, say=around.say)
+        handlers += _configured(Env.EVENTS, around.environ, told, _EVENTS, take_events)
         listens = is_anybody_listening(around.destination)
     except InputError:
         for handler in handlers:
@@ -115,7 +131,15 @@ def _configured(
     try:
         handler = kinds[kind](rest, told) if kind in kinds else _own(kind, rest)
         return [] if handler is None else [take(handler), handler]
-    except (InputError, OSError, ImportError, AttributeError, TypeError, ValueError) as error:
+    except OSError as error:
+        words = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        raise InputError(
+            f"{name}={text} cannot be used on {os.uname().nodename}: {words}",
+            where="environment",
+            fix="name a place that this user can write to on every node; the directory is made if it is "
+            "missing, its parent is not",
+        ) from error
+    except (InputError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"{name}={text} cannot be used: {error}",
             where="environment",
@@ -130,10 +154,24 @@ def _own(module: str, name: str) -> Any:
     return getattr(import_module(module), name)()
 
 
-def _directory(rest: str, _told: Told) -> str:
+def _directory(rest: str) -> str:
     if not rest:
         raise ValueError("the directory is missing")
     return rest
+
+
+def _opened(handler: H) -> H:
+    """Return a handler whose place can be used; a disk that is full now may have room later.
+
+    Raises:
+        OSError: the place is none.
+    """
+    try:
+        handler.open()
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+    return handler
 
 
 def _port(rest: str) -> int:
@@ -145,14 +183,14 @@ def _port(rest: str) -> int:
 
 _METRICS: Mapping[str, Callable[[str, Told], Any]] = {
     CONSOLE: lambda _rest, _told: metrics.ConsoleMetricHandler(),
-    "jsonl": lambda rest, told: metrics.JsonLinesMetricHandler(_directory(rest, told)),
-    "csv": lambda rest, told: metrics.CsvMetricHandler(_directory(rest, told)),
+    "jsonl": lambda rest, _told: _opened(metrics.JsonLinesMetricHandler(_directory(rest))),
+    "csv": lambda rest, _told: _opened(metrics.CsvMetricHandler(_directory(rest))),
     "prometheus": lambda rest, told: metrics.PrometheusTextfileHandler(rest, labels=told.labels),
     "prometheus-http": lambda rest, told: metrics.PrometheusHttpHandler(_port(rest), labels=told.labels),
 }
 _EVENTS: Mapping[str, Callable[[str, Told], Any]] = {
     CONSOLE: lambda _rest, _told: logging.StreamHandler(),
-    "jsonl": lambda rest, told: events.JsonLinesEventHandler(_directory(rest, told)),
+    "jsonl": lambda rest, _told: _opened(events.JsonLinesEventHandler(_directory(rest))),
 }
 
 
@@ -189,19 +227,70 @@ class LoggedEvents(events.EventHandler):
 
     def __init__(self, handler: logging.Handler) -> None:
         self._handler = handler
+        handler.handleError = _raise_again  # type: ignore[method-assign, assignment]  # else a traceback per event
+
+    def close(self) -> None:
+        """Let the handler treat errors as it did before."""
+        vars(self._handler).pop("handleError", None)
 
     def record(self, event: events.Event) -> None:
-        """Hand over an event."""
+        """Hand over an event; raises what the handler raises."""
         line = event.serialize()
         self._handler.handle(logging.LogRecord("torchelastic-events", logging.INFO, "", 0, line, (), None))
 
 
-def _take_events(handler: Any) -> Taken:
-    before, taken = configured_handler().handler, handler
-    if isinstance(handler, logging.Handler):
-        taken = LoggedEvents(handler)
+def _raise_again(_record: logging.LogRecord) -> None:
+    error = sys.exc_info()[1]
+    if error is not None:
+        raise error
+
+
+class SaidOnce(events.EventHandler):
+    """Stands before a handler of events: the first thing that it raises is said, and the run goes on.
+
+    Args:
+        handler: takes the events.
+        say: shows a line in the agent's log.
+    """
+
+    def __init__(self, handler: events.EventHandler, say: Callable[[str], None]) -> None:
+        self._handler = handler
+        self._say = say
+        self._has_said = False
+
+    def record(self, event: events.Event) -> None:
+        """Hand over an event."""
+        self._hand_over(self._handler.record, event)
+
+    def record_rdzv_event(self, event: events.RdzvEvent) -> None:
+        """Hand over an event of the rendezvous."""
+        self._hand_over(self._handler.record_rdzv_event, event)
+
+    def _hand_over(self, take: Callable[[Any], None], event: object) -> None:
+        try:
+            take(event)
+        except Exception as error:  # noqa: BLE001 - a handler is anybody's
+            if not self._has_said:
+                self._has_said = True
+                with suppress(Exception):
+                    self._say(f"the agent's events are not all told: {type(error).__name__}: {error}")
+
+
+def _take_events(handler: Any, say: Callable[[str], None]) -> Taken:
+    before = configured_handler().handler
+    logged = LoggedEvents(handler) if isinstance(handler, logging.Handler) else None
+    taken = logged or handler
+    if isinstance(taken, events.EventHandler) and not isinstance(taken, events.NullEventHandler):
+        taken = SaidOnce(taken, say)
     events.configure(taken)
-    return Taken(lambda: events.configure(before) if configured_handler().handler is taken else None)
+
+    def give_back() -> None:
+        if configured_handler().handler is taken:
+            events.configure(before)
+        if logged is not None:
+            logged.close()
+
+    return Taken(give_back)
 
 
 def _nothing() -> None:

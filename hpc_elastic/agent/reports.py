@@ -99,7 +99,9 @@ class Reports:
 
         ended = self._run.state.ended
         data = (ended.failure if ended else None) or {}
-        used = f" and all {self._max_restarts} restarts are used" if self._max_restarts else ""
+        used = {0: "", 1: " and the 1 restart is used"}.get(
+            self._max_restarts, f" and all {self._max_restarts} restarts are used"
+        )
         self._run.end_run(
             Decision.FAILED,
             exit_code=FailureRecord.from_json(data).exit_status,

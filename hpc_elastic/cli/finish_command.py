@@ -38,12 +38,13 @@ def main(argv: Sequence[str]) -> int:
         ended = Finish(start, budgets, Slurm(), SystemClock(), _say).run()
     except HpcElasticError as error:
         _say(f"the job is not requeued: {error}")
-        _say_how_to_go_on(paths)
+        if start.is_submitted:
+            _say_how_to_go_on(start)
         return ExitCode.FAILED
     if ended.code == ExitCode.RELAUNCH:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
-    _tell_the_end(ended.state, paths)
+    _tell_the_end(ended.state, start)
     return ended.code
 
 
@@ -78,7 +79,7 @@ def _print(text: str) -> None:
     sys.stderr.flush()
 
 
-def _tell_the_end(state: RunState, paths: RunPaths) -> None:
+def _tell_the_end(state: RunState, start: Start) -> None:
     """Print, as the last thing in the log, why a run failed or how to take it up again."""
     ending = state.ending
     if ending is None or ending.decision is Decision.DONE:
@@ -86,10 +87,14 @@ def _tell_the_end(state: RunState, paths: RunPaths) -> None:
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
-        _print(failure_summary(paths.name, [FailureRecord.from_json(ending.failure)]))
-    _say_how_to_go_on(paths)
+        _print(failure_summary(start.paths.name, [FailureRecord.from_json(ending.failure)]))
+    _say_how_to_go_on(start)
 
 
-def _say_how_to_go_on(paths: RunPaths) -> None:
+def _say_how_to_go_on(start: Start) -> None:
+    paths = start.paths
+    if not start.is_submitted and not os.path.exists(paths.identity):  # a user's own script
+        _print(f"  another job with this --run-dir goes on from the last checkpoint: {paths.root}")
+        return
     command = f"hpc-elastic submit --resume {shlex.quote(paths.root)}"
     _print(f"  to go on from the last checkpoint: {command}")

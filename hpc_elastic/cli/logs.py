@@ -154,7 +154,7 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
             run = read_run(run.paths)
         if clock.monotonic() >= ask_at:
             job, ask_at = ask_job(run, Slurm()).job, clock.monotonic() + _ASK_SLURM_S
-        where = status_of(RunView(run.state, run.submission, run.job_id, job))
+        where = status_of(RunView(run.state, run.submission, run.job_id, job, run.has_script))
         files = _files(run, wanted)
         shown.show(files, new_from_start=True)
         shown.finish(keep=files)

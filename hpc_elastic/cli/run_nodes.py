@@ -63,6 +63,32 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Rende
     return settings, notes
 
 
+def check_room(least: int, environ: Mapping[str, str], slurm: SlurmEnv | None) -> None:
+    """Refuse a step of a user's own that is too small from the start for the least nodes of a round.
+
+    Below a script that `submit` made the nodes may have become fewer, which the run itself deals with.
+
+    Raises:
+        InputError: it is.
+    """
+    if slurm is None or Env.SUBMISSION in environ or _is_a_shell(environ):
+        return
+    there = len(slurm.node_names)
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    if not there or least <= max(there, int(tasks) if tasks.isdecimal() else 0):
+        return
+    raise InputError(
+        f"the step has {there} {'node' if there == 1 else 'nodes'}, --nnodes wants at least {least}",
+        where="--nnodes",
+        fix=f"give the step the nodes: srun --nodes={least} --ntasks-per-node=1, or write --nnodes={there}",
+    )
+
+
+def _is_a_shell(environ: Mapping[str, str]) -> bool:
+    """Tell whether a step is Slurm's own, so that it says nothing of the nodes of a run."""
+    return int(environ.get("SLURM_STEP_ID") or 0) >= _SHELLS
+
+
 def _check_times(settings: RendezvousSettings) -> None:
     for name in _TIMES:
         value = getattr(settings, name)
@@ -127,7 +153,7 @@ def place_of(
     Raises:
         InputError: the endpoint cannot be used.
     """
-    if slurm is not None and int(environ.get("SLURM_STEP_ID") or 0) >= _SHELLS:
+    if slurm is not None and _is_a_shell(environ):
         slurm = None
     wanted = NO_ID if args.standalone else args.rdzv_id or NO_ID
     known = environ.get(Env.RUN_ID) or (slurm.job_ref if slurm else "")

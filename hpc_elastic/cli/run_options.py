@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpc_elastic.agent.parts import AgentTimes
 from hpc_elastic.agent.wish import DrainTimes
-from hpc_elastic.cli.run_nodes import FIXED_MASTER, Place, node_name, place_of, settings_of
+from hpc_elastic.cli.run_nodes import FIXED_MASTER, Place, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run_values import at_least, meanings, one_of, slots
 from hpc_elastic.cli.run_work import (
     START_METHODS,
@@ -60,6 +60,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         slurm = None
     _check_numbers(args)
     settings, notes = settings_of(args, slurm)
+    check_room(settings.min_nodes, environ, slurm)
     work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
     if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
         check_script(args, environ)

@@ -49,7 +49,7 @@ def status(
         return _list_runs()
     found = read_run(find_run(run))
     asked = ask_job(found, Slurm())
-    where = status_of(RunView(found.state, found.submission, found.job_id, asked.job))
+    where = status_of(RunView(found.state, found.submission, found.job_id, asked.job, found.has_script))
     colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
     facts = _facts(found, asked)
@@ -75,7 +75,7 @@ def _list_runs() -> int:
             continue
         times = [done.time for done in found.submissions[-1:]]
         times += [date_text(record.at) for record in found.records[-1:]]
-        where = status_of(RunView(found.state, found.submission, found.job_id, None))
+        where = status_of(RunView(found.state, found.submission, found.job_id, None, found.has_script))
         lines.append((max(times, default=""), paths.name, where.phase.value))
     if not lines:
         typer.echo(f"there are no runs below {os.path.abspath(RUNS_FOLDER)}")

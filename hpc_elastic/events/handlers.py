@@ -48,7 +48,7 @@ class EventHandler(ABC):
 
     @abstractmethod
     def record(self, event: Event) -> None:
-        """Take an event; an exception is logged and does not reach the code that recorded it."""
+        """Take an event; the first exception is logged, and none does not reach the code that recorded it."""
 
     def record_rdzv_event(self, event: RdzvEvent) -> None:  # noqa: B027 - most handlers need not care
         """Take an event of the rendezvous; ignored by default."""
@@ -62,10 +62,11 @@ class NullEventHandler(EventHandler):
 
 
 class ConfiguredHandler:
-    """The handler that `configure` has chosen, behind a wall: its errors are logged."""
+    """The handler that `configure` has chosen, behind a wall: its first error is logged."""
 
     def __init__(self) -> None:
         self.handler: EventHandler = NullEventHandler()
+        self._failed: EventHandler | None = None  # whose error has been logged
 
     @property
     def ignores_all(self) -> bool:
@@ -76,15 +77,22 @@ class ConfiguredHandler:
         """Hand over an event."""
         try:
             self.handler.record(event)
-        except Exception:
-            logger.exception("%s.record raised for %s", type(self.handler).__name__, event)
+        except Exception as error:  # noqa: BLE001 - a handler is anybody's
+            self._complain("record", event, error)
 
     def record_rdzv_event(self, event: RdzvEvent) -> None:
         """Hand over an event of the rendezvous."""
         try:
             self.handler.record_rdzv_event(event)
-        except Exception:
-            logger.exception("%s.record_rdzv_event raised for %s", type(self.handler).__name__, event)
+        except Exception as error:  # noqa: BLE001 - a handler is anybody's
+            self._complain("record_rdzv_event", event, error)
+
+    def _complain(self, method: str, event: Event | RdzvEvent, error: Exception) -> None:
+        """Log what a handler has raised, once for each handler."""
+        if self._failed is not self.handler:
+            self._failed = self.handler
+            name = type(self.handler).__name__
+            logger.error("%s.%s raised for %s", name, method, event, exc_info=error)
 
 
 _configured = ConfiguredHandler()

@@ -28,6 +28,14 @@ class JsonLinesEventHandler(EventHandler):
         """The file of this process."""
         return self._file.path
 
+    def open(self) -> None:
+        """Make the file now.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._file.open()
+
     def record(self, event: Event) -> None:
         """Write an event."""
         self._file.write_line(event.serialize())
@@ -51,6 +59,7 @@ class JsonLinesLogHandler(logging.Handler):
 
     def __init__(self, directory: str | os.PathLike[str], stem: str = "events") -> None:
         super().__init__()
+        self._has_told = False
         self._file = LineFile(directory, stem, _SUFFIX)
 
     @property
@@ -59,11 +68,13 @@ class JsonLinesLogHandler(logging.Handler):
         return self._file.path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write an event; errors are handled as logging does (told on stderr)."""
+        """Write an event; the first error is handled as logging does (told on stderr)."""
         try:
             self._file.write_line(self.format(record).replace("\n", "\\n"))
         except Exception:  # noqa: BLE001 - as logging's own handlers do
-            self.handleError(record)
+            if not self._has_told:
+                self._has_told = True
+                self.handleError(record)
 
     def close(self) -> None:
         """Close the file."""

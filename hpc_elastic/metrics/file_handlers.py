@@ -48,6 +48,14 @@ class _LinesHandler(MetricHandler):
     def _line(self, metric_data: MetricData) -> str:
         """Return a value as a line."""
 
+    def open(self) -> None:
+        """Make the file now.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._file.open()
+
     def emit(self, metric_data: MetricData) -> None:
         """Write one value."""
         line = self._line(metric_data)

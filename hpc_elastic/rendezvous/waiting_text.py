@@ -73,7 +73,8 @@ def too_few_text(few: rules.TooFew, settings: rules.RendezvousSettings, place: s
     """
     need = settings.min_nodes
     if not few.timed_out:
-        return f"{few.have} nodes are left, {need} are needed; lost: {', '.join(few.missing) or 'unknown'}"
+        left = f"{_count(few.have, 'node')} {'is' if few.have == 1 else 'are'} left"
+        return f"{left}, {need} are needed; lost: {', '.join(few.missing) or 'unknown'}"
     absent = f"missing: {', '.join(few.missing)}" if few.missing else f"nobody else came to {place}".rstrip()
     return f"{few.have} of {need} nodes joined within {settings.join_timeout:g} s; {absent}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text
 from hpc_elastic.slurm.lifecycle import JobFacts
@@ -42,6 +42,7 @@ class RunView(NamedTuple):
     submission: int  # of the newest submission; -1 if the run was never submitted
     job_id: str = ""
     job: JobFacts | None = None  # None: nobody was asked or nobody answered
+    has_script: bool = True  # `submit` made it, so that a drained run is requeued
 
 
 class RunStatus(NamedTuple):
@@ -64,7 +65,9 @@ def status_of(view: RunView) -> RunStatus:
         outside = _by_job(view, job, is_current=is_current)
         if outside is not None:
             return outside
-    return _by_records(state) if is_current else RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+    if not is_current:
+        return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+    return _left_for_good(view) or _by_records(state)
 
 
 _FINAL = {
@@ -81,8 +84,7 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
     was_started = is_current and state.epoch.submission >= 0
     reason = f" (Slurm's reason: {job.reason})" if job.reason not in ("", "None") else ""
     if job.state is JobState.ENDED:
-        word = f"ended as {job.word}" if job.word else "is not there any more"
-        return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
+        return _by_ended_job(view, job, is_current=is_current)
     if job.state in (JobState.PENDING, JobState.REQUEUED):
         if was_started:
             why = f" after {CAUSES[state.drained.cause]}" if state.drained is not None else ""
@@ -93,6 +95,41 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
     if job.state is JobState.RUNNING and (not was_started or job.restarts > state.epoch.restart):
         return RunStatus(Phase.STARTING, "the job has started, its agents have not spoken yet")
     return None
+
+
+def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:
+    drained = view.state.drained if is_current else None
+    if drained is not None and not view.has_script:
+        return _stopped(drained, was_cancelled=job.word.startswith("CANCELLED"))
+    word = f"ended as {job.word}" if job.word else "is not there any more"
+    if drained is None:
+        return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
+    return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(drained)}")
+
+
+def _left_for_good(view: RunView) -> RunStatus | None:
+    """Tell that a run without a script of ours was drained; None if not, or if somebody requeues it."""
+    state = view.state
+    if state.drained is None or view.has_script or state.requeued:
+        return None
+    if view.job is not None:  # its script may have more to do
+        return RunStatus(Phase.DRAINING, f"{_drained_text(state.drained)}, leaves the nodes")
+    return _stopped(state.drained)
+
+
+def _stopped(drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
+    """Tell why a drained run is over; scancel looks like preemption to the agents."""
+    cause = CAUSES[drained.cause]
+    if was_cancelled and drained.cause is Cause.PREEMPTION:
+        cause = "the job was cancelled"
+    why = cause if drained.cause is Cause.STOP else f"stopped: {cause}"
+    step = "" if drained.step is None else f", saved step {drained.step}"
+    return RunStatus(Phase.STOPPED, f"{why}{step}")
+
+
+def _drained_text(drained: Drained) -> str:
+    step = "" if drained.step is None else f" at step {drained.step}"
+    return f"drained{step} ({CAUSES[drained.cause]})"
 
 
 def _by_records(state: RunState) -> RunStatus:
@@ -115,8 +152,7 @@ def _by_records(state: RunState) -> RunStatus:
 
 def _leaving(state: RunState) -> RunStatus:
     if state.drained is not None:
-        step = "" if state.drained.step is None else f" at step {state.drained.step}"
-        return RunStatus(Phase.REQUEUED, f"drained{step} ({CAUSES[state.drained.cause]}), leaves the nodes")
+        return RunStatus(Phase.REQUEUED, f"{_drained_text(state.drained)}, leaves the nodes")
     cause = CAUSES[state.drain.cause] if state.drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")

@@ -62,6 +62,39 @@ def _refuse_stranger(paths: RunPaths) -> None:
     )
 
 
+def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> None:
+    """Refuse to take a run up that another job of the user's still works on.
+
+    Slurm is asked only where another job has begun the newest start and has not left it. Nobody is
+    refused for want of an answer.
+
+    Args:
+        paths: the run.
+        state: how it stands.
+        job_ref: this process's job.
+
+    Raises:
+        RunDirError: the other job is active.
+    """
+    if state.leaving or state.job_id in ("", job_ref):
+        return
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.parse import JobState  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_files import RunFiles, ask_job  # noqa: PLC0415 - rare
+
+    job = ask_job(RunFiles(paths, [], state, [], {}), Slurm()).job
+    # of a job that completes Slurm already takes the processes down: its successor may go on
+    if job is None or not job.state.is_active or job.state is JobState.COMPLETING:
+        return
+    other = state.job_id
+    raise RunDirError(
+        f"it holds the run of job {other}, which is still active ({job.word}); nothing was started",
+        where=f"run directory {paths.root}",
+        fix=f"give this job a --run-dir of its own; to go on with that run, wait for job {other} to end "
+        f"or end it: scancel {shlex.quote(other)}",
+    )
+
+
 def ended_text(paths: RunPaths, state: RunState) -> str:
     """Return what to tell somebody who starts an agent in a run that has ended.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -95,6 +96,16 @@ class Ended(NamedTuple):
     state: RunState
 
 
+def _with_own_submission(start: Start, records: list[Record]) -> Start:
+    """Return the start with the submission that its agents took; each job that takes up a run is one."""
+    mine = [
+        record.entry.epoch.submission
+        for record in records
+        if isinstance(record.entry, EpochStarted) and record.entry.job_id == start.job_ref
+    ]
+    return start._replace(epoch=start.epoch._replace(submission=mine[-1])) if mine else start
+
+
 def _count(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     return int(text) if text.isdigit() else 0
@@ -123,13 +134,14 @@ class Finish:
         """Decide and carry out.
 
         Raises:
-            RunDirError: the run directory is gone.
+            RunDirError: the run directory is gone, or was never made.
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        if self._start.is_submitted:
-            self._patiently(self._require_run)
+        self._patiently(self._require_run)
         records = self._patiently(lambda: read_records(self._start.paths))
+        if not self._start.is_submitted:
+            self._start = _with_own_submission(self._start, records)
         state = self._patiently(self._log.refresh)
         job = self._local_job() if self._start.local else self._ask_slurm()
         facts = Facts(
@@ -148,11 +160,22 @@ class Finish:
         give_up_at = self._clock.monotonic() + (0.0 if self._start.local else GONE_PATIENCE_S)
         while True:
             try:
-                return require_run(self._start.paths)
+                return self._look_for_run()
             except RunDirError:
                 if self._clock.monotonic() >= give_up_at:
                     raise
             self._clock.sleep(_FIRST_PAUSE_S)
+
+    def _look_for_run(self) -> None:
+        paths = self._start.paths
+        if self._start.is_submitted:
+            require_run(paths)
+        elif not os.path.isdir(paths.journal):
+            raise RunDirError(
+                "no agent has begun a run in it",
+                where=f"run directory {paths.root}",
+                fix="see what srun has said above, and give finish and the agents the same directory",
+            )
 
     def _ended_by(self) -> str:
         """Return the name of the signal that ended the local runner above this script, if one did."""

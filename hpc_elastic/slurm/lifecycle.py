@@ -288,9 +288,9 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
         return _requeue(facts, Cause.AGENT_ERROR, budgets, f"{said}; no agent could be started again")
     if facts.epoch.relaunch < budgets.max_relaunch and facts.job is not None and facts.job.nodes > 0:
         count = f"{facts.epoch.relaunch + 1} of {budgets.max_relaunch}"
-        return Relaunch(
-            facts.job.nodes, f"{said}; start the agents again on {facts.job.nodes} nodes ({count})"
-        )
+        nodes = facts.job.nodes
+        on = f"{nodes} {'node' if nodes == 1 else 'nodes'}"
+        return Relaunch(nodes, f"{said}; start the agents again on {on} ({count})")
     return _requeue(facts, Cause.AGENT_ERROR, budgets, said)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Record
+from hpc_elastic.rendezvous.journal import Decision, Record
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
@@ -47,12 +47,20 @@ class RunFiles(NamedTuple):
         return (self.submissions[-1].job_id if self.submissions else "") or self.state.job_id
 
     @property
+    def has_script(self) -> bool:
+        """Whether `submit` has made a job script for it."""
+        return os.path.exists(self.paths.script)
+
+    @property
     def command_to_go_on(self) -> str:
         """What starts the run again; one that `submit` did not make has no script to queue."""
         root = shlex.quote(self.paths.root)
-        if os.path.exists(self.paths.script):
+        if self.has_script:
             return f"hpc-elastic submit --resume {root}"
-        if self.state.ending is not None:  # no agent takes it up, whatever becomes of it
+        ending = self.state.ending
+        if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
+            return f"the same job script again, with --run-dir {root}"
+        if ending is not None:  # no agent takes it up, whatever becomes of it
             return f"the same command again, with another --run-dir; what it saved is in {root}"
         return f"the same command again, with --run-dir {root}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,76 @@ def test_places_that_cannot_be_used(variable: str, value: str, words: str) -> No
         Agent({variable: value})
     assert f"{variable}={value}" in str(raised.value)
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "place", [(Env.METRICS, "jsonl"), (Env.METRICS, "csv"), (Env.EVENTS, "jsonl")], ids=":".join
+)
+def test_a_directory_that_cannot_be_used(place: tuple[str, str], tmp_path: Path) -> None:
+    """It is known before anything starts; the error names variable, place and fix."""
+    (tmp_path / "file").write_text("")
+    variable, kind = place
+    for directory, why in (("no/such", "No such file or directory"), ("file", "Not a directory")):
+        value = f"{kind}:{tmp_path}/{directory}"
+        with pytest.raises(InputError, match="cannot be used on") as raised:
+            Agent({variable: value})
+        text = str(raised.value)
+        assert f"{variable}={value}" in text
+        assert f": {tmp_path}/{directory}" in text
+        assert why in text
+        assert "fix: name a place that this user can write to" in text
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="it stands for a full disk")
+def test_a_handler_that_fails_later_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the agent's log, without a traceback for each event; the run goes on."""
+    agent = Agent({Env.EVENTS: f"jsonl:{tmp_path}"})
+    (file,) = tmp_path.iterdir()
+    full = os.open("/dev/full", os.O_WRONLY)
+    (fd,) = [int(name) for name in os.listdir("/proc/self/fd") if _leads_to(name, file)]
+    os.dup2(full, fd)
+    os.close(full)
+    agent.start()
+    agent.end(WorkerState.SUCCEEDED)
+    assert 1 == len(agent.said)
+    assert "the agent's events are not all told: OSError" in agent.said[0]
+    assert "" == capsys.readouterr().err
+
+
+def _leads_to(fd: str, file: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == str(file)
+    except FileNotFoundError:  # that of the listing itself
+        return False
+
+
+def test_a_logging_handler_that_fails_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that treats its errors as logging's own do; afterwards it does so again."""
+    source = """
+import logging
+class Broken(logging.Handler):
+    def emit(self, record):
+        try:
+            raise RuntimeError("no room")
+        except Exception:
+            self.handleError(record)
+broken = Broken()
+def mine():
+    return broken
+"""
+    (tmp_path / "of_a_site.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    agent = Agent({Env.EVENTS: "of_a_site:mine"})
+    agent.start()
+    agent.end(WorkerState.SUCCEEDED)
+    assert ["the agent's events are not all told: RuntimeError: no room"] == agent.said
+    assert "" == capsys.readouterr().err
+    import of_a_site  # type: ignore[import-not-found]  # noqa: PLC0415 - just written
+
+    assert "handleError" not in vars(of_a_site.broken)
 
 
 def test_a_destination_that_nobody_has_registered() -> None:

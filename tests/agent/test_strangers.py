@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Decision, DrainRequested, Epoch, RunEnded
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    Epoch,
+    EpochStarted,
+    RunEnded,
+)
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import open_log
-from tests.agent.agents import SLEEP, MakeAgents, gone, slurm, wait_for
+from tests.agent.agents import SLEEP, Agents, MakeAgents, gone, slurm, wait_for
+from tests.slurm.stand_in import FakeJob
 
 OWN_SCRIPT = {**slurm("n9", "n9"), "SLURM_JOB_ID": "78"}  # a user's own, not made by `submit`
 del OWN_SCRIPT["HPC_ELASTIC_SUBMISSION"]
@@ -48,6 +58,76 @@ def test_a_stranger_does_not_take_up_a_submitted_run(make: MakeAgents) -> None:
     assert 0 == agents.code(2)
     assert f"the run in {agents.paths.root} is done since" in agents.output(2)
     assert Epoch(0, 0, 0) == agents.state().epoch
+
+
+def own_script(job: str) -> dict[str, str]:
+    """Return the environment of the one task of a job with a user's own script."""
+    return {**OWN_SCRIPT, "SLURM_JOB_ID": job, "SLURM_STEP_NODELIST": f"n{job}", "SLURMD_NODENAME": f"n{job}"}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "SUSPENDED"])
+def test_a_run_of_another_active_job_is_not_taken_over(make: MakeAgents, tmp_path: Path, state: str) -> None:
+    """The later job is told whose run it is, and what to do; the earlier one runs on."""
+    job, agents = FakeJob(tmp_path / "slurm"), make(SLEEP)
+    job.set(JobState=state)
+    agents.start(0, env=own_script("78"))
+    workers = agents.wait_workers(1, 2)
+    agents.start(1, env={**own_script("79"), **with_slurm(job)})
+    output = agents.output(1)
+    assert ExitCode.USAGE == agents.code(1)
+    assert f"error: run directory {agents.paths.root}: it holds the run of job 78" in output
+    assert f"which is still active ({state})" in output
+    assert "fix: give this job a --run-dir of its own" in output
+    assert "scancel 78" in output
+    assert ["scontrol show job -o 78"] == job.questions
+    assert not gone(workers)
+    assert Epoch(0, 0, 0) == agents.state().epoch
+
+
+@pytest.mark.parametrize("kind", ["ended", "completes", "is forgotten", "no answer", "no Slurm"])
+def test_a_run_of_a_job_that_is_over_is_taken_up(make: MakeAgents, tmp_path: Path, kind: str) -> None:
+    """Also where Slurm does not tell: a wait in the queue is not to be in vain."""
+    job, agents = FakeJob(tmp_path / "slurm"), make("")
+    left_by_a_job(agents, "78")
+    change = {
+        "ended": lambda: job.set(JobState="NODE_FAIL"),
+        "completes": lambda: job.set(JobState="COMPLETING"),
+        "is forgotten": job.forget,
+        "no answer": lambda: job.fail(show=9),
+        "no Slurm": job.remove,
+    }
+    change[kind]()
+    agents.start(1, env={**own_script("79"), **with_slurm(job)})
+    assert 0 == agents.code(1), agents.output(1)
+    assert (Epoch(1, 0, 0), "79") == agents.state()[1:3]
+    assert len(job.questions) == (kind != "no Slurm")
+
+
+def test_slurm_is_not_asked_without_need(make: MakeAgents, tmp_path: Path) -> None:
+    """A first start, a further start of the same job, a run that was left, one that is done."""
+    job, agents = FakeJob(tmp_path / "slurm"), make("")
+    left_by_a_job(agents, "79")
+    log = open_log(agents.paths, "test")
+    log.commit(lambda state: Drained(state.epoch, Cause.PREEMPTION, None, ""))
+    for node, env in enumerate([{**own_script("79"), "SLURM_RESTART_COUNT": "1"}, own_script("80")]):
+        agents.start(node, env={**env, **with_slurm(job)})
+        assert 0 == agents.code(node), agents.output(node)
+    fresh = make("")
+    fresh.start(0, env={**own_script("81"), **with_slurm(job)})
+    assert 0 == fresh.code(0)
+    assert not job.questions
+
+
+def left_by_a_job(agents: Agents, job_id: str) -> None:
+    """Make the run of a job whose agents vanished without a word."""
+    prepare_run_dir(agents.paths)
+    start = EpochStarted(Epoch(0, 0, 0), job_id, (f"n{job_id}",), "")
+    open_log(agents.paths, "test").commit(lambda _state: start)
+
+
+def with_slurm(job: FakeJob) -> dict[str, str]:
+    """Return the environment in which a job is known."""
+    return {"PATH": f"{job.bin}:{os.environ['PATH']}"}
 
 
 def test_a_run_below_the_script_of_another_one(make: MakeAgents) -> None:

@@ -112,24 +112,6 @@ def test_the_status_of_a_failed_run_names_the_root_cause(
     assert "submit --resume" in out
 
 
-def test_a_run_without_a_job_is_started_again_by_its_command(
-    paths: RunPaths, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It has no script to queue, and nobody knows its budget."""
-    for file in (paths.job, paths.script, paths.identity):
-        os.unlink(file)
-    write(paths, STARTED, round_of(1), RunEnded(Decision.FAILED, 1, "no restarts are left", None))
-    assert 0 == app.run(["status", paths.root])
-    out = capfd.readouterr().out
-    assert "used        0 failures, 0 requeues\n" in out
-    assert f"the same command again, with another --run-dir; what it saved is in {paths.root}" in out
-    assert "--resume" not in out
-    assert 2 == app.run(["submit", "--resume", paths.root])
-    assert "was not started by submit" in capfd.readouterr().err
-    assert 2 == app.run(["stop", paths.root])
-    assert "the same command again" in capfd.readouterr().err
-
-
 def test_a_job_that_ended_by_itself_names_its_batch_log(
     paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

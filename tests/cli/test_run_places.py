@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hpc_elastic.cli.run_command import parser
-from hpc_elastic.cli.run_nodes import Place, node_name, place_of, settings_of
+from hpc_elastic.cli.run_nodes import Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run_options import resolve
+from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
@@ -264,3 +266,26 @@ def test_sizes() -> None:
         for words in ((), ("--nnodes=1",), ("--nnodes=1:4",), ("--standalone", "--nnodes=4"))
     ]
     assert [(2, 2), (1, 1), (1, 4), (1, 1)] == sizes
+
+
+def test_a_step_with_too_few_nodes_is_refused() -> None:
+    """Nothing is started; only the minimum counts."""
+    slurm = SlurmEnv.from_environ(step())
+    with pytest.raises(InputError, match=r"2 nodes, --nnodes wants at least 3\n  fix: .*--nodes=3"):
+        resolve(parser().parse_args(["--nnodes=3", "--no-python", "true"]), step())
+    assert [] == os.listdir()
+    check_room(2, step(), slurm)
+    resolve(parser().parse_args(["--nnodes=1:8", "--no-python", "true"]), step())
+    resolve(parser().parse_args(["--standalone", "--nnodes=3", "--no-python", "true"]), step())
+
+
+def test_a_step_that_is_not_all_there_is_may_be_small() -> None:
+    """A shell of Slurm's own, several agents on a node, a script that `submit` made, no list of nodes."""
+    for env in (
+        step(0xFFFFFFFA),
+        step(tasks=4),
+        {**step(), "HPC_ELASTIC_SUBMISSION": "0"},
+        {**step(), "SLURM_STEP_NODELIST": ""},
+    ):
+        check_room(3, env, SlurmEnv.from_environ(env))
+    check_room(3, {}, None)

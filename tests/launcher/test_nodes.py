@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.launcher.conftest import MakeNodes, wait_for
 from tests.launcher.jobs import running, started
+from tests.slurm.stand_in import FakeJob
 
 
 def test_each_node_gets_its_own_workers_values(make_nodes: MakeNodes) -> None:
@@ -85,6 +87,25 @@ def test_a_launch_that_is_killed_leaves_no_worker(make_nodes: MakeNodes, tmp_pat
     wait_for(lambda: started(tmp_path, 2), "two workers")
     nodes.signal("a", signal.SIGKILL)
     wait_for(lambda: not running(tmp_path), "the end of the workers")
+
+
+def test_a_run_of_another_active_job_is_not_taken_over(make_nodes: MakeNodes, tmp_path: Path) -> None:
+    """A launch in a later job of Slurm's raises before anything is started; the first one goes on."""
+    nodes, job = make_nodes("1:2"), FakeJob(tmp_path / "slurm")
+    path = {"PATH": f"{job.bin}:{os.environ['PATH']}", "SLURM_STEP_ID": "0"}
+    envs = {
+        name: {**path, "SLURM_JOB_ID": number, "SLURM_STEP_NODELIST": name, "SLURMD_NODENAME": name}
+        for name, number in (("a", "78"), ("b", "79"))
+    }
+    nodes.start("a", "wait_for_file", tmp_path / "go", tmp_path / "up", env=envs["a"])
+    wait_for((tmp_path / "up").exists, "a worker")
+    nodes.start("b", "wait_for_file", tmp_path / "go", tmp_path / "never", env=envs["b"])
+    found = nodes.came_of_it("b")
+    assert "RunDirError" == found["error"]
+    assert f"{nodes.root}: it holds the run of job 78, which is still active (RUNNING)" in found["text"]
+    assert ["scontrol show job -o 78"] == job.questions
+    (tmp_path / "go").touch()
+    assert {"0": None, "1": None} == nodes.came_of_it("a")["values"]
 
 
 @pytest.mark.parametrize("option", ["timeout", "join_timeout"])

@@ -75,7 +75,7 @@ def test_final_failure_ends_everything_with_one_root_cause(cluster: Cluster) -> 
     assert re.search(r"rank +: 3\b", summary)
     assert re.search(r"node +: node2\b", summary)
     assert "ZeroDivisionError" in summary
-    assert 3 == log.count("leaving: a worker failed and all 1 restarts are used")
+    assert 3 == log.count("leaving: a worker failed and the 1 restart is used")
     assert ("FAILED", "1:0") == (run.job()["JobState"], run.job()["ExitCode"])
 
 

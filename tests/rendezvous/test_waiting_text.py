@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.rendezvous import rules
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
-from hpc_elastic.rendezvous.waiting_text import is_due
+from hpc_elastic.rendezvous.waiting_text import is_due, too_few_text
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.one_node import SETTINGS, MakeNode, alone
 
@@ -25,6 +26,13 @@ TWO = SETTINGS._replace(min_nodes=2, max_nodes=2)
 def test_when_a_line_is_due(told_at: float | None, now: float, due: bool) -> None:
     """After 2 s, then every 30 s."""
     assert due is is_due(10.0, told_at, now)
+
+
+@pytest.mark.parametrize(("have", "words"), [(1, "1 node is left, 3"), (2, "2 nodes are left, 3")])
+def test_too_few_are_counted_in_words(have: int, words: str) -> None:
+    """The reason why a run ends is read by people."""
+    few = rules.TooFew(have, ("n3",), timed_out=False)
+    assert f"{words} are needed; lost: n3" == too_few_text(few, SETTINGS._replace(min_nodes=3), "/run")
 
 
 def listen(handler: SharedFsRendezvous) -> list[str]:

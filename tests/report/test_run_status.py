@@ -14,6 +14,7 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     Member,
     Record,
+    Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -97,3 +98,41 @@ def test_a_run_that_was_submitted_again_is_not_what_its_last_ending_says() -> No
     state = state_of(STARTED, RunEnded(Decision.FAILED, 1, "why", None))
     assert Phase.QUEUED is status_of(RunView(state, 1, "8", job("PENDING"))).phase
     assert Phase.UNKNOWN is status_of(RunView(state, 1, "8", None)).phase
+
+
+DRAINED = Drained(EPOCH, Cause.TIME_LIMIT, 9, "")
+PREEMPTED = Drained(EPOCH, Cause.PREEMPTION, None, "")
+
+
+@pytest.mark.parametrize(
+    ("drained", "facts", "phase", "text"),
+    [
+        (DRAINED, None, Phase.STOPPED, "stopped: the time limit, saved step 9"),
+        (PREEMPTED, None, Phase.STOPPED, "stopped: preemption"),
+        (DRAINED._replace(cause=Cause.STOP), GONE, Phase.STOPPED, "stopped by the user, saved step 9"),
+        (DRAINED, job("COMPLETED"), Phase.STOPPED, "stopped: the time limit, saved step 9"),
+        (PREEMPTED, job("CANCELLED"), Phase.STOPPED, "stopped: the job was cancelled"),
+        (DRAINED, job("RUNNING"), Phase.DRAINING, "drained at step 9 (the time limit), leaves the nodes"),
+        (
+            PREEMPTED,
+            job("PENDING", restarts=1),
+            Phase.REQUEUED,
+            "requeued after preemption, waits for nodes",
+        ),
+    ],
+)
+def test_a_drained_run_without_a_script_of_ours_is_over(
+    drained: Drained, facts: JobFacts | None, phase: Phase, text: str
+) -> None:
+    """Nobody is known to requeue it; if its script or Slurm does, it is requeued like any other."""
+    state = state_of(STARTED, FIRST_ROUND, drained)
+    assert (phase, text) == status_of(RunView(state, -1, "7", facts, has_script=False))
+    requeued = state_of(STARTED, FIRST_ROUND, drained, Requeued(EPOCH, drained.cause))
+    assert Phase.REQUEUED is status_of(RunView(requeued, -1, "7", None, has_script=False)).phase
+
+
+def test_a_drained_run_whose_job_has_ended_says_so() -> None:
+    """Its agents have recorded what they did; only the requeue is missing."""
+    state = state_of(STARTED, FIRST_ROUND, DRAINED)
+    found = status_of(RunView(state, 0, "7", job("CANCELLED")))
+    assert (Phase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found

@@ -80,9 +80,16 @@ class FakeJob:
     @property
     def calls(self) -> list[str]:
         """The commands that were run, without questions."""
+        return [line for line in self._lines() if " show " not in line]
+
+    @property
+    def questions(self) -> list[str]:
+        """What was asked about the job."""
+        return [line for line in self._lines() if " show " in line]
+
+    def _lines(self) -> list[str]:
         path = self._home / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in lines if " show " not in line]
+        return path.read_text().splitlines() if path.exists() else []
 
     def _read(self) -> dict[str, object]:
         fields: dict[str, object] = json.loads((self._home / "job.json").read_text())

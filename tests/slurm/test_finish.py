@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
@@ -209,6 +210,7 @@ def command(paths: RunPaths, job: FakeJob, *flags: str, **environ: str) -> subpr
     """Run ``hpc-elastic finish`` as the script does."""
     argv = [sys.executable, "-m", "hpc_elastic", "finish", f"--run-dir={paths.root}", *flags]
     env = {**job.environ, "SLURM_JOB_ID": "7", Env.SUBMISSION: "0", **environ}
+    env = {name: value for name, value in env.items() if value}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -304,3 +306,39 @@ def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()
+
+
+def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: RunPaths, job: FakeJob) -> None:
+    """The job before has other records; only the agents know how often the run was taken up."""
+    mine = Epoch(1, 0, 0)
+    write(paths, STARTED._replace(job_id="6"), Drained(EPOCH, Cause.PREEMPTION, 4, ""))
+    write(paths, STARTED._replace(epoch=mine), Drained(mine, Cause.PREEMPTION, 8, ""))
+    ended, _ = finish(paths, job)
+    assert 75 == ended.code
+    assert Requeued(mine, Cause.PREEMPTION) == read_records(paths)[-1].entry
+
+
+def test_a_job_that_has_left_the_run_to_another_leaves_it_alone(paths: RunPaths, job: FakeJob) -> None:
+    """What the other does with it is its own affair."""
+    write(paths, STARTED, STARTED._replace(epoch=Epoch(1, 0, 0), job_id="8"))
+    ended, _ = finish(paths, job)
+    assert 77 == ended.code
+    assert [] == job.calls
+
+
+def test_a_directory_that_no_agent_has_made_is_refused(tmp_path: Path, job: FakeJob) -> None:
+    """The agents of a user's own script may have had wrong flags, or another directory."""
+    with pytest.raises(RunDirError, match="no agent has begun a run in it"):
+        finish(RunPaths(tmp_path / "not-there"), job, srun_exit_code=2)
+    assert [] == job.calls
+
+
+def test_the_end_of_a_users_own_script_names_no_command_that_cannot_work(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """There is no script of ours to resume."""
+    os.unlink(paths.identity)
+    write(paths, STARTED, RunEnded(Decision.FAILED, 1, "no restarts are left", None))
+    done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
+    last = done.stderr.splitlines()[-1]
+    assert f"  another job with this --run-dir goes on from the last checkpoint: {paths.root}" == last
