@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,11 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
 _OF_A_JOB = ("SLURM_", "SBATCH_", "HPC_ELASTIC_RUN", "TORCHELASTIC_")
+
+
+def pytest_configure() -> None:
+    """Let agents hear what the tests send them, also where the tests run below `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
