@@ -106,8 +106,13 @@ class Signalled:
         caught = parts.loop.take_signals()
         for number in caught:
             name, cause = signal.Signals(number).name, parts.signals.cause(number)
-            parts.log.say(f"{name} received")
-            limit = parts.clock.monotonic() + parts.times.drain.of(cause)
+            left_s = parts.times.drain.of(cause)
+            is_typed = cause is Cause.INTERRUPT and self.wish.cause is None
+            more = (
+                f": workers have {left_s:g} s to save and leave; once more ends them now" if is_typed else ""
+            )
+            parts.log.say(f"{name} received{more}")
+            limit = parts.clock.monotonic() + left_s
             self.wish = heard(self.wish, cause, name, limit)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()

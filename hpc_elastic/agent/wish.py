@@ -10,12 +10,12 @@ from hpc_elastic.rendezvous.journal import Cause
 class DrainTimes(NamedTuple):
     """How long the workers may take to save and stop [s], by what asked for it."""
 
-    stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later, if not before
-    warning: float = 90.0  # warned before the time limit, or asked by the user or a joining node
+    stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later; or Ctrl-C
+    warning: float = 90.0  # warned before the time limit, or asked by `stop` or a joining node
 
     def of(self, cause: Cause) -> float:
         """Return the time for a cause [s]."""
-        return self.stop if cause is Cause.PREEMPTION else self.warning
+        return self.stop if cause in (Cause.PREEMPTION, Cause.INTERRUPT) else self.warning
 
 
 class Wish(NamedTuple):

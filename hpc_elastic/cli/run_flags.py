@@ -24,9 +24,9 @@ EPILOG: Final = """\
 where the nodes meet: in --run-dir (or HPC_ELASTIC_RUN_DIR); else in --rdzv-endpoint if
   that is a directory; else below ./hpc_elastic_runs, in a directory named by --rdzv-id
   and host and port, or by the Slurm job. No server is run and no host is special.
-signals: TERM, HUP, QUIT and whatever else --signals-to-handle names: save and leave within
-  --stop-timeout; USR1, USR2: the same within --warn-timeout; INT: the same, a second one
-  ends the workers at once. Below nohup HUP is ignored. Workers are asked by
+signals: TERM, HUP, QUIT, INT and whatever else --signals-to-handle names: save and leave
+  within --stop-timeout, a second INT ends the workers at once; USR1, USR2: within
+  --warn-timeout. Below nohup HUP is ignored. Workers are asked by
   hpc_elastic.worker.should_stop, those that do not ask get SIGTERM.
 OMP_NUM_THREADS, if it is not set, is the CPUs of this process divided by its workers.
 exit codes: 0 done; the failed worker's own code, 128+n if signal n ended it; 2 wrong flags;

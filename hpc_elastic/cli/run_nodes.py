@@ -165,7 +165,7 @@ def place_of(
     if not args.standalone and _names_directory(args):
         root = os.path.join(above_runs(os.path.expanduser(args.rdzv_endpoint)), own_name(run_id) or NO_ID)
         paths = RunPaths(first_open(root, _over(slurm, left_too=False)))
-        return Place(paths, run_id or paths.name, is_named=True)
+        return Place(paths, run_id or paths.name, is_named=paths.root == RunPaths(root).root)
     base = os.path.join((environ.get("SLURM_SUBMIT_DIR") if slurm else None) or _here(), RUNS_FOLDER)
     first = os.path.join(base, _default_name(args, environ, slurm, wanted, max_nodes))
     paths = RunPaths(first_open(first, _over(slurm, left_too=slurm is None)))

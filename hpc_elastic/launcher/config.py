@@ -105,21 +105,32 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
 _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     **dict.fromkeys(
         ("min_nodes", "max_nodes", "nproc_per_node", "max_restarts"), (_is_whole, "a whole number")
     ),
     **dict.fromkeys(("role", "rdzv_endpoint", "rdzv_backend", "start_method"), (_is_text, "a text")),
     **dict.fromkeys(("event_log_handler", "signals_to_handle"), (_is_text, "a text")),
+    **dict.fromkeys(("log_line_prefix_template", "local_addr"), (_is_text_or_none, "a text, or None")),
     "rdzv_configs": (lambda value: isinstance(value, Mapping), "a mapping of options"),
     "monitor_interval": (lambda value: isinstance(value, int | float), "seconds"),
     "logs_specs": (lambda value: value is None or hasattr(value, "reify"), "a LogsSpecs"),
 }
 
 
+def _as_text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def _check_kinds(config: LaunchConfig) -> None:
     """Refuse at once, naming the field, what would else fail far from here."""
-    config.run_id = str(config.run_id)  # people give job numbers
+    config.run_id = _as_text(config.run_id)  # people give job numbers
+    if isinstance(config.rdzv_endpoint, os.PathLike):
+        config.rdzv_endpoint = os.fspath(config.rdzv_endpoint)
     for name, (fits, wanted) in _KINDS.items():
         value = getattr(config, name)
         if not fits(value):

@@ -257,7 +257,7 @@ class SharedFsRendezvous(RendezvousHandler):
             return error(too_few_text(action, self.run.settings, self._waiting.place))
         if isinstance(action, rules.Fenced):
             return RendezvousGracefulExitError("a newer start of this run exists")
-        return RendezvousClosedError(_closed_text(self.run.state))
+        return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))
 
     def _stand_beside(self, request: str) -> None:
         """Ask the members of the running round for a place; end it if members have vanished.
@@ -334,7 +334,8 @@ class SharedFsRendezvous(RendezvousHandler):
         )
 
 
-def _closed_text(state: RunState) -> str:
+def _closed_text(state: RunState, place: str) -> str:
     if state.ending is not None:
-        return f"the run has ended: {state.ending.decision.value} ({state.ending.reason})"
+        how = f"{state.ending.decision.value} ({state.ending.reason})"
+        return f"the run has ended: {how}; a new run needs another directory than {place}"
     return "the run is being left; it goes on with the next start of the job"

@@ -153,3 +153,9 @@ def test_a_value_of_another_kind_is_refused(field: str, value: object, wanted: s
 def test_a_run_id_may_be_a_number() -> None:
     """Job ids are numbers."""
     assert "5" == LaunchConfig(1, 1, 1, run_id=5).run_id  # type: ignore[arg-type]
+
+
+def test_a_path_may_be_the_endpoint(tmp_path: Path) -> None:
+    """Where the nodes meet is a directory; without a run id one is made up later."""
+    config = LaunchConfig(1, 1, 1, rdzv_endpoint=tmp_path, run_id=None)  # type: ignore[arg-type]
+    assert (str(tmp_path), "") == (config.rdzv_endpoint, config.run_id)
