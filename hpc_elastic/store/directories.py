@@ -17,8 +17,11 @@ from hpc_elastic.store.files import named, retry
 _PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
-def make_directory(path: str) -> None:
+def make_directory(path: str) -> bool:
     """Make a directory that only its owner can use, unless the name is there; the one above must exist.
+
+    Returns:
+        Whether it was made here, as far as the file system tells.
 
     Raises:
         OSError: the file system refused.
@@ -27,10 +30,12 @@ def make_directory(path: str) -> None:
         try:
             retry(lambda: os.mkdir(path, 0o700))
         except FileExistsError:
-            pass
+            return False
         except OSError:
             if not os.path.isdir(path):  # file servers may refuse what is there already
                 raise
+            return False
+        return True
 
 
 def make_directories(path: str, mode: int = 0o700) -> None:

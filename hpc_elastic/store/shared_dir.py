@@ -175,8 +175,9 @@ class SharedDirStore:
         """
         path = self.root
         for part in directory.split("/"):
-            path = os.path.join(path, part)
-            make_directory(path)
+            above, path = path, os.path.join(path, part)
+            if make_directory(path):
+                self._show(above)
 
     @staticmethod
     def _segment_exists(directory: str, number: int) -> bool:

@@ -18,7 +18,7 @@ from tests.shared_fs.file_system import REPOSITORY, FileSystem
 
 HOST = REPOSITORY / "tests" / "shared_fs" / "store_host.py"
 LIMIT_S = 80.0
-SETTLE_S = 40.0
+SETTLE_S = 70.0
 """How long a client may be behind: above what any file system here was seen to need."""
 
 _T = TypeVar("_T")

@@ -59,6 +59,16 @@ def test_a_directory_changes_again_after_a_mark(coarse_store: SharedDirStore) ->
     assert members.stat().st_mtime_ns - (members / "a").stat().st_ctime_ns > 15e6
 
 
+def test_a_directory_changes_again_after_one_in_it(coarse_store: SharedDirStore) -> None:
+    """The same for directories that are made; one that is there changes nothing."""
+    root = Path(coarse_store.root)
+    coarse_store.make_directory("made/late")
+    shown = (root / "made").stat().st_mtime_ns
+    assert shown - (root / "made" / "late").stat().st_ctime_ns > 15e6
+    coarse_store.make_directory("made/late")
+    assert shown == (root / "made").stat().st_mtime_ns
+
+
 def test_who_waits_has_the_directory_read_anew(coarse_store: SharedDirStore) -> None:
     """A waiting client changes the directory itself, and leaves nothing behind."""
     members = Path(coarse_store.root, "members")
