@@ -107,15 +107,17 @@ class Signalled:
         for number in caught:
             name, cause = signal.Signals(number).name, parts.signals.cause(number)
             left_s = parts.times.drain.of(cause)
-            is_typed = cause is Cause.INTERRUPT and self.wish.cause is None
-            more = (
-                f": workers have {left_s:g} s to save and leave; once more ends them now" if is_typed else ""
-            )
-            parts.log.say(f"{name} received{more}")
+            parts.log.say(f"{name} received{self._hint(cause, left_s)}")
             limit = parts.clock.monotonic() + left_s
             self.wish = heard(self.wish, cause, name, limit)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
+
+    def _hint(self, cause: Cause, left_s: float) -> str:
+        """Return what to tell somebody who has typed Ctrl-C for the first time."""
+        if cause is not Cause.INTERRUPT or self.wish.cause is not None:
+            return ""
+        return f": workers have {left_s:g} s to save and leave; once more ends them now"
 
     def end_sooner(self) -> None:
         """End the workers by the time that the wish leaves them."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs_options import OURS, TORCHS, WITHOUT_MEANING, options_from
+from hpc_elastic.rendezvous.shared_fs_options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
 
 _TIMES = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
 _BEATS = ("heartbeat_interval", "keep_alive_interval")
 _LEASES = ("lease", "keep_alive_max_attempt")
-_OF_ETCD = ("protocol", "cacert", "cert", "key", "etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
-_WITHOUT_MEANING = (*WITHOUT_MEANING, *_OF_ETCD, "close_timeout")
+_WITHOUT_MEANING = (*WITHOUT_MEANING, *OF_ETCD, "close_timeout")
 
 
 def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:

@@ -24,11 +24,11 @@ from hpc_elastic.cli.run_work import (
     work_of,
 )
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
 from hpc_elastic.launch import LaunchOptions
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.slurm.environment import SlurmEnv
 
-SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _DEFAULT_SHUTDOWN_S = 30.0
 _MAX_PORT = 65535
 
@@ -125,7 +125,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
 def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
     shutdown, where, text = args.shutdown_timeout, "--shutdown-timeout", ""
     if shutdown is None:
-        text, where = environ.get(SHUTDOWN_VARIABLE, ""), SHUTDOWN_VARIABLE
+        text, where = environ.get(Env.SHUTDOWN_TIMEOUT, ""), Env.SHUTDOWN_TIMEOUT
         try:
             shutdown = float(text) if text else _DEFAULT_SHUTDOWN_S
         except ValueError:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
 
-SHUTDOWN_ENV: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _SHUTDOWN_S: Final = "30"
 _TIMEOUT_S: Final = 900
 
@@ -143,12 +143,12 @@ def _shutdown_timeout(given: int | None) -> int:
             raise InputError(f"it is {given!r}", where="LaunchConfig.shutdown_timeout", fix="give seconds")
         value = given
     else:
-        text = os.environ.get(SHUTDOWN_ENV, _SHUTDOWN_S)
+        text = os.environ.get(Env.SHUTDOWN_TIMEOUT, _SHUTDOWN_S)
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"{SHUTDOWN_ENV} must be a number of seconds, got {text!r}") from None
+            raise ValueError(f"{Env.SHUTDOWN_TIMEOUT} must be a number of seconds, got {text!r}") from None
     if value < 0:
-        source = f" from {SHUTDOWN_ENV}" if given is None else ""
+        source = f" from {Env.SHUTDOWN_TIMEOUT}" if given is None else ""
         raise ValueError(f"shutdown_timeout must be non-negative, got {value}{source}")
     return value

@@ -10,12 +10,9 @@ from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
 from hpc_elastic.rendezvous.interface import RendezvousHandler
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.run_place import above_runs, directory_name, first_open, has_ended
-from hpc_elastic.rendezvous.shared_fs_options import KNOWN
+from hpc_elastic.rendezvous.shared_fs_options import KNOWN, OF_ETCD
 
-_OF_SERVERS = (  # what a server, and who talks to it, has to know
-    *("is_host", "store_type", "read_timeout", "protocol", "etcd_prefix"),
-    *("cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert"),
-)
+_OF_SERVERS = ("is_host", "store_type", "read_timeout", *OF_ETCD)
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:

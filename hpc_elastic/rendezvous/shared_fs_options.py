@@ -29,6 +29,8 @@ WITHOUT_MEANING = (
     "is_host",
     "store_type",
 )
+# what only etcd's server, and who talks to it, has to know
+OF_ETCD = ("protocol", "etcd_prefix", "cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert")
 KNOWN = (*OURS, *TORCHS, *WITHOUT_MEANING)
 _LEASE_BEATS = 3  # a shorter lease gives healthy nodes up
 
