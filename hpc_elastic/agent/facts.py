@@ -22,6 +22,9 @@ def gather(
         waited: the exit barrier's time is up.
         wedged: a worker of this node hangs in the kernel.
     """
+    # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
+    everyone_stopped = group.is_gone and run.everyone_in(*GONE)
+    vanished = group.is_gone and bool(run.vanished())
     return Facts(
         state=run.state,
         epoch=run.membership.epoch,
@@ -29,9 +32,9 @@ def gather(
         group=group,
         max_restarts=max_restarts,
         lost=run.lost,
-        vanished=group.is_gone and bool(run.vanished()),
+        vanished=vanished,
         moved_on=group.is_gone and _someone_has_moved_on(run),
-        everyone_stopped=group.is_gone and run.everyone_in(*GONE),
+        everyone_stopped=everyone_stopped,
         everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
         waited_for_others=waited,
         wedged=wedged,

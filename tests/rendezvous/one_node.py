@@ -47,3 +47,20 @@ def alone(node: MakeNode, name: str = "n1", epoch: Epoch = E0) -> SharedFsRendez
     handler = node(name, epoch=epoch, expected=(name,))
     handler.next_rendezvous()
     return handler
+
+
+def together(node: MakeNode, clock: FakeClock) -> tuple[SharedFsRendezvous, SharedFsRendezvous]:
+    """Return two nodes in one round: the second joins when the first has waited once."""
+    second = node("n2", expected=("n1", "n2"))
+    joined: list[SharedFsRendezvous] = []
+
+    def wait(seconds: float) -> None:
+        clock.advance(seconds)
+        if not joined:
+            joined.append(second)
+            second._enter()
+
+    first = node("n1", expected=("n1", "n2"), wait=wait)
+    assert 2 == first.next_rendezvous().world_size
+    assert 1 == second.next_rendezvous().rank
+    return first, second

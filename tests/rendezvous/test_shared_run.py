@@ -13,12 +13,12 @@ from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.build import E0, REQUEUED
-from tests.rendezvous.one_node import MakeNode
+from tests.rendezvous.one_node import MakeNode, together
 
 
 def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
     """Members that go on beating lose one that does not, within the lease and a beat."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     for _ in range(5):
         clock.advance(1.0)
         first.run.tick()
@@ -27,23 +27,6 @@ def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
     assert state.running is None
     assert frozenset({"n2"}) == state.lost
     assert second.run.tick().running is None
-
-
-def _pair(node: MakeNode, clock: FakeClock) -> tuple[SharedFsRendezvous, SharedFsRendezvous]:
-    """Return two nodes in one round: the second joins when the first has waited once."""
-    second = node("n2", expected=("n1", "n2"))
-    joined: list[SharedFsRendezvous] = []
-
-    def wait(seconds: float) -> None:
-        clock.advance(seconds)
-        if not joined:
-            joined.append(second)
-            second._enter()
-
-    first = node("n1", expected=("n1", "n2"), wait=wait)
-    assert 2 == first.next_rendezvous().world_size
-    assert 1 == second.next_rendezvous().rank
-    return first, second
 
 
 def _round_of(node: MakeNode, clock: FakeClock, names: tuple[str, ...]) -> list[SharedFsRendezvous]:
@@ -174,7 +157,7 @@ def test_a_wish_for_another_size_is_not_lost(node: MakeNode, clock: FakeClock) -
 
 def test_a_late_wish_to_join_pauses_no_later_round(node: MakeNode, clock: FakeClock) -> None:
     """A newcomer that asks for a place in a round that is over meanwhile disturbs nobody."""
-    first, _ = _pair(node, clock)
+    first, _ = together(node, clock)
     state = first.run.state
     assert first.run.request_pause(state.rounds - 1, "n9 wants to join").drain is None
     assert first.run.request_pause(state.rounds, "n9 wants to join").drain is not None
@@ -197,7 +180,7 @@ def test_a_new_start_clears_up_after_the_last(node: MakeNode, clock: FakeClock) 
 
 def test_an_observer_looks_when_a_lease_runs_out(node: MakeNode, clock: FakeClock) -> None:
     """The end of a lease is not slept over until the next heartbeat."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     clock.advance(0.5)
     second.run.membership.tell_news()
     for _ in range(4):
@@ -266,7 +249,7 @@ def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> N
 
 def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock: FakeClock) -> None:
     """A record that another member adds is told in its name, one by the user in a name of its own."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     clock.advance(1.0)
     first.run.tick()
     second.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
@@ -277,7 +260,7 @@ def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock:
 
 def test_who_stands_beside_a_round_cannot_drain_it(node: MakeNode, clock: FakeClock) -> None:
     """Its signal is about itself; between rounds, and as a member, it speaks for the start of the job."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     beside = node("n3")
     assert beside.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
     first.run.report_crash(1, {})
@@ -287,7 +270,7 @@ def test_who_stands_beside_a_round_cannot_drain_it(node: MakeNode, clock: FakeCl
 
 def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock: FakeClock) -> None:
     """An agent that tells late that all have succeeded does not end a round that has begun since."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     first.run.report_crash(1, {})
     second.run.tick(look=True)
     second.run.set_phase(Phase.LEFT)
@@ -301,7 +284,7 @@ def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock:
 
 def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
     """A member that leaves while the round runs is missed without waiting for its lease."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     assert second.shutdown()
     first.run.tick(look=True)
     assert ("n2",) == first.run.lost
@@ -309,7 +292,7 @@ def test_leaving_is_noticed_at_once(node: MakeNode, clock: FakeClock) -> None:
 
 def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
     """A member whose workers have succeeded and that left after the exit barrier is not lost."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     second.run.set_phase(Phase.SUCCEEDED)
     second.shutdown()
     first.run.tick(look=True)
@@ -318,7 +301,7 @@ def test_a_finished_member_may_leave(node: MakeNode, clock: FakeClock) -> None:
 
 def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, clock: FakeClock) -> None:
     """A spare that has seen a loss in round 1 does not blame round 2 for it."""
-    first, _ = _pair(node, clock)
+    first, _ = together(node, clock)
     looks: list[int] = []
 
     def wait(seconds: float) -> None:
@@ -340,7 +323,7 @@ def test_what_was_lost_in_one_round_is_not_lost_in_the_next(node: MakeNode, cloc
 
 def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> None:
     """A barrier is not held up by a member whose lease has run out."""
-    first, second = _pair(node, clock)
+    first, second = together(node, clock)
     first.run.set_phase(Phase.STOPPED)
     first.run.tick(look=True)
     assert not first.run.everyone_in(Phase.STOPPED)
