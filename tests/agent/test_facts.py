@@ -30,6 +30,7 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     run = first.run
     run.commit(RoundEnded(1, Cause.CRASH, ("n2",), None))
     run.set_phase(Phase.STOPPED)
+    run.membership.look()
     seen = set()
     clock.tick_s = 0.001
     for _ in range(5000):
