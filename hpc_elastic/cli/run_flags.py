@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
+from hpc_elastic.argparse_util import value_of, variable_of
+from hpc_elastic.cli.flag_group import FlagGroup
+from hpc_elastic.cli.run_own_flags import add_own_flags
 from hpc_elastic.ids import ExitCode
 
 DESCRIPTION: Final = """\
@@ -40,7 +42,7 @@ def parser() -> Parser:
     """Return the command line; flags that are not given are None where the surroundings decide."""
     made = torchs_parser()
     # of torch.distributed.launch; it is always so
-    _Flags(made.add_argument_group()).switch("--use-env", help=argparse.SUPPRESS)
+    FlagGroup(made.add_argument_group()).switch("--use-env", help=argparse.SUPPRESS)
     return made
 
 
@@ -53,15 +55,14 @@ def torchs_parser() -> Parser:
         epilog=EPILOG,
         formatter_class=_Formatter,
     )
-    _add_size_flags(_Flags(made.add_argument_group("how many (as in torchrun)")))
-    _add_rendezvous_flags(_Flags(made.add_argument_group("how the nodes meet (as in torchrun)")))
-    _add_worker_flags(_Flags(made.add_argument_group("what a worker is (as in torchrun)")))
-    _add_log_flags(_Flags(made.add_argument_group("logs (as in torchrun)")))
-    _add_end_flags(_Flags(made.add_argument_group("signals and events (as in torchrun)")))
+    _add_size_flags(FlagGroup(made.add_argument_group("how many (as in torchrun)")))
+    _add_rendezvous_flags(FlagGroup(made.add_argument_group("how the nodes meet (as in torchrun)")))
+    _add_worker_flags(FlagGroup(made.add_argument_group("what a worker is (as in torchrun)")))
+    _add_log_flags(FlagGroup(made.add_argument_group("logs (as in torchrun)")))
+    _add_end_flags(FlagGroup(made.add_argument_group("signals and events (as in torchrun)")))
     made.torchs = {flag for flag in made.known_flags() if flag not in ("-h", "--help")}
-    own = _Flags(made.add_argument_group("beyond torchrun"))
-    _add_own_flags(own)
-    _add_leaving_flags(own)
+    own = FlagGroup(made.add_argument_group("beyond torchrun"))
+    add_own_flags(own)
     made.add_argument("training_script", help="script, module (-m) or program (--no-python)")
     rest = made.add_argument(
         "training_script_args", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments"
@@ -76,28 +77,7 @@ def comma_list(text: str) -> list[str]:
     return [part.replace(_COMMA, ",") for part in parts if part]
 
 
-class _Flags:
-    """A group of flags, each in both spellings, with dashes and with underscores."""
-
-    def __init__(self, group: argparse._ArgumentGroup) -> None:
-        self._group = group
-
-    def add(self, *names: str, **options: Any) -> None:
-        """Add a flag that takes a value."""
-        self._add(names, {"action": env, **options})
-
-    def switch(self, *names: str, **options: Any) -> None:
-        """Add a flag that takes none."""
-        self._add(names, {"action": check_env, **options})
-
-    def _add(self, names: tuple[str, ...], options: dict[str, Any]) -> None:
-        longest = max(names, key=len)
-        dest = longest.lstrip("-").replace("-", "_")
-        spellings = dict.fromkeys((*names, f"--{dest}"))
-        self._group.add_argument(*spellings, dest=dest, **options)
-
-
-def _add_size_flags(flags: _Flags) -> None:
+def _add_size_flags(flags: FlagGroup) -> None:
     flags.add("--nnodes", metavar="N|MIN:MAX", help="nodes (default: 1; under Slurm those of the step)")
     flags.add(
         "--nproc-per-node",
@@ -114,7 +94,7 @@ def _add_size_flags(flags: _Flags) -> None:
     flags.switch("--standalone", help="one node by itself; other --rdzv flags and --nnodes are not looked at")
 
 
-def _add_rendezvous_flags(flags: _Flags) -> None:
+def _add_rendezvous_flags(flags: FlagGroup) -> None:
     flags.add(
         "--rdzv-backend",
         default="static",
@@ -151,7 +131,7 @@ def _add_rendezvous_flags(flags: _Flags) -> None:
     flags.add("--local-addr", metavar="ADDR", help="address of this node for the others (default: its name)")
 
 
-def _add_worker_flags(flags: _Flags) -> None:
+def _add_worker_flags(flags: FlagGroup) -> None:
     flags.switch("-m", "--module", help="the script is a Python module, as in python -m")
     flags.switch("--no-python", help="the script is a program of its own")
     flags.switch(
@@ -181,7 +161,7 @@ def _add_worker_flags(flags: _Flags) -> None:
     )
 
 
-def _add_log_flags(flags: _Flags) -> None:
+def _add_log_flags(flags: FlagGroup) -> None:
     flags.add(
         "--log-dir",
         metavar="DIR",
@@ -215,7 +195,7 @@ def _add_log_flags(flags: _Flags) -> None:
     )
 
 
-def _add_end_flags(flags: _Flags) -> None:
+def _add_end_flags(flags: FlagGroup) -> None:
     flags.add(
         "--signals-to-handle",
         metavar="SIG,...",
@@ -229,70 +209,6 @@ def _add_end_flags(flags: _Flags) -> None:
         help="from SIGTERM to SIGKILL of workers (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
     )
     flags.add("--event-log-handler", default="null", metavar="NAME", help="where events go (default: null)")
-
-
-def _add_own_flags(flags: _Flags) -> None:
-    flags.add(
-        "--run-dir",
-        metavar="DIR",
-        help="the run directory, on a file system all nodes share (default: see below)",
-    )
-    flags.add(
-        "--container",
-        default="",
-        metavar="PREFIX",
-        help="put before each worker's command (default: nothing)",
-    )
-    flags.add("--join-timeout", type=float, metavar="S", help="wait for enough nodes (default: 600)")
-    flags.add(
-        "--last-call-timeout", type=float, metavar="S", help="wait for more than the minimum (default: 30)"
-    )
-    flags.add(
-        "--heartbeat-interval", type=float, metavar="S", help="time between two signs of life (default: 1)"
-    )
-    flags.add("--lease", type=float, metavar="S", help="a node that is silent so long is lost (default: 4)")
-
-
-def _add_leaving_flags(flags: _Flags) -> None:
-    flags.add(
-        "--exit-barrier-timeout",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="wait for the other nodes at the end (default: 300)",
-    )
-    flags.add(
-        "--stop-timeout",
-        type=float,
-        default=25.0,
-        metavar="S",
-        help="time to save after SIGTERM (default: 25)",
-    )
-    flags.add(
-        "--warn-timeout",
-        type=float,
-        default=90.0,
-        metavar="S",
-        help="time to save after a warning (default: 90)",
-    )
-    flags.add(
-        "--drain-signals",
-        default="TERM,HUP",
-        metavar="SIG,..",
-        help="the nodes are wanted back now (default: TERM,HUP)",
-    )
-    flags.add(
-        "--warning-signals",
-        default="USR1,USR2",
-        metavar="SIG,..",
-        help="the time limit is near (default: USR1,USR2)",
-    )
-    flags.add(
-        "--log-line-prefix-template",
-        metavar="TEXT",
-        help="before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node} "
-        "(default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[rank ${rank}] ')",
-    )
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,75 @@
+"""The flags of ``hpc-elastic run`` beyond torchrun's."""
+
+from __future__ import annotations
+
+from hpc_elastic.cli.flag_group import FlagGroup
+
+
+def add_own_flags(flags: FlagGroup) -> None:
+    """Add the flags that torchrun does not have."""
+    _add_place_flags(flags)
+    _add_leaving_flags(flags)
+
+
+def _add_place_flags(flags: FlagGroup) -> None:
+    flags.add(
+        "--run-dir",
+        metavar="DIR",
+        help="the run directory, on a file system all nodes share (default: see below)",
+    )
+    flags.add(
+        "--container",
+        default="",
+        metavar="PREFIX",
+        help="put before each worker's command (default: nothing)",
+    )
+    flags.add("--join-timeout", type=float, metavar="S", help="wait for enough nodes (default: 600)")
+    flags.add(
+        "--last-call-timeout", type=float, metavar="S", help="wait for more than the minimum (default: 30)"
+    )
+    flags.add(
+        "--heartbeat-interval", type=float, metavar="S", help="time between two signs of life (default: 1)"
+    )
+    flags.add("--lease", type=float, metavar="S", help="a node that is silent so long is lost (default: 4)")
+
+
+def _add_leaving_flags(flags: FlagGroup) -> None:
+    flags.add(
+        "--exit-barrier-timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="wait for the other nodes at the end (default: 300)",
+    )
+    flags.add(
+        "--stop-timeout",
+        type=float,
+        default=25.0,
+        metavar="S",
+        help="time to save after SIGTERM (default: 25)",
+    )
+    flags.add(
+        "--warn-timeout",
+        type=float,
+        default=90.0,
+        metavar="S",
+        help="time to save after a warning (default: 90)",
+    )
+    flags.add(
+        "--drain-signals",
+        default="TERM,HUP",
+        metavar="SIG,..",
+        help="the nodes are wanted back now (default: TERM,HUP)",
+    )
+    flags.add(
+        "--warning-signals",
+        default="USR1,USR2",
+        metavar="SIG,..",
+        help="the time limit is near (default: USR1,USR2)",
+    )
+    flags.add(
+        "--log-line-prefix-template",
+        metavar="TEXT",
+        help="before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node} "
+        "(default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[rank ${rank}] ')",
+    )
