@@ -23,12 +23,15 @@ class Cause(str, Enum):
     """Why a round ended or a drain was asked for."""
 
     CRASH = "crash"  # a worker failed
+    HANG = "hang"  # workers made no progress
     NODE_LOSS = "node_loss"  # an agent vanished
     MEMBERSHIP = "membership"  # a node wants to join
     PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back
     TIME_LIMIT = "time_limit"  # the warning signal before the limit
     STOP = "stop"  # the user asked: hpc-elastic stop
     INTERRUPT = "interrupt"  # Ctrl-C
+    CANCEL = "cancel"  # the user took the job back: scancel
+    LAUNCH_FAILURE = "launch_failure"  # srun or the agents could not start
     JOIN_TIMEOUT = "join_timeout"  # too few nodes came
     AGENT_ERROR = "agent_error"  # an agent could not go on
 
@@ -45,6 +48,7 @@ class Decision(str, Enum):
 
     DONE = "done"
     FAILED = "failed"
+    HELD = "held"  # a budget is spent: the job waits, held, for its user
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 
