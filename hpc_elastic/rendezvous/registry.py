@@ -131,14 +131,16 @@ def _static(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def installed_plugins() -> list[Plugin]:
-    """Return what installed packages offer in their entry points, our group before torch's."""
+    """Return what other packages offer in their entry points, our group before torch's."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - 30 ms
 
-    return [plugin for group in PLUGIN_GROUPS for plugin in entry_points(group=group)]
+    offers = (plugin for group in PLUGIN_GROUPS for plugin in entry_points(group=group))
+    return [plugin for plugin in offers if not plugin.value.startswith("hpc_elastic.")]
 
 
 def _with_built_in(registry: RendezvousHandlerRegistry) -> RendezvousHandlerRegistry:
     registry.register("shared_fs", _shared_fs)
+    registry.register("hpc_elastic", _shared_fs)  # as torchrun knows it
     registry.register("static", _static)
     for name in _NEED_A_SERVER:
         registry.register(name, _other_name)
