@@ -18,6 +18,8 @@ class ExitCode(IntEnum):
     FAILED = 76  # the run failed for a reason that is not a worker's exit code
     FENCED = 77  # a newer start of this run exists; this agent stood down
     WEDGED = 78  # workers of this node hang in the kernel and cannot be ended: the node needs care
+    UNFIT = 79  # the probe of this node failed: it stays out
+    HUNG = 79  # workers made no progress, so often that the run was given up
     RELAUNCH = 80  # only `finish`: start the step again on what is left
 
 
@@ -27,10 +29,14 @@ class Env:
     RUN_DIR = "HPC_ELASTIC_RUN_DIR"
     RUN_ID = "HPC_ELASTIC_RUN_ID"
     SUBMISSION = "HPC_ELASTIC_SUBMISSION"  # how often the run was submitted before
+    LINK = "HPC_ELASTIC_LINK"  # how many jobs of the same submission came before this one
+    MODE = "HPC_ELASTIC_MODE"  # "array": the job is one task of an array whose tasks make up one run
+    LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
     RELAUNCH = "HPC_ELASTIC_RELAUNCH"  # how often srun was started again in this job start
     ROUND = "HPC_ELASTIC_ROUND"
     NODE = "HPC_ELASTIC_NODE"
     CHANNEL = "HPC_ELASTIC_CHANNEL"
+    LEDGER = "HPC_ELASTIC_LEDGER"  # directory of what is remembered of nodes
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"
     METRICS = "HPC_ELASTIC_METRICS"  # where the agent's metrics go

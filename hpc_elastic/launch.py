@@ -10,16 +10,23 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.agent.beside import Surroundings, base_env_for, services_for, telemetry_for
+from hpc_elastic.agent.budgets import Budgets
+from hpc_elastic.agent.hang_times import HangOptions
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.node_agent import NodeAgent
+from hpc_elastic.agent.notices import NoNotices, Notices
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts, AgentTimes, SignalMeanings
+from hpc_elastic.agent.probe import Agent as ProbedAgent
+from hpc_elastic.agent.probe import Place as ProbedPlace
+from hpc_elastic.agent.probe import Probe
+from hpc_elastic.agent.probe_rules import ProbeOptions
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.agent.worker_env import RunEnv
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.launch_rendezvous import ended_before, rendezvous_of
 from hpc_elastic.multiprocessing.context import StartSettings
@@ -32,6 +39,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.rendezvous.shared_run import SharedRun
+from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.admission import admit, ended_text
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.mount import mount_at, safe_lease
@@ -67,6 +75,10 @@ class LaunchOptions(NamedTuple):
     stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
     stderr_filters: tuple[str, ...] | None = None
     event_log_handler: str = "null"
+    hangs: HangOptions = HangOptions()  # how long workers may make no progress
+    watch_node_drain: bool = False  # leave nodes that Slurm drains
+    probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
+    budgets: Budgets = Budgets()  # of all causes but crashes
 
 
 def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
@@ -92,6 +104,8 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         outcome = opened.agent.run_to_end()
         code = _say_goodbye(options, outcome, opened)
         _finish_for_a_lost_batch_host(options, opened.run, opened.log)
+        if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
+            _remember_bad_nodes(options, opened.run.state, outcome, opened.log)
         return code
 
 
@@ -120,7 +134,7 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
     with ExitStack() as stack:
         guard = Guard.start()
         stack.callback(guard.stop)
-        if slurm is None:
+        if slurm is None or slurm.task is not None:  # a host may have two tasks of an array
             name, claim = claim_node_name(options.node, options.paths.root)
             stack.callback(os.close, claim)
             options = options._replace(node=name)
@@ -130,13 +144,16 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
         scratch = _make_scratch()
         stack.callback(remove_directory, scratch)
         guard.inherit(scratch)
+        is_task = slurm is not None and slurm.task is not None
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         agent_log = os.open(options.paths.agent_log(options.node), flags, 0o600)
         stack.callback(os.close, agent_log)
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
         rendezvous = rendezvous_of(options, slurm, loop, log.say)
-        context = StartContext(guard, scratch, slurm is not None, owns_process)
+        context = StartContext(
+            guard, scratch, slurm is not None, owns_process, is_task, _notices_of(options, slurm, loop)
+        )
         agent = _build(options, rendezvous, loop, log, context)
         yield OpenAgent(agent, rendezvous.run, loop, log, AgentLog(SystemClock(), options.node, [agent_log]))
 
@@ -158,6 +175,8 @@ class StartContext(NamedTuple):
     scratch: str
     below_slurm: bool
     owns_process: bool
+    is_task: bool  # of an array whose tasks make up the run
+    notices: Notices
 
 
 def _build(
@@ -176,8 +195,6 @@ def _build(
         max_restarts=options.max_restarts,
         event_log_handler=options.event_log_handler,
     )
-    # where Slurm finds processes by their parents it signals workers directly: they must not die of it
-    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if context.below_slurm else ()
     around = Surroundings(
         environ=os.environ,
         run_id=options.run_id,
@@ -197,22 +214,65 @@ def _build(
         rendezvous=rendezvous,
         command=_command(options),
         run=_run_env(options),
-        start=StartSettings(
-            ignore_signals=ignored,
-            guard=context.guard,
-            owns_process=context.owns_process,
-            base_env=base_env_for(os.environ),
-            grace_s=options.times.shutdown,
-        ),
+        start=_start_settings(options, context),
         paths=options.paths,
         scratch=context.scratch,
         times=options.times,
         signals=options.signals,
         on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
+        on_signal=Then.REJOIN if context.is_task else Then.LEAVE,
         services=services_for(around),
         telemetry=telemetry_for(around),
+        notices=context.notices,
+        hangs=options.hangs,
+        environ=around.environ,
+        unfit=_probe_of(options, rendezvous, around, context),
+        budgets=options.budgets,
     )
     return NodeAgent(spec, parts)
+
+
+def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> Notices:
+    """Return what an agent hears from Slurm beside signals; nothing where there is none."""
+    if slurm is None or Env.LOCAL in os.environ:
+        return NoNotices()
+    from hpc_elastic.slurm import job_watch  # noqa: PLC0415 - only below Slurm
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - as above
+
+    place = job_watch.place_of(options.paths, slurm)
+    wanted = job_watch.WatchOptions(options.times.drain.warning, options.watch_node_drain)
+    asked = Slurm(query_timeout_s=job_watch.ASK_TIMEOUT_S)
+    return job_watch.JobWatch(place, wanted, asked, SystemClock(), loop.wake)
+
+
+def _start_settings(options: LaunchOptions, context: StartContext) -> StartSettings:
+    # where Slurm finds processes by their parents it signals workers directly: they must not die of it
+    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if context.below_slurm else ()
+    return StartSettings(
+        ignore_signals=ignored,
+        guard=context.guard,
+        owns_process=context.owns_process,
+        base_env=base_env_for(os.environ),
+        grace_s=options.times.shutdown,
+    )
+
+
+def _probe_of(
+    options: LaunchOptions, rendezvous: SharedFsRendezvous, around: Surroundings, context: StartContext
+) -> Probe:
+    expected = rendezvous.run.facts.expected
+    place = ProbedPlace(
+        node=options.node,
+        run_dir=options.paths.root,
+        listed=options.paths.members,
+        scratch=context.scratch,
+        workers=options.slots,
+        environ=around.environ,
+        below_slurm=context.below_slurm,
+        is_first=not expected or expected[0] == options.node,
+    )
+    agent = ProbedAgent(around.loop, around.clock, around.say, rendezvous.run.tick)
+    return Probe(options.probe, place, agent)
 
 
 def _command(options: LaunchOptions) -> Command:
@@ -279,6 +339,19 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
 
     log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
+
+
+def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcome, log: AgentLog) -> None:
+    """Remember what has happened on nodes in a run without a batch script of ours."""
+    if not state.lost and outcome.exit_code not in (ExitCode.UNFIT, ExitCode.WEDGED):
+        return
+    from hpc_elastic.rendezvous.run_log import read_records  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.nodes import remember_run  # noqa: PLC0415 - rare
+
+    try:
+        remember_run(options.paths, read_records(options.paths), os.environ)
+    except (HpcElasticError, OSError) as error:
+        log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")
 
 
 def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) -> int:

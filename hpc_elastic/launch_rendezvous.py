@@ -12,6 +12,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths, round_scope
+from hpc_elastic.rendezvous.array_task import epoch_now
 from hpc_elastic.rendezvous.journal import Checkpoint, Decision, Epoch, Member
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
 from hpc_elastic.rendezvous.ports import free_port
@@ -46,9 +47,9 @@ def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
         return None
     state = RunLog(SharedDirStore(paths.root), SystemClock(), "").refresh()
     if slurm is not None:
-        refuse_running_elsewhere(paths, state, slurm.job_ref)
+        refuse_running_elsewhere(paths, state, slurm.run_job)
     epoch = current_epoch(state, slurm, None, None)
-    is_of_this_job = slurm is not None and state.job_id == slurm.job_ref
+    is_of_this_job = slurm is not None and state.job_id == slurm.run_job
     is_taken_up = epoch.submission > max(state.epoch.submission, 0) and not holds_submitted_run(paths)
     return None if state.ending is None or is_of_this_job or is_taken_up else state
 
@@ -71,15 +72,18 @@ def rendezvous_of(
         journal.refresh(), slurm, os.environ.get(Env.SUBMISSION), os.environ.get(Env.RELAUNCH)
     )
     again = next(_agents)  # one process may have several agents, at once or one after the other
-    node_id = f"{options.node}.{os.getpid()}{f'-{again}' if again else ''}"
+    task = slurm.task if slurm else None
+    node_id = f"{options.node}.{os.getpid()}{f'-{again}' if again else ''}{task.tag if task else ''}"
     member = Member(node_id, options.node, options.slots, options.role)
     facts = NodeFacts(member, host=os.uname().nodename, addr=options.master_addr or options.addr)
-    expected = slurm.node_names if slurm else ()
+    expected = slurm.node_names if slurm and task is None else ()
+    settings = options.rendezvous._replace(may_outgrow=task is not None)
+    batch_host = _batch_host() if task is None else ""
     run = SharedRun(
         journal,
-        Membership(store, clock, facts, epoch, options.rendezvous),
-        RunFacts(options.run_id, slurm.job_ref if slurm else "", expected, _batch_host()),
-        options.rendezvous,
+        Membership(store, clock, facts, epoch, settings),
+        RunFacts(options.run_id, slurm.run_job if slurm else "", expected, batch_host),
+        settings,
         Around(
             clock,
             latest_checkpoint=lambda: _latest_checkpoint(paths),
@@ -98,8 +102,11 @@ def current_epoch(
 ) -> Epoch:
     """Return the start of the run that this agent belongs to.
 
-    Slurm counts the starts of a job; an agent started by hand begins a new one if the last was left.
+    Slurm counts the starts of a job; an agent started by hand, or as a task of an array, begins a new
+    one if the last was left.
     """
+    if slurm is not None and slurm.task is not None:
+        return epoch_now(state, int(submission or 0))
     known = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
     if slurm is None:
         left = state.drained is not None or state.leave_cause is not None

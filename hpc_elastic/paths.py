@@ -80,6 +80,16 @@ class RunPaths:
         return self._at("slurm-%j.out")
 
     @property
+    def function(self) -> str:
+        """The call that the workers make, pickled, if the work of the run is a function."""
+        return self._at("function.pkl")
+
+    @property
+    def results(self) -> str:
+        """What that call returned, one file per rank."""
+        return self._at("results")
+
+    @property
     def submissions(self) -> str:
         """One numbered record per submission."""
         return self._at("submissions")
@@ -115,6 +125,16 @@ class RunPaths:
         return self._at("checkpoints")
 
     @property
+    def drain(self) -> str:
+        """A file that a user makes: the run saves, stops and ends."""
+        return self._at("drain")
+
+    @property
+    def site(self) -> str:
+        """``site.json``: what the cluster grants a job that is to end."""
+        return self._at("site.json")
+
+    @property
     def lock(self) -> str:
         """The file lock that keeps contenders from wasting work."""
         return self._at("lock")
@@ -137,6 +157,15 @@ class RunPaths:
     def agent_log(self, node: str) -> str:
         """Return the log file of the agent on a node."""
         return self._at("logs", "agents", f"{node}.log")
+
+    @property
+    def timeouts(self) -> str:
+        """How long steps and sections have taken: one small file per node."""
+        return self._at("timeouts")
+
+    def hang_logs(self, round_number: int, look: int) -> str:
+        """Return the directory of the stacks of all ranks of a round in which workers hang."""
+        return self._at("logs", f"hang-{round_number}" + (f".{look}" if look > 1 else ""))
 
     def attempt_logs(self, round_number: int) -> str:
         """Return the log directory of all ranks of a round."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, Then
+from hpc_elastic.agent.budgets import Budgets, spent
+from hpc_elastic.rendezvous.journal import DrainRequested, Epoch, Then
 from hpc_elastic.rendezvous.state import RunState
 
 
@@ -24,6 +25,14 @@ class Group(Enum):
         return self in (Group.STOPPED, Group.SUCCEEDED)
 
 
+class Hang(Enum):
+    """What is known of workers that make no progress."""
+
+    NONE = auto()
+    SUSPECTED = auto()  # one of this node's has been silent for too long
+    PROVEN = auto()  # all nodes have looked, and this one is to say who it is
+
+
 class Facts(NamedTuple):
     """Everything the decision rests on."""
 
@@ -31,7 +40,6 @@ class Facts(NamedTuple):
     epoch: Epoch  # this agent's
     round: int  # the round this agent's workers are in
     group: Group
-    max_restarts: int
     lost: tuple[str, ...] = ()  # members that have vanished while the round runs
     vanished: bool = False  # a member of the newest round is gone without having said so
     moved_on: bool = False  # a member of the newest round waits for the next one
@@ -39,6 +47,9 @@ class Facts(NamedTuple):
     everyone_succeeded: bool = False
     waited_for_others: bool = False  # the exit barrier's time is up
     wedged: bool = False  # a worker of this node hangs in the kernel
+    hang: Hang = Hang.NONE
+    budgets: Budgets = Budgets()
+    leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
 
 
 class Action(Enum):
@@ -48,6 +59,8 @@ class Action(Enum):
     STOP_WORKERS = auto()  # end them: their round is over
     REPORT_CRASH = auto()
     REPORT_LOSS = auto()
+    ASK_FOR_STACKS = auto()  # workers may hang: all nodes are to write down where theirs are
+    REPORT_HANG = auto()
     GIVE_UP = auto()  # the restart budget is spent: end the run as failed
     DRAIN = auto()  # go on with the agreed stop
     REPORT_DONE = auto()
@@ -56,6 +69,7 @@ class Action(Enum):
     REPORT_WEDGE = auto()  # end the round: this node leaves the run to the others
     REJOIN = auto()
     LEAVE = auto()
+    LEAVE_ALONE = auto()  # tell the others, who go on without this node
     STAND_DOWN = auto()  # a newer start of the run exists
     ABANDON = auto()  # leave as failed: this node has workers that nobody can end
 
@@ -90,7 +104,7 @@ def _after_the_round(facts: Facts) -> Action:
         return Action.STOP_WORKERS
     if facts.state.leaving:  # what fails on the way out is no reason to end the run
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
-    if budget_spent(facts.state, facts.max_restarts):
+    if spent(facts.state, facts.budgets) is not None:
         return _give_up(facts)
     return Action.REJOIN
 
@@ -115,12 +129,25 @@ def _in_the_round(facts: Facts) -> Action:
     if facts.lost and not leaving:
         return Action.REPORT_LOSS
     if drain is None:
-        timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
-        return Action.LEAVE if timed_out else Action.WAIT
+        return _in_peace(facts)
+    return _in_a_drain(facts, drain)
+
+
+def _in_a_drain(facts: Facts, drain: DrainRequested) -> Action:
     if not facts.group.is_gone:
         return Action.DRAIN
+    if facts.leaves_alone and drain.then is Then.REJOIN and not facts.everyone_stopped:
+        return Action.LEAVE_ALONE
     report = Action.REPORT_DRAINED if drain.then is Then.LEAVE else Action.REPORT_PAUSED
     return _when_all_stopped(facts, report)
+
+
+def _in_peace(facts: Facts) -> Action:
+    """Choose the next step while nobody has failed, is lost or asks for a stop."""
+    if facts.group is Group.RUNNING and facts.hang is not Hang.NONE:
+        return Action.REPORT_HANG if facts.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
+    timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
+    return Action.LEAVE if timed_out else Action.WAIT
 
 
 def _when_all_stopped(facts: Facts, action: Action) -> Action:
@@ -144,9 +171,3 @@ def decide_blind(facts: Facts, *, signalled: bool, waited: bool) -> Action:
     if facts.group is Group.FAILED and signalled:
         return Action.STOP_WORKERS
     return Action.STOP_WORKERS if decide(facts) is Action.STOP_WORKERS else Action.WAIT
-
-
-def budget_spent(state: RunState, max_restarts: int) -> bool:
-    """Tell whether the newest round ended by a crash that the budget does not cover."""
-    crashed = state.ended is not None and state.ended.cause is Cause.CRASH
-    return crashed and state.crashes > max_restarts

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import signal
 
+from hpc_elastic.agent.drain_file import DrainFile
+from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
 from hpc_elastic.agent.node_workers import NodeWorkers
+from hpc_elastic.agent.notices import Notice
 from hpc_elastic.agent.parts import AgentParts
-from hpc_elastic.agent.wish import DrainTimes, Wish, heard
+from hpc_elastic.agent.wish import DrainTimes, Wish, first_words, granted, heard
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.rules import is_proposer, stop_step
 from hpc_elastic.rendezvous.shared_run import SharedRun
+
+ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # what concerns one node where each node is a job of its own
 
 
 class LocalDrain:
@@ -20,31 +25,45 @@ class LocalDrain:
         run: to agree with the other nodes.
         group: this node's workers.
         times: how long the workers may take.
+        durable: tells whether the checkpoint of the stop is whole.
     """
 
-    def __init__(self, run: SharedRun, group: LocalGroup, times: DrainTimes) -> None:
+    def __init__(
+        self, run: SharedRun, group: LocalGroup, times: DrainTimes, durable: DurableWait | None = None
+    ) -> None:
         self._run = run
         self._group = group
         self._times = times
         self._told = False
         self._cause: Cause | None = None
-        self._deadline: float | None = None
+        self._is_explained = False
+        self._wished: float | None = None  # until when, by what this agent itself was asked for [s]
+        self._agreed: float | None = None  # until when, by the journal [s]
         self.stop_now = False  # no worker will stop by itself, or the time is up
+        if durable is not None:
+            group.keeps_left_overs = lambda now: not self.is_over(now) and durable.waits(run.state, now)
 
     @property
     def deadline(self) -> float | None:
         """When workers that still run are ended, by the monotonic clock [s]."""
-        return self._deadline
+        return min((at for at in (self._wished, self._agreed) if at is not None), default=None)
 
     def heed(self, wish: Wish) -> None:
         """Warn the workers of what this agent was asked for, before anybody else knows of it."""
         if wish.deadline is not None:
-            self._group.request_drain(self._run.now)
-            self._shorten(wish.deadline)
+            self._wished = wish.deadline
+            self._warn()
+
+    def _warn(self) -> None:
+        if self._run.drain_began is None:
+            self._run.drain_began = self._run.now()
+        self._group.request_drain(self._run.now)
+        if self.deadline is not None:
+            self._group.set_until(self.deadline)
 
     def is_over(self, now: float) -> bool:
         """Tell whether the workers have had their time."""
-        return self._deadline is not None and now >= self._deadline
+        return self.deadline is not None and now >= self.deadline
 
     def step(self, now: float) -> None:
         """Take the next step of the protocol; never blocks."""
@@ -52,10 +71,12 @@ class LocalDrain:
         formed, drain = state.running, state.drain
         if formed is None or drain is None:
             return
-        if self._cause is not drain.cause:
+        if self._cause is None:
             self._cause = drain.cause
-            self._shorten(now + self._times.of(drain.cause))
-        self._group.request_drain(self._run.now)
+            self._agreed = now + self._times.of(drain.cause)
+        if state.explained is not None and not self._is_explained:
+            self._explain(state.explained.left_s, now)
+        self._warn()
         if state.stop_step is None:
             self._agree(formed, now)
             state = self._run.state
@@ -63,8 +84,11 @@ class LocalDrain:
             self._group.set_stop_step(state.stop_step)
         self.stop_now = state.stop_step == NO_STEP or self.is_over(now)
 
-    def _shorten(self, limit: float) -> None:
-        self._deadline = limit if self._deadline is None else min(self._deadline, limit)
+    def _explain(self, left_s: float | None, now: float) -> None:
+        """Take over how long there is, now that Slurm has said why."""
+        self._is_explained = True
+        if not self._times.is_stop_given and left_s is not None:
+            self._agreed = now + left_s
 
     def _agree(self, formed: RoundFormed, now: float) -> None:
         bound = self._group.stop_bound(now)
@@ -82,7 +106,7 @@ class LocalDrain:
 
 
 class Signalled:
-    """Turns signals into a wish, and the wish into warnings and deadlines of the workers.
+    """Turns signals and other notices into a wish, and the wish into warnings and deadlines of the workers.
 
     Args:
         parts: what the agent is put together from.
@@ -93,12 +117,27 @@ class Signalled:
         self._parts = parts
         self._workers = workers
         self._run: SharedRun = parts.rendezvous.run
+        self._file = DrainFile(parts.paths, self._run.settings.heartbeat_interval)
+        self._signalled_at: float | None = None  # with SIGTERM [s]
+        self._why_asked = False
+        self._explanation: Notice | None = None  # not told to the others yet
+        self._is_explained = False
         self.wish = Wish()
+
+    def begin(self, formed: RoundFormed) -> None:
+        """Listen to what else may ask for a drain of a round."""
+        is_first = formed.members[0].node_id == self._run.membership.node_id
+        self._parts.notices.begin(is_first=is_first)
 
     @property
     def asks_to_leave(self) -> bool:
         """Whether a signal has asked for the end of the workers."""
         return self.wish.cause is not None
+
+    @property
+    def leaves_alone(self) -> bool:
+        """Whether only this node is asked to leave, and the others go on without it."""
+        return self._parts.on_signal is Then.REJOIN and self.wish.cause in ALONE
 
     def note(self) -> None:
         """Latch what has been signalled; nothing is written for it here, so it cannot be held up."""
@@ -106,24 +145,61 @@ class Signalled:
         caught = parts.loop.take_signals()
         for number in caught:
             name, cause = signal.Signals(number).name, parts.signals.cause(number)
-            left_s = parts.times.drain.of(cause)
-            parts.log.say(f"{name} received{self._hint(cause, left_s)}")
-            limit = parts.clock.monotonic() + left_s
-            self.wish = heard(self.wish, cause, name, limit)
+            left_s, now = parts.times.drain.of(cause), parts.clock.monotonic()
+            is_first = self.wish.cause is None
+            words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
+            parts.log.say(words if is_first else f"{name} received")
+            if cause is Cause.PREEMPTION and self._signalled_at is None:
+                self._signalled_at = now
+            self.wish = heard(self.wish, cause, name, now + left_s)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
+        self._listen()
 
-    def _hint(self, cause: Cause, left_s: float) -> str:
-        """Return what to tell somebody who has typed Ctrl-C for the first time."""
-        if cause is not Cause.INTERRUPT or self.wish.cause is not None:
-            return ""
-        return f": workers have {left_s:g} s to save and leave; once more ends them now"
+    def _listen(self) -> None:
+        """Latch what has been asked for in another way than by a signal."""
+        now, times = self._parts.clock.monotonic(), self._parts.times.drain
+        while (notice := self._parts.notices.take()) is not None:
+            if notice.explains:
+                self._explain(notice, now)
+            else:
+                self._parts.log.say(f"{notice.detail}: the workers are asked to save and leave")
+                until = now + times.of(notice.cause) if notice.until is None else notice.until
+                self.wish = heard(self.wish, notice.cause, notice.detail, until)
+        state, me = self._run.state, self._run.membership.node_id
+        if state.explained is not None and not self._is_explained:
+            self._grant(None if state.explained.left_s is None else now + state.explained.left_s)
+        if self.wish.cause is None and self._file.asks(state.running, me, now):
+            detail = f"the file {self._parts.paths.drain}"
+            self._parts.log.say(f"{detail} asks for the end: the workers are asked to save and leave")
+            self.wish = heard(self.wish, Cause.STOP, detail, now + times.of(Cause.STOP))
+
+    def _explain(self, notice: Notice, now: float) -> None:
+        """Take over what Slurm says about a signal."""
+        left_s = None if notice.until is None else max(0.0, notice.until - now)
+        is_bound = left_s is None or self._parts.times.drain.is_stop_given
+        time = "" if is_bound else f"; workers have {left_s:.0f} s more"
+        self._parts.log.say(f"Slurm: {notice.detail}{time}")
+        self._explanation = notice
+        self._grant(notice.until)
+
+    def _grant(self, until: float | None) -> None:
+        """Take over how long there is for what this agent was signalled for, once."""
+        self._is_explained = True
+        if until is not None and not self._parts.times.drain.is_stop_given:
+            self.wish = granted(self.wish, until)
+
+    def _tell_why(self) -> None:
+        notice, self._explanation = self._explanation, None
+        if notice is not None and not self.leaves_alone:
+            left_s = None if notice.until is None else max(0.0, notice.until - self._run.now())
+            self._run.explain_drain(notice.cause, notice.detail, left_s)
 
     def end_sooner(self) -> None:
         """End the workers by the time that the wish leaves them."""
         deadline = self._parts.clock.monotonic() if self.wish.at_once else self.wish.deadline
         if deadline is not None:
-            self._workers.stop_at(deadline)
+            self._workers.stop_at(deadline, hold_until=deadline)
 
     def heed(self, drain: LocalDrain | None) -> None:
         """Warn this node's workers and keep their deadline, whether the others can be told or not."""
@@ -137,6 +213,19 @@ class Signalled:
 
     def tell(self) -> None:
         """Ask all nodes to drain for what this agent was signalled."""
-        cause = self.wish.cause
-        if cause is not None and not self._run.state.leaving:
-            self._run.request_drain(cause, Then.LEAVE, self.wish.detail)
+        cause, state = self.wish.cause, self._run.state
+        if cause is None:
+            return
+        if not (state.leaving or (self.leaves_alone and state.drain is not None)):
+            then = Then.REJOIN if self.leaves_alone else Then.LEAVE
+            state = self._run.request_drain(cause, then, self.wish.detail)
+        self._file.heeded()
+        self._tell_why()
+        self._ask_why(state.drain.node if state.drain is not None else "")
+
+    def _ask_why(self, asker: str) -> None:
+        """Have Slurm asked, once; where all nodes were signalled only by the one that told the others."""
+        at = self._signalled_at
+        if at is not None and not self._why_asked and (self.leaves_alone or asker == self._run.node):
+            self._why_asked = True
+            self._parts.notices.ask_why(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.decision import Facts, Group
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_run import SharedRun
@@ -10,7 +11,7 @@ GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are g
 
 
 def gather(
-    run: SharedRun, number: int, group: Group, *, max_restarts: int, waited: bool, wedged: bool = False
+    run: SharedRun, number: int, group: Group, *, budgets: Budgets, waited: bool, wedged: bool = False
 ) -> Facts:
     """Return the facts of an agent.
 
@@ -18,7 +19,7 @@ def gather(
         run: what it knows of the others.
         number: the round its workers are in.
         group: its workers.
-        max_restarts: the restart budget.
+        budgets: how often what may end a round.
         waited: the exit barrier's time is up.
         wedged: a worker of this node hangs in the kernel.
     """
@@ -30,7 +31,7 @@ def gather(
         epoch=run.membership.epoch,
         round=number,
         group=group,
-        max_restarts=max_restarts,
+        budgets=budgets,
         lost=run.lost,
         vanished=vanished,
         moved_on=group.is_gone and _someone_has_moved_on(run),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.hold import Busy
 from hpc_elastic.agent.spec import WorkerGroup, WorkerState
 from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, worker_env
 from hpc_elastic.errors import InputError
@@ -72,6 +73,7 @@ class LocalGroup:
         self._ended_well = False  # all by themselves, before they were told to
         self._gone = False
         self._drain_at: float | None = None
+        self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
     def start(self, command: Command, *, crashes: int) -> None:
         """Start all workers.
@@ -155,6 +157,11 @@ class LocalGroup:
             worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
 
     @property
+    def channels(self) -> list[Channel]:
+        """The channels of the workers, by local rank."""
+        return self._channels
+
+    @property
     def context(self) -> ProcessGroup:
         """The processes; only after `start`."""
         if self._context is None:
@@ -178,6 +185,8 @@ class LocalGroup:
                 return Group.RUNNING
             if self.result.is_failed():
                 return Group.FAILED
+            if self.keeps_left_overs is not None and self.keeps_left_overs(now):
+                return Group.RUNNING
             self._ended_well = True
             self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
         if self.context.poll_stopped(now):
@@ -224,6 +233,21 @@ class LocalGroup:
             for channel in self._channels:
                 channel.request_drain()
             self._drain_at = now()
+
+    def set_until(self, until: float) -> None:
+        """Tell the workers how long they have, by the monotonic clock [s]."""
+        for channel in self._channels:
+            channel.until = until
+
+    def busy(self) -> list[Busy]:
+        """Return who is in a critical section and lives, longest first."""
+        found = [(local_rank, channel.critical) for local_rank, channel in enumerate(self._channels)]
+        if self._gone or not any(section for _, section in found):
+            return []
+        ended = self.context.exit_codes()
+        base = self.place.base_rank
+        busy = [Busy(base + rank, at.name, at.since) for rank, at in found if at and rank not in ended]
+        return sorted(busy, key=lambda one: one.since)
 
     def stop_bound(self, now: float) -> int | None:
         """Return the first step at which all ranks here can stop, or None if it is too early to tell.

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from hpc_elastic.agent.beside import RENDEZVOUS, RUN
 from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
 from hpc_elastic.agent.drain import LocalDrain, Signalled
+from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.facts import GONE, gather
-from hpc_elastic.agent.local_group import KILL_AFTER_S, LocalGroup
+from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.node_workers import NodeWorkers
 from hpc_elastic.agent.outcome import FENCED, Outcome, out_of_touch, outcome_of
+from hpc_elastic.agent.own_leave import OwnLeave
 from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.reports import Reports
 from hpc_elastic.agent.run_watch import RunWatch
 from hpc_elastic.agent.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
+from hpc_elastic.agent.stopping import Stopping
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
@@ -27,11 +30,12 @@ from hpc_elastic.errors import (
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
-from hpc_elastic.rendezvous.shared_fs import NodesLostError, RendezvousInterruptedError
+from hpc_elastic.rendezvous.shared_fs import DismissedError, NodesLostError, RendezvousInterruptedError
 from hpc_elastic.rendezvous.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
-_LAST = (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN, Action.ABANDON)  # what ends the turns of a round
+# what ends the turns of a round
+_LAST = (Action.REJOIN, Action.LEAVE, Action.LEAVE_ALONE, Action.STAND_DOWN, Action.ABANDON)
 
 
 class NodeAgent(ElasticAgent):
@@ -50,10 +54,12 @@ class NodeAgent(ElasticAgent):
         self._parts = parts
         self._rendezvous = parts.rendezvous
         self._run = parts.rendezvous.run
-        self._reports = Reports(self._run, parts.log, spec.max_restarts, parts.services.reason)
         self._workers = NodeWorkers(spec, parts)
-        self._drain: LocalDrain | None = None
+        self._budgets = parts.budgets._replace(crash=spec.max_restarts)
+        self._reports = Reports(self._run, parts.log, self._budgets, self._workers.hangs.explained)
         self._signalled = Signalled(parts, self._workers)
+        self._stopping = Stopping(parts, self._workers, self._signalled, self._reports)
+        self._own_leave = OwnLeave(self._run, self._signalled, self._insist)
         self._outage_since: float | None = None
         self._barrier_since: float | None = None
         self._watch = RunWatch(parts.paths, parts.loop.watch)
@@ -79,6 +85,7 @@ class NodeAgent(ElasticAgent):
                     if outcome is not None:
                         return self._workers.left(outcome)
         finally:
+            self._parts.notices.close()
             try:
                 self._workers.close()
             finally:
@@ -97,6 +104,11 @@ class NodeAgent(ElasticAgent):
     def _initialize(self) -> Outcome | None:
         if self._signalled.asks_to_leave:  # asked to leave while a round of the others began
             return self._leave_for_signal()
+        unfit = self._parts.unfit(self._state)
+        if unfit:
+            from hpc_elastic.agent.unfit import stay_out  # noqa: PLC0415 - rare
+
+            return stay_out(self._parts, unfit)
         self._watch.follow(self._state.last, peers=True)
         try:
             with self._workers.telemetry.step(RENDEZVOUS):
@@ -118,6 +130,8 @@ class NodeAgent(ElasticAgent):
             return self._leave_unstarted()
         if isinstance(error, RendezvousConnectionError):
             return self._out_of_touch(error)
+        if isinstance(error, DismissedError):
+            return self._own_leave.dismissed(str(error))
         if isinstance(error, RendezvousGracefulExitError):
             return FENCED
         raise error
@@ -125,6 +139,8 @@ class NodeAgent(ElasticAgent):
     def _leave_for_signal(self) -> Outcome:
         """Leave because this agent was signalled while it had no workers; a round of others goes on."""
         self._signalled.note()
+        if self._signalled.leaves_alone:
+            return self._own_leave.for_signal()
         self._insist(self._signalled.tell)
         if self._state.leaving:
             return self._leave_unstarted()
@@ -165,7 +181,9 @@ class NodeAgent(ElasticAgent):
                 return self._final_outcome()._replace(error=error)
             self._insist(lambda: self._run.report_agent_error(formed.number))
             return Outcome(ExitCode.FAILED, reason, None, RunResult(WorkerState.FAILED), error)
-        self._drain = LocalDrain(self._run, group, self._parts.times.drain)
+        durable = DurableWait(self._parts.paths)
+        self._stopping.of_round = LocalDrain(self._run, group, self._parts.times.drain, durable)
+        self._signalled.begin(formed)
         self._barrier_since = None
         return None
 
@@ -192,11 +210,12 @@ class NodeAgent(ElasticAgent):
         self._signalled.note()
         status = self._workers.status(self._now())
         if status is Group.RUNNING:
-            self._signalled.heed(self._drain)
+            self._signalled.heed(self._stopping.of_round)
         self._signalled.tell()
         self._show_phase(status)
         self._look(status)
         self._workers.look_for_wedged(status)
+        self._workers.hangs.look(status, counts=self._signalled.wish.cause is None)
         action = decide(self._facts(status))
         if action in _LAST:
             self._workers.end()
@@ -221,16 +240,9 @@ class NodeAgent(ElasticAgent):
         if action is Action.LEAVE:
             return self._out_of_touch(error)
         if action is Action.STOP_WORKERS:
-            self._stop_blind(group)
+            self._stopping.end_blind(group)
         self._parts.loop.wait(self._run.settings.heartbeat_interval, group.exit_fds())
         return None
-
-    def _stop_blind(self, group: LocalGroup) -> None:
-        """End the workers by what was read before, or because this agent was asked to leave."""
-        if self._signalled.wish.cause is None:
-            self._stop_round(group)
-        else:
-            self._signalled.end_sooner()
 
     def _out_of_touch(self, error: Exception) -> Outcome:
         """Leave without having been able to say so; what still runs is ended."""
@@ -275,48 +287,34 @@ class NodeAgent(ElasticAgent):
             self._run,
             number,
             status,
-            max_restarts=self._spec.max_restarts,
             waited=since is not None and self._now() - since >= self._parts.times.exit_barrier,
             wedged=self._workers.wedge is not None,
-        )
+            budgets=self._budgets,
+        )._replace(leaves_alone=self._signalled.leaves_alone, hang=self._workers.hangs.hang)
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
         if action is Action.WAIT:
             return False
         if action is Action.DRAIN:
-            return self._drain_step()
+            return self._stopping.drain()
         {
-            Action.STOP_WORKERS: self._stop_round,
+            Action.STOP_WORKERS: self._stopping.end_round,
             Action.REPORT_CRASH: self._reports.crash,
             Action.REPORT_LOSS: self._reports.loss,
+            Action.ASK_FOR_STACKS: self._workers.hangs.ask,
+            Action.REPORT_HANG: self._workers.hangs.report,
             Action.GIVE_UP: self._reports.give_up,
             Action.REPORT_DONE: self._reports.done,
             Action.REPORT_DRAINED: self._reports.hand_back,
             Action.REPORT_PAUSED: self._reports.paused,
             Action.REPORT_WEDGE: self._report_wedge,
         }[action](group)
-        return True
-
-    def _stop_round(self, group: LocalGroup) -> None:
-        self._reports.show_failure(group)  # it may not be what the round ends for
-        self._workers.stop(KILL_AFTER_S if self._workers.wedge else self._parts.times.shutdown)
+        return not self._workers.is_held
 
     def _report_wedge(self, group: LocalGroup) -> None:
         wedge = self._workers.wedge
         self._run.report_agent_error(group.formed.number, wedge.first.to_json() if wedge else None)
-
-    def _drain_step(self) -> bool:
-        drain = self._drain
-        if drain is None:
-            return False
-        drain.step(self._now())
-        if drain.stop_now:
-            self._parts.log.say("the workers are told to end")
-            left = (drain.deadline or self._now()) - self._now()
-            self._workers.stop(min(max(left, KILL_AFTER_S), self._parts.times.told))
-            return True
-        return False
 
     def _show_phase(self, status: Group) -> None:
         if status is Group.SUCCEEDED:
@@ -328,11 +326,12 @@ class NodeAgent(ElasticAgent):
         group = self._workers.running
         more = group.context.pump_logs() if not status.is_gone else False
         wake_at = min(self._run.next_turn_at(), self._parts.services.wake_at())
-        drain_ends = self._drain.deadline if self._drain and status is not Group.STOPPING else None
+        drain = self._stopping.of_round
+        drain_ends = drain.deadline if drain and status is not Group.STOPPING else None
         for deadline in (group.context.next_deadline(), drain_ends):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)
-        seconds = wake_at - self._now()
+        seconds = min(wake_at - self._now(), self._workers.nap_s)
         if self._waits_for_others(status):
             seconds = min(seconds, self._time_to_next_look())
         self._parts.loop.wait(0.0 if more else seconds, group.exit_fds())
@@ -345,6 +344,8 @@ class NodeAgent(ElasticAgent):
             return FENCED
         if action is Action.ABANDON:
             return self._abandon()
+        if action is Action.LEAVE_ALONE:
+            return self._own_leave.for_signal()
         limit = self._now() + self._parts.times.exit_barrier
         while not self._run.everyone_in(*GONE) and self._now() < limit:
             self._parts.loop.wait(self._time_to_next_look())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.beside import ASSIGN_RANKS, START
 from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.hang_guard import HangGuard
+from hpc_elastic.agent.hold import LOOK_S, Hold
 from hpc_elastic.agent.local_group import LocalGroup, Results
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts
@@ -42,6 +46,8 @@ class NodeWorkers:
         self.telemetry = parts.telemetry(self.view, lambda: self._run.state.crashes)
         self.group: LocalGroup | None = None
         self.wedge: Wedge | None = None
+        self.hangs = HangGuard(parts)
+        self._hold = self._new_hold()
         self.last: Results = ({}, {})
         self._crashes: int | None = None  # of the run, when this agent's last round began
         self._become(WorkerState.INIT)
@@ -85,8 +91,10 @@ class NodeWorkers:
         run = parts.run._replace(defaults=(*parts.run.defaults, *watched.items())) if watched else parts.run
         with self.telemetry.step(ASSIGN_RANKS):
             group = LocalGroup(formed, self._run.membership.node_id, parts.scratch, run, parts.start)
+        self.hangs.begin(group)
         parts.log.round_formed(formed, group.place, self._restart())
         self.group, self._seen, self.wedge = group, Group.RUNNING, None
+        self._hold = self._new_hold()
         try:
             with self.telemetry.step(START):
                 group.start(parts.command, crashes=self._run.state.crashes)
@@ -139,18 +147,53 @@ class NodeWorkers:
         self._parts.log.say(self.wedge.words)
         self._become(WorkerState.UNHEALTHY)
 
-    def stop(self, timeout: float) -> None:
-        """Ask the workers to end; SIGKILL after the timeout [s]."""
-        self.stop_at(self._parts.clock.monotonic() + timeout)
+    def _new_hold(self) -> Hold:
+        path = os.path.join(self._parts.paths.nodes, self._run.membership.node_id)
+        return Hold(self._parts.log.say, path)
 
-    def stop_at(self, kill_at: float) -> None:
-        """Ask the workers to end; SIGKILL at `kill_at` by the monotonic clock [s]."""
+    @property
+    def is_held(self) -> bool:
+        """Whether the end of the workers waits for a critical section."""
+        return self._hold.is_on
+
+    @property
+    def nap_s(self) -> float:
+        """How long the loop may sleep, as far as critical sections and a look for hangs go [s]."""
+        return min(LOOK_S if self._hold.is_on else math.inf, self.hangs.nap_s)
+
+    def stop_gently(self, timeout: float, deadline: float | None) -> None:
+        """Ask the workers to end for what happened elsewhere; critical sections have some time to be left.
+
+        Args:
+            timeout: from SIGTERM to SIGKILL [s].
+            deadline: of a drain under way, by the monotonic clock [s].
+        """
+        now = self._parts.clock.monotonic()
+        until = self._hold.asked_at(now) + self._parts.times.drain.critical
+        self.stop(timeout, hold_until=until if deadline is None else min(until, deadline))
+
+    def stop(self, timeout: float, *, hold_until: float = -math.inf) -> None:
+        """Ask the workers to end; SIGKILL after the timeout [s]; see `stop_at`."""
+        self.stop_at(self._parts.clock.monotonic() + timeout, hold_until=hold_until)
+
+    def stop_at(self, kill_at: float, *, hold_until: float = -math.inf) -> None:
+        """Ask the workers to end, unless one is in a critical section; then ask again.
+
+        Args:
+            kill_at: when they are sent SIGKILL, by the monotonic clock [s].
+            hold_until: when critical sections are not waited for any longer, by the same clock [s].
+        """
+        group, now = self.running, self._parts.clock.monotonic()
+        if not group.is_stopping and self._hold.holds(group.busy(), now, hold_until):
+            return
         self.telemetry.stopping()
         self.running.stop(signal.SIGTERM, kill_at)
 
     def end(self) -> None:
         """Take leave of workers that are gone."""
         group = self.running
+        self._hold.release()
+        self.hangs.end()
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)
         group.context.close(timeout=0)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.agent.beside import Services, TelemetryMaker, tell_nobody
+from hpc_elastic.agent.budgets import Budgets
+from hpc_elastic.agent.hang_times import HangOptions
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.agent.notices import NoNotices, Notices
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.wish import DrainTimes
 from hpc_elastic.agent.worker_env import RunEnv
@@ -17,6 +21,7 @@ from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Then
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
+from hpc_elastic.rendezvous.state import RunState
 
 
 class AgentTimes(NamedTuple):
@@ -42,6 +47,11 @@ class SignalMeanings(NamedTuple):
         return Cause.INTERRUPT if number in self.interrupt else Cause.PREEMPTION
 
 
+def is_fit(_state: RunState) -> str:
+    """Say nothing against this node."""
+    return ""
+
+
 class AgentParts(NamedTuple):
     """What an agent is put together from."""
 
@@ -57,5 +67,11 @@ class AgentParts(NamedTuple):
     times: AgentTimes
     signals: SignalMeanings
     on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
+    on_signal: Then = Then.LEAVE  # REJOIN: a node that is wanted back leaves alone, the others go on
     services: Services = Services()  # watch over the workers where that is asked for
     telemetry: TelemetryMaker = tell_nobody
+    hangs: HangOptions = HangOptions()  # how long workers may make no progress
+    environ: Mapping[str, str] = {}  # of this process, for what is started beside the workers
+    budgets: Budgets = Budgets()  # of all causes but crashes, whose budget is the spec's
+    notices: Notices = NoNotices()  # what asks for a drain beside signals
+    unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

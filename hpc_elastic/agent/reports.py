@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.decision import budget_spent
+from hpc_elastic.agent.budgets import Budgets, spent
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.ids import ExitCode
@@ -23,25 +23,27 @@ class Reports:
     Args:
         run: this agent's hold on the shared state.
         log: for people.
-        max_restarts: the restart budget, for the words of its end.
-        reason: returns why this agent itself has ended the worker with a pid, empty if it has not.
+        budgets: how often what may end a round, for the words of the end.
+        explain: returns a failure with what else is known of it.
     """
 
     def __init__(
-        self, run: SharedRun, log: AgentLog, max_restarts: int, reason: Callable[[int], str] = lambda _pid: ""
+        self,
+        run: SharedRun,
+        log: AgentLog,
+        budgets: Budgets,
+        explain: Callable[[FailureRecord], FailureRecord] = lambda failure: failure,
     ) -> None:
         self._run = run
         self._log = log
-        self._max_restarts = max_restarts
-        self._reason = reason
+        self._budgets = budgets
+        self._explain = explain
         self._told: LocalGroup | None = None  # whose failure has been shown
 
     def first_failure(self, group: LocalGroup) -> FailureRecord | None:
         """Return the earliest failure on this node."""
         failure = group.first_failure()
-        if failure is None or failure.message:
-            return failure
-        return failure._replace(message=self._reason(failure.pid))
+        return None if failure is None else self._explain(failure)
 
     def crash(self, group: LocalGroup) -> None:
         """A worker of this node has failed."""
@@ -84,28 +86,26 @@ class Reports:
             self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
 
     def too_few(self, reason: str) -> None:
-        """Too few nodes are left or came; a crash that the budget does not cover is what the run ends for."""
-        if budget_spent(self._run.state, self._max_restarts):
-            self._end_for_crash(also=reason)
+        """Too few nodes are left or came; a failure that no budget covers is what the run ends for."""
+        if spent(self._run.state, self._budgets) is not None:
+            self._end_for_failure(also=reason)
         else:
             self.failed(reason)
 
     def give_up(self, _group: LocalGroup) -> None:
-        """The newest crash is one more than the restart budget covers."""
-        self._end_for_crash()
+        """The newest failure is one more than its budget covers."""
+        self._end_for_failure()
 
-    def _end_for_crash(self, *, also: str = "") -> None:
+    def _end_for_failure(self, *, also: str = "") -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415 - rare
 
         ended = self._run.state.ended
         data = (ended.failure if ended else None) or {}
-        used = {0: "", 1: " and the 1 restart is used"}.get(
-            self._max_restarts, f" and all {self._max_restarts} restarts are used"
-        )
+        why = spent(self._run.state, self._budgets) or "a worker failed"
         self._run.end_run(
             Decision.FAILED,
             exit_code=FailureRecord.from_json(data).exit_status,
-            reason=f"a worker failed{used}" + (f"; then {also}" if also else ""),
+            reason=why + (f"; then {also}" if also else ""),
             failure=data,
         )
 

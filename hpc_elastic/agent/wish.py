@@ -12,6 +12,8 @@ class DrainTimes(NamedTuple):
 
     stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later; or Ctrl-C
     warning: float = 90.0  # warned before the time limit, or asked by `stop` or a joining node
+    is_stop_given: bool = False  # by a flag: then it holds, whatever Slurm says
+    critical: float = 60.0  # what ends for another reason waits so long for critical sections
 
     def of(self, cause: Cause) -> float:
         """Return the time for a cause [s]."""
@@ -19,7 +21,7 @@ class DrainTimes(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """The first signal says why the agent leaves; later ones can only make it quicker."""
+    """The first signal says why the agent leaves; later ones make it quicker; Slurm may grant more."""
 
     cause: Cause | None = None
     detail: str = ""
@@ -40,3 +42,35 @@ def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:
         return Wish(cause, detail, limit)
     again = wish.cause is Cause.INTERRUPT and cause is Cause.INTERRUPT
     return wish._replace(deadline=min(wish.deadline, limit), at_once=wish.at_once or again)
+
+
+def granted(wish: Wish, limit: float) -> Wish:
+    """Return the wish when it is known why it was signalled, and how long there is for that.
+
+    Args:
+        wish: what was asked for.
+        limit: when workers are to be gone for it, monotonic [s].
+    """
+    return wish if wish.deadline is None else wish._replace(deadline=limit)
+
+
+_MEANS = "preemption, scancel, the time limit or a failed node"
+
+
+def first_words(name: str, cause: Cause, left_s: float, *, below_slurm: bool) -> str:
+    """Return what is known when a first signal comes.
+
+    Args:
+        name: the signal.
+        cause: what it is taken for.
+        left_s: how long the workers have [s].
+        below_slurm: whether Slurm may have sent it.
+    """
+    time = f"workers have {left_s:g} s to save and leave"
+    if cause is Cause.INTERRUPT:
+        return f"{name} received: {time}; once more ends them now"
+    if cause is Cause.PREEMPTION and below_slurm:
+        return f"{name} received ({_MEANS}; Slurm is asked which): {time}"
+    if cause is Cause.TIME_LIMIT and below_slurm:
+        return f"{name} received (a warning, as a rule ahead of the time limit): {time}"
+    return f"{name} received: {time}"

@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 from hpc_elastic import __version__
-from hpc_elastic.cli import doctor_command, job_options, logs, render, status, stop, submit, usage
+from hpc_elastic.cli import (
+    doctor_command,
+    drill,
+    job_options,
+    logs,
+    nodes,
+    render,
+    scale,
+    status,
+    stop,
+    submit,
+    usage,
+)
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.slurm.commands import hint_for as slurm_hint
@@ -37,7 +49,9 @@ app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("cancel")(stop.cancel)
 app.command("doctor")(doctor_command.doctor)
-app.command("scale")(stop.scale)
+app.command("scale")(scale.scale)
+app.command("nodes")(nodes.nodes)
+app.command("drill")(drill.drill)
 
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -6,17 +6,25 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hpc_elastic.clock import SystemClock, clock_text
+from hpc_elastic.clock import Clock, SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Finish, Start
-from hpc_elastic.slurm.lifecycle import MAX_RELAUNCH, MAX_REQUEUES, Budgets
+from hpc_elastic.slurm.finish import Finish
+from hpc_elastic.slurm.job_start import Ended, Start
+from hpc_elastic.slurm.lifecycle import (
+    MAX_LAUNCH_FAILURES,
+    MAX_NODE_LOSSES,
+    MAX_RELAUNCH,
+    MAX_REQUEUES,
+    Budgets,
+)
+from hpc_elastic.slurm.nodes_finish import run_with_nodes
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,9 +41,20 @@ def main(argv: Sequence[str]) -> int:
         relaunch=arguments.relaunch,
         srun_exit_code=arguments.srun_exit_code,
     )
-    budgets = Budgets(arguments.max_relaunch, arguments.max_requeues)
+    start = start._replace(chain=arguments.chain, launch_failure=arguments.launch_failure)
+    budgets = Budgets(
+        max_relaunch=arguments.max_relaunch,
+        max_requeues=arguments.max_requeues,
+        max_node_losses=arguments.max_node_losses,
+        max_preemptions=arguments.max_preemptions,
+        max_time_limits=arguments.max_time_limits,
+        max_launch_failures=arguments.max_launch_failures,
+        holds=arguments.on_budget_spent == "hold",
+        resubmits=arguments.resubmit,
+    )
     try:
-        ended = Finish(start, budgets, Slurm(), SystemClock(), _say).run()
+        slurm, clock = Slurm(), SystemClock()
+        ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
     except HpcElasticError as error:
         _say(f"the job is not requeued: {error}")
         if start.is_submitted:
@@ -48,6 +67,14 @@ def main(argv: Sequence[str]) -> int:
     return ended.code
 
 
+def _finish_of(start: Start, budgets: Budgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
+    if start.task is None:
+        return Finish(start, budgets, slurm, clock, _say).run
+    from hpc_elastic.slurm.array_finish import ArrayFinish  # noqa: PLC0415 - only in array mode
+
+    return ArrayFinish(start, budgets, slurm, clock, _say).run
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hpc-elastic finish",
@@ -55,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
     parser.add_argument("--run-dir", required=True, help="run directory")
-    parser.add_argument("--srun-exit-code", type=int, required=True, metavar="RC", help="exit code of srun")
+    parser.add_argument("--srun-exit-code", type=int, default=0, metavar="RC", help="exit code of srun")
     parser.add_argument(
         "--relaunch", type=int, default=0, metavar="K", help="how often srun was started again"
     )
@@ -67,7 +94,38 @@ def _parser() -> argparse.ArgumentParser:
         "--max-requeues", type=int, default=MAX_REQUEUES, metavar="N",
         help="how often the job may be requeued (default: %(default)s)",
     )  # fmt: skip
+    _add_budgets(parser)
     return parser
+
+
+def _add_budgets(parser: argparse.ArgumentParser) -> None:
+    no_limit = "default: no limit of its own"
+    for cause, default, note in (
+        ("node losses", MAX_NODE_LOSSES, "default: %(default)s"),
+        ("preemptions", None, no_limit),
+        ("time limits", None, no_limit),
+        ("launch failures", MAX_LAUNCH_FAILURES, "default: %(default)s"),
+    ):
+        parser.add_argument(
+            f"--max-{cause.replace(' ', '-')}", type=int, default=default, metavar="N",
+            help=f"how many {cause} the run may have ({note})",
+        )  # fmt: skip
+    parser.add_argument(
+        "--on-budget-spent", choices=("hold", "fail"), default="hold",
+        help="then the job waits, held, in the queue, or the run ends as failed (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-resubmit", dest="resubmit", action="store_false",
+        help="end the run where Slurm does not requeue its job",
+    )  # fmt: skip
+    parser.add_argument(
+        "--chain", type=int, default=0, metavar="N",
+        help="the job is one of a chain of N, of which the next one goes on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--launch-failure", default="", metavar="TEXT",
+        help="the line of the job script that failed before srun",
+    )  # fmt: skip
 
 
 def _say(text: str) -> None:

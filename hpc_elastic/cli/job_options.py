@@ -23,7 +23,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "setup",
     ),
     "Where it runs (Slurm)": (
-        "nodes", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "time",
+        "nodes", "mode", "spares", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "time",
         "partition", "account", "qos", "constraint", "exclusive", "reservation", "nodelist", "exclude",
         "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
     ),
@@ -31,9 +31,20 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
     ),
     "Restarts and time limit": (
-        "max_restarts", "max_requeues", "checkpoint_lead", "warn_signal", "drain_signals",
-        "warning_signals", "stop_timeout",
+        "max_restarts", "max_hangs", "same_failure", "spares", "checkpoint_lead", "warn_signal",
+        "drain_signals",
+        "warning_signals", "stop_timeout", "critical_timeout",
+        "watch_node_drain",
     ),
+    "Requeues": (
+        "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits", "max_launch_failures",
+        "on_budget_spent", "resubmit", "chain", "chain_by",
+    ),
+    "Bad nodes": (
+        "health_check", "health_command", "health_timeout", "probe_min_space", "probe_min_inodes",
+        "gpu_devices", "exclude_suspects", "ledger",
+    ),
+    "Hangs": ("hang_timeout", "first_step_timeout"),
     "Timeouts of the agents": (
         "join_timeout", "last_call_timeout", "exit_barrier_timeout", "heartbeat_interval", "lease",
         "monitor_interval", "role",
@@ -45,13 +56,21 @@ _SHORT = {
     "dependency": "-d",
 }  # fmt: skip
 _METAVAR = {
-    "nodes": "N|MIN:MAX", "time": "TIME", "sbatch": "NAME=VALUE", "env": "NAME=VALUE", "run_dir": "DIR",
+    "nodes": "N|MIN:MAX", "mode": "step|array", "time": "TIME", "sbatch": "NAME=VALUE", "env": "NAME=VALUE", "run_dir": "DIR",
     "workdir": "DIR", "setup": "LINE", "modules": "NAME", "module": "MODULE", "python": "PATH",
+    "ledger": "DIR", "on_budget_spent": "hold|fail", "chain_by": "singleton|afterany",
+    "health_command": "COMMAND", "probe_min_space": "SIZE", "gpu_devices": "PATTERN",
+    "hang_timeout": "TIME|auto|off", "first_step_timeout": "TIME|auto|off",
     "container": "PREFIX", "mem": "SIZE", "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",
 }  # fmt: skip
-_NUMBERS = ("workers_per_node", "cpus_per_node", "cpus_per_task", "max_restarts", "max_requeues")
+_NUMBERS = (
+    "workers_per_node", "cpus_per_node", "cpus_per_task", "probe_min_inodes", "max_restarts", "max_hangs",
+    "same_failure", "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits",
+    "max_launch_failures", "chain",
+)  # fmt: skip
 _TIMES = (
-    "checkpoint_lead", "stop_timeout", "join_timeout", "last_call_timeout", "exit_barrier_timeout",
+    "health_timeout",
+    "checkpoint_lead", "stop_timeout", "critical_timeout", "join_timeout", "last_call_timeout", "exit_barrier_timeout",
     "heartbeat_interval", "lease", "monitor_interval",
 )  # fmt: skip
 _REPEATED = ("sbatch", "env", "modules", "setup")

@@ -20,4 +20,4 @@ def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgum
     """
     with job_spec(job_file, given, context.obj or ()) as spec:
         options.check_known(spec.option_names(), Slurm().option_names())
-    typer.echo(request.plan(spec, read_template(), now_s=SystemClock().wall()).script, nl=False)
+    typer.echo(request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall()).script, nl=False)

@@ -55,19 +55,30 @@ def find_run(word: str) -> RunPaths:
     )
 
 
-def known_runs() -> list[RunPaths]:
-    """Return the runs below the runs folder."""
-    return [RunPaths(os.path.join(RUNS_FOLDER, name)) for name in _runs()]
+def runs_in(folder: str) -> list[RunPaths]:
+    """Return the runs in a folder that belong to this user."""
+    return [RunPaths(os.path.join(folder, name)) for name in _runs(folder)]
 
 
-def _runs() -> Iterator[str]:
+def holds_runs(word: str) -> str | None:
+    """Return the folder that is meant if it is no run itself but holds runs, else None."""
+    path = os.path.expanduser(word)
+    is_folder = os.path.isdir(path) and not _is_run(RunPaths(path))
+    return path if is_folder and next(_runs(path), None) is not None else None
+
+
+def _is_run(paths: RunPaths) -> bool:
+    return os.path.exists(paths.identity) or os.path.isdir(paths.journal)
+
+
+def _runs(folder: str = RUNS_FOLDER) -> Iterator[str]:
     try:
-        names = sorted(os.listdir(RUNS_FOLDER))
+        names = sorted(os.listdir(folder))
     except OSError:
         return
     for name in names:
-        paths = RunPaths(os.path.join(RUNS_FOLDER, name))
-        if os.path.exists(paths.identity) or os.path.isdir(paths.journal):
+        paths = RunPaths(os.path.join(folder, name))
+        if _is_run(paths) and (folder == RUNS_FOLDER or os.stat(paths.root).st_uid == os.geteuid()):
             yield name
 
 
@@ -99,11 +110,14 @@ def _checked(path: str) -> RunPaths:
         raise RunDirError(
             f"the run directory {path} cannot be read", where="RUN", fix=f"chmod u+rwx {shlex.quote(path)}"
         )
-    if not os.path.exists(paths.identity) and not os.path.isdir(paths.journal):
+    if not _is_run(paths):
+        inside = [name for name, _ in zip(_runs(path), range(3), strict=False)]
         raise RunDirError(
             f"{path} is not a run directory: it has no run.json",
             where="RUN",
-            fix="give the directory that submit printed",
+            fix=f"it holds runs; name one of them, such as {os.path.join(path, inside[-1])}"
+            if inside
+            else "give the directory that submit printed",
         )
     return paths
 

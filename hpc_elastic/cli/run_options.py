@@ -9,9 +9,12 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hpc_elastic.agent.parts import AgentTimes
-from hpc_elastic.agent.wish import DrainTimes
+from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
+from hpc_elastic.cli.run_budgets import budgets_of
+from hpc_elastic.cli.run_drain import drain_times_of
+from hpc_elastic.cli.run_hangs import hang_options_of
 from hpc_elastic.cli.run_nodes import FIXED_MASTER, Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run_probe import probe_of
 from hpc_elastic.cli.run_values import at_least, meanings, one_of, slots
 from hpc_elastic.cli.run_work import (
     START_METHODS,
@@ -66,10 +69,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         check_script(args, environ)
     node = node_name(args, slurm)
     master, master_notes = _master(args, settings, node, slurm)
-    times, signals = (
-        _times(args, environ),
-        meanings(args.drain_signals, args.warning_signals, args.signals_to_handle, _ignored()),
-    )
+    times, signals = _times(args, environ), _meanings(args)
     numa, events = numa_of(args), event_handler_of(args, environ)
     if not args.virtual_local_rank:
         check_binding(numa, count, environ)
@@ -100,10 +100,18 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         stdout_filters=tuple(args.duplicate_stdout_filters) or None,
         stderr_filters=tuple(args.duplicate_stderr_filters) or None,
         event_log_handler=events,
+        probe=probe_of(args),
+        hangs=hang_options_of(args),
+        budgets=budgets_of(args),
+        watch_node_drain=args.watch_node_drain,
     )
     if args.use_env:
         notes.append("--use-env is not needed: LOCAL_RANK is always in the environment of a worker")
     return Plan(options, slurm, place, (*notes, *master_notes, *place.notes))
+
+
+def _meanings(args: argparse.Namespace) -> SignalMeanings:
+    return meanings(args.drain_signals, args.warning_signals, args.signals_to_handle, _ignored())
 
 
 def _ignored() -> list[int]:
@@ -114,8 +122,6 @@ def _ignored() -> list[int]:
 def _check_numbers(args: argparse.Namespace) -> None:
     at_least("--max-restarts", args.max_restarts, 0)
     at_least("--exit-barrier-timeout", args.exit_barrier_timeout, 0)
-    at_least("--stop-timeout", args.stop_timeout, 0)
-    at_least("--warn-timeout", args.warn_timeout, 0)
     if not args.monitor_interval > 0:
         raise InputError(
             f"it is {args.monitor_interval:g}", where="--monitor-interval", fix="it must be positive"
@@ -132,7 +138,7 @@ def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
             raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
     at_least(where, shutdown, 0)
     return AgentTimes(
-        drain=DrainTimes(stop=args.stop_timeout, warning=args.warn_timeout),
+        drain=drain_times_of(args),
         shutdown=shutdown,
         told=shutdown if text or args.shutdown_timeout is not None else math.inf,
         exit_barrier=args.exit_barrier_timeout,

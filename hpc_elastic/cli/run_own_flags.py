@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from hpc_elastic.cli.flag_group import FlagGroup
+from hpc_elastic.cli.run_budgets import add_budget_flags
+from hpc_elastic.cli.run_drain import add_drain_flags
+from hpc_elastic.cli.run_hangs import add_hang_flags
+from hpc_elastic.cli.run_probe import add_probe_flags
 
 
 def add_own_flags(flags: FlagGroup) -> None:
     """Add the flags that torchrun does not have."""
     _add_place_flags(flags)
-    _add_leaving_flags(flags)
+    _add_end_flags(flags)
+    add_drain_flags(flags)
+    add_budget_flags(flags)
+    add_probe_flags(flags)
+    add_hang_flags(flags)
 
 
 def _add_place_flags(flags: FlagGroup) -> None:
@@ -33,39 +41,13 @@ def _add_place_flags(flags: FlagGroup) -> None:
     flags.add("--lease", type=float, metavar="S", help="a node that is silent so long is lost (default: 4)")
 
 
-def _add_leaving_flags(flags: FlagGroup) -> None:
+def _add_end_flags(flags: FlagGroup) -> None:
     flags.add(
         "--exit-barrier-timeout",
         type=float,
         default=300.0,
         metavar="S",
         help="wait for the other nodes at the end (default: 300)",
-    )
-    flags.add(
-        "--stop-timeout",
-        type=float,
-        default=25.0,
-        metavar="S",
-        help="time to save after SIGTERM (default: 25)",
-    )
-    flags.add(
-        "--warn-timeout",
-        type=float,
-        default=90.0,
-        metavar="S",
-        help="time to save after a warning (default: 90)",
-    )
-    flags.add(
-        "--drain-signals",
-        default="TERM,HUP",
-        metavar="SIG,..",
-        help="the nodes are wanted back now (default: TERM,HUP)",
-    )
-    flags.add(
-        "--warning-signals",
-        default="USR1,USR2",
-        metavar="SIG,..",
-        help="the time limit is near (default: USR1,USR2)",
     )
     flags.add(
         "--log-line-prefix-template",

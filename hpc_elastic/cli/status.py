@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import Annotated, Optional
 
 import typer
 
-from hpc_elastic.cli.run_argument import RunArgument, find_run, known_runs
+from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
+from hpc_elastic.cli.status_facts import batch_log, status_facts
+from hpc_elastic.cli.status_list import list_runs
 from hpc_elastic.clock import SystemClock, date_text
-from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RUNS_FOLDER
 from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
-from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.run_dir import identity_trouble
-from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, newest_checkpoint, read_run
+from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run
+from hpc_elastic.slurm.signs_of_life import script_counts, signs_of, silent_for
 from hpc_elastic.store.files import list_names
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
-_BAD = (Phase.FAILED, Phase.GONE)
-_MAX_RESTARTS = 3  # of a job spec
+_BAD = (Phase.FAILED, Phase.GONE, Phase.SILENT)
 
 ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
 
@@ -45,14 +42,21 @@ def status(
     timeline: ShowTimeline = False,  # noqa: FBT002 - typer's way to write a flag
 ) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
-    if run is None:
-        return _list_runs()
-    found = read_run(find_run(run))
+    folder = RUNS_FOLDER if run is None else holds_runs(run)
+    if folder is not None:
+        return list_runs(folder)
+    found = read_run(find_run(run or ""))
     asked = ask_job(found, Slurm())
-    where = status_of(RunView(found.state, found.submission, found.job_id, asked.job, found.has_script))
+    silent_s = (
+        silent_for(found, SystemClock(), lambda text: typer.echo(text, err=True))
+        if _may_live(asked)
+        else None
+    )
+    view = RunView(found.state, found.submission, found.job_id, asked.job, found.has_script, silent_s)
+    where = status_of(view)
     colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
-    facts = _facts(found, asked)
+    facts = status_facts(found, asked)
     if not where.phase.is_final and where.phase is not Phase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
@@ -60,115 +64,19 @@ def status(
         typer.echo(f"  {label:<12}{text}")
     if timeline:
         _print_timeline(found)
-    typer.echo(f"next: {_next(found, where)}")
+    typer.echo(f"next: {_next(found, where, asked)}")
     return 0
 
 
-def _list_runs() -> int:
-    """Print a line for each run below the runs folder, the one that changed last first; asks no Slurm."""
-    lines = []
-    for paths in known_runs():
-        try:
-            found = read_run(paths)
-        except HpcElasticError as error:
-            lines.append(("", paths.name, f"cannot be read: {error}"))
-            continue
-        times = [done.time for done in found.submissions[-1:]]
-        times += [date_text(record.at) for record in found.records[-1:]]
-        where = status_of(RunView(found.state, found.submission, found.job_id, None, found.has_script))
-        lines.append((max(times, default=""), paths.name, where.phase.value))
-    if not lines:
-        typer.echo(f"there are no runs below {os.path.abspath(RUNS_FOLDER)}")
-        return 0
-    width = max(len(name) for _, name, _ in lines)
-    for time, name, text in sorted(lines, reverse=True):
-        typer.echo(f"{name:<{width}}  {time or '?':<19}  {text}")
-    typer.echo(f"next: hpc-elastic status {max(lines)[1]}  (asks Slurm, too)")
-    return 0
+def _may_live(asked: Asked) -> bool:
+    """Tell whether agents could be there: nobody answers, or the job runs and is not suspended."""
+    return asked.job is None or asked.job.state in (JobState.RUNNING, JobState.COMPLETING)
 
 
 def timeline(run: RunArgument) -> int:
     """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
     _print_timeline(read_run(find_run(run)))
     return 0
-
-
-def _facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
-    now_s = SystemClock().wall()
-    state = run.state
-    facts = [("run", run.paths.root)]
-    if run.job_id:
-        facts.append(("job", _job_text(run, asked)))
-    if asked.trouble:
-        facts.append(("", asked.trouble))
-    facts += zip(("damaged", ""), identity_trouble(run.paths), strict=False)
-    saved = newest_checkpoint(run.paths, now_s)
-    if saved is not None:
-        where = f" ({saved.path})" if saved.path else ""
-        facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
-    elif state.rounds:
-        facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
-    facts.append(("used", _used_text(run)))
-    if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
-        facts += [("batch log", path) for path in _batch_log(run)]
-    if run.records:
-        last = moments_of(run.records)[-1]
-        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
-    return facts
-
-
-def _used_text(run: RunFiles) -> str:
-    """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
-    crashes, requeues = run.state.crashes, run.state.requeues
-    if not run.spec:
-        return f"{count_text(crashes, 'failure')}, {count_text(requeues, 'requeue')}"
-    most = run.spec.get("max_restarts", _MAX_RESTARTS)
-    most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
-    return f"{min(crashes, most)} of {most} restarts, {requeues} of {most_requeues} requeues"
-
-
-def _batch_log(run: RunFiles) -> list[str]:
-    path = run.paths.batch_log.replace("%j", run.job_id)
-    return [path] if os.path.exists(path) else []
-
-
-def _job_text(run: RunFiles, asked: Asked) -> str:
-    if run.is_local:
-        return f"{run.job_id} on one machine" + (
-            "; it does not run here any more" if asked.job == GONE else ""
-        )
-    if not asked.fields:
-        return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
-    labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
-    unknown_from = date_text(SystemClock().wall() + _NO_ESTIMATE_S).replace(" ", "T")
-    if (
-        asked.job is not None
-        and asked.job.state in _WAITING
-        and asked.fields.get("StartTime", "") > unknown_from
-    ):
-        labels = labels[1:]  # what Slurm says when it has no estimate
-    more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
-    return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
-
-
-_NO_ESTIMATE_S = 300 * 86400.0
-_WAITING = (JobState.PENDING, JobState.REQUEUED)
-_QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
-_RUNNING_LABELS = (
-    ("StartTime", "since"),
-    ("EndTime", "until"),
-    ("NodeList", "on"),
-    ("Partition", "partition"),
-)
-_ENDED_LABELS = (("EndTime", "ended"),)
-_JOB_LABELS = {
-    JobState.PENDING: _QUEUED_LABELS,
-    JobState.REQUEUED: _QUEUED_LABELS,
-    JobState.RUNNING: _RUNNING_LABELS,
-    JobState.SUSPENDED: _RUNNING_LABELS,
-    JobState.COMPLETING: _RUNNING_LABELS,
-}
-_EMPTY = ("", "None", "(null)", "Unknown", "N/A")
 
 
 def _print_timeline(run: RunFiles) -> None:
@@ -188,17 +96,30 @@ def _job_name(job_id: str) -> str:
     return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
 
 
-def _next(run: RunFiles, where: RunStatus) -> str:
+def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
+    root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
+    if phase is Phase.SILENT:
+        return _next_of_silent(run, asked)
+    if phase is Phase.HELD:
+        waits = asked.job is None or asked.job.state in (JobState.PENDING, JobState.REQUEUED)
+        return f"hpc-elastic logs {root}, then {f'scontrol release {run.job_id}' if waits else again}"
+    if phase is Phase.GONE and batch_log(run):
+        return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
+    told = {
+        Phase.DONE: f"hpc-elastic logs {root}",
+        Phase.FAILED: f"hpc-elastic logs {root}, then {again}",
+        Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
+    }
+    is_over = phase.is_final or phase is Phase.GONE
+    return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
+
+
+def _next_of_silent(run: RunFiles, asked: Asked) -> str:
+    """Tell what to do about a run whose agents are not heard of."""
     root = shlex.quote(run.paths.root)
-    if where.phase is Phase.DONE:
-        return f"hpc-elastic logs {root}"
-    again = run.command_to_go_on
-    if where.phase is Phase.FAILED:
-        return f"hpc-elastic logs {root}, then {again}"
-    if where.phase is Phase.GONE and _batch_log(run):
-        return f"read {shlex.quote(_batch_log(run)[0])}, then {again}"
-    if where.phase.is_final or where.phase is Phase.GONE:
-        return again
-    if where.phase is Phase.QUEUED:
-        return f"hpc-elastic status {root} once the job has started"
-    return f"hpc-elastic logs -f {root}"
+    if asked.job is None:
+        job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
+        return f"look on a login node {job}; if not, {run.command_to_go_on}"
+    if script_counts(signs_of(run, SystemClock().wall())):
+        return f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"
+    return f"hpc-elastic logs {root}; to end it: hpc-elastic cancel {root}, then {run.command_to_go_on}"

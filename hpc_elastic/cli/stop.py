@@ -1,9 +1,8 @@
-"""``hpc-elastic stop``, ``cancel`` and ``scale``: end a run, with and without saving, or resize it."""
+"""``hpc-elastic stop`` and ``cancel``: end a run, with and without saving."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
 
 import typer
 
@@ -11,7 +10,6 @@ from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.end_run import EndRun
-from hpc_elastic.slurm.scale import scale as change_size
 
 
 def stop(run: RunArgument) -> int:
@@ -25,15 +23,4 @@ def stop(run: RunArgument) -> int:
 def cancel(run: RunArgument) -> int:
     """End a run at once; what its workers have not saved is lost."""
     EndRun(find_run(run), Slurm(), SystemClock(), typer.echo).cancel()
-    return 0
-
-
-def scale(
-    run: RunArgument,
-    nodes: Annotated[
-        int, typer.Option("--nodes", "-N", metavar="N", help="How many nodes the run is to use from now on.")
-    ],
-) -> int:
-    """Change how many of its nodes a running run uses; the others stand by."""
-    change_size(find_run(run), nodes, typer.echo)
     return 0

@@ -17,6 +17,7 @@ from hpc_elastic.slurm import request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
+from hpc_elastic.slurm.nodes_at_submit import without_suspects
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submit import Submitted, Submitter, was_local
 from hpc_elastic.slurm.templates import read_template
@@ -65,7 +66,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
-        wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+        wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
         return (_show if dry_run else _queue)(wanted, ask_slurm=not skip_sbatch_test)
 
 
@@ -77,7 +78,8 @@ def _queue(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
 
 
 def _submitter() -> Submitter:
-    return Submitter(Slurm(), SystemClock())
+    slurm, clock = Slurm(), SystemClock()
+    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, _say_aside))
 
 
 def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
@@ -109,6 +111,12 @@ def _resume(paths: RunPaths, local: int | None) -> int:
 
 
 def _check_local_nodes(spec: JobSpec, nodes: int) -> None:
+    if spec.mode == "array":
+        raise InputError(
+            'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',
+            where="--local",
+            fix="leave the mode out: --local N plays the nodes of one job, with the same agents",
+        )
     low, high = spec.node_range
     if not low <= nodes <= high:
         raise InputError(
@@ -120,7 +128,7 @@ def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
     if "nodes" not in spec.model_fields_set:
         spec = spec.model_copy(update={"nodes": str(nodes)})
     _check_local_nodes(spec, nodes)
-    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+    wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
     _warn(validate.check(wanted, None, is_local=True))
     if dry_run:
         typer.echo(wanted.script)
@@ -136,9 +144,14 @@ def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
         _warn(_submitter().check(wanted, ask_slurm=ask_slurm))
     else:
         _warn([*validate.check(wanted, None), "there is no sbatch here, so Slurm was not asked"])
+    wanted = _submitter().prepared(wanted)
     typer.echo(wanted.script)
     typer.echo(shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments)))
     return 0
+
+
+def _say_aside(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _warn(warnings: list[str]) -> None:
@@ -148,8 +161,12 @@ def _warn(warnings: list[str]) -> None:
 
 def _tell(queued: Submitted) -> None:
     root = shlex.quote(queued.request.paths.root)
+    if queued.trouble:
+        typer.echo(f"warning: {queued.trouble}", err=True)
     word = "was already queued as" if queued.was_queued_before else "is queued as"
     typer.echo(f"{queued.request.spec.name} {word} job {queued.job_id}")
+    if queued.chain:
+        typer.echo(f"then as {', '.join(queued.chain)}, each when the one before has ended")
     typer.echo(f"run directory: {root}")
     typer.echo(f"  hpc-elastic status {root}")
     typer.echo(f"  hpc-elastic logs -f {root}")

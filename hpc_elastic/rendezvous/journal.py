@@ -26,7 +26,8 @@ class Cause(str, Enum):
     HANG = "hang"  # workers made no progress
     NODE_LOSS = "node_loss"  # an agent vanished
     MEMBERSHIP = "membership"  # a node wants to join
-    PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back
+    PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back, unless it says why itself
+    REQUEUE = "requeue"  # scontrol requeue, by the user or an administrator
     TIME_LIMIT = "time_limit"  # the warning signal before the limit
     STOP = "stop"  # the user asked: hpc-elastic stop
     INTERRUPT = "interrupt"  # Ctrl-C
@@ -90,6 +91,15 @@ class EpochStarted(NamedTuple):
     batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
+class RunFacts(NamedTuple):
+    """What is known of this start of the run before any agent has spoken; as in `EpochStarted`."""
+
+    run_id: str
+    job_id: str = ""
+    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    batch_host: str = ""  # the node that runs the batch script, if there is one
+
+
 class RoundFormed(NamedTuple):
     """The membership of a round: decided once, the same for everybody."""
 
@@ -108,7 +118,8 @@ class RoundEnded(NamedTuple):
     number: int
     cause: Cause
     nodes: tuple[str, ...]  # where it happened
-    failure: dict[str, Any] | None  # a FailureRecord as JSON, for a crash
+    failure: dict[str, Any] | None  # a FailureRecord as JSON, for a crash or a hang
+    saved: int | None = None  # newest durable checkpoint step then, if workers mark them
 
 
 class DrainRequested(NamedTuple):
@@ -121,11 +132,30 @@ class DrainRequested(NamedTuple):
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
 
 
+class DrainExplained(NamedTuple):
+    """What Slurm says about the signal that a drain under way was asked for by."""
+
+    epoch: Epoch
+    cause: Cause
+    detail: str  # for people
+    left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
+
+
 class StopAgreed(NamedTuple):
     """All ranks of a round stop after this step."""
 
     number: int
     step: int
+
+
+class NodeLeft(NamedTuple):
+    """One node has saved and leaves by itself; the others go on without it (array mode)."""
+
+    epoch: Epoch
+    node_id: str
+    node: str
+    cause: Cause
+    detail: str = ""  # for people: the signal, the size that is wanted
 
 
 class Drained(NamedTuple):
@@ -135,6 +165,7 @@ class Drained(NamedTuple):
     cause: Cause
     step: int | None  # newest durable checkpoint, if workers mark them
     detail: str
+    took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
 
 
 class RunEnded(NamedTuple):
@@ -145,6 +176,7 @@ class RunEnded(NamedTuple):
     reason: str
     failure: dict[str, Any] | None
     epoch: Epoch | None = None  # the start whose agent decides; None: whichever is current
+    cause: Cause | None = None  # of a held run: whose budget is spent; None: that of all requeues
 
 
 class Requeued(NamedTuple):
@@ -152,6 +184,24 @@ class Requeued(NamedTuple):
 
     epoch: Epoch
     cause: Cause
+    detail: str = ""  # for people: what Slurm said
+
+
+class NodeUnfit(NamedTuple):
+    """The probe of a node failed: it stays out of this start of the job, and nobody waits for it."""
+
+    epoch: Epoch
+    node: str
+    reason: str  # for people: what, its value, what is needed, what to do
+
+
+class HangSuspected(NamedTuple):
+    """Workers have shown no progress for too long: all nodes write down where theirs are."""
+
+    number: int  # of the round
+    look: int  # how often so in this round, from 1
+    node: str  # who asks, and says later what was found
+    detail: str  # for people: which ranks, and for how long
 
 
 class SizeWanted(NamedTuple):
@@ -160,6 +210,7 @@ class SizeWanted(NamedTuple):
     submission: int  # holds for this submission of the run, over its requeues
     size: int  # nodes
     detail: str  # for people: who asked
+    spares: int | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
 
 
 Entry = (
@@ -167,11 +218,15 @@ Entry = (
     | RoundFormed
     | RoundEnded
     | DrainRequested
+    | DrainExplained
     | StopAgreed
+    | NodeLeft
     | Drained
     | RunEnded
     | Requeued
+    | NodeUnfit
     | SizeWanted
+    | HangSuspected
 )
 
 
@@ -189,11 +244,15 @@ _KINDS: dict[str, type] = {
     "round": RoundFormed,
     "ended": RoundEnded,
     "drain": DrainRequested,
+    "explained": DrainExplained,
     "stop_at": StopAgreed,
+    "node_left": NodeLeft,
     "drained": Drained,
     "ending": RunEnded,
     "requeue": Requeued,
+    "unfit": NodeUnfit,
     "size": SizeWanted,
+    "hang": HangSuspected,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
@@ -206,7 +265,7 @@ _PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
     "epoch": lambda value: None if value is None else Epoch(*value),
     "members": _members,
     "checkpoint": lambda value: None if value is None else Checkpoint(*value),
-    "cause": Cause,
+    "cause": lambda value: None if value is None else Cause(value),
     "then": Then,
     "decision": Decision,
     "expected": tuple,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from hpc_elastic.rendezvous.array_task import array_of, is_newer, outdated
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
 from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent, surely_silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
@@ -30,6 +31,7 @@ class RendezvousSettings(NamedTuple):
     heartbeat_interval: float = 1.0
     lease: float = 4.0  # a member that does not beat for so long is lost
     leader_patience: float = 1.0  # the first node forms the round; later the others may
+    may_outgrow: bool = False  # whether the user may want more than max_nodes: an array can get more tasks
 
 
 class Waited(NamedTuple):
@@ -75,6 +77,12 @@ class Spare(NamedTuple):
     """A full round runs without this node: stand by, without a deadline."""
 
 
+class Dismissed(NamedTuple):
+    """A full round runs without this node, and no more nodes are to stand by."""
+
+    wanted: int
+
+
 class Leave(NamedTuple):
     """No further round will be formed in this epoch."""
 
@@ -91,7 +99,8 @@ class TooFew(NamedTuple):
     timed_out: bool
 
 
-JoinAction = Wait | Announce | LookFirst | Form | Joined | AskToJoin | Spare | Leave | Fenced | TooFew
+Standing = AskToJoin | Spare | Dismissed | Joined
+JoinAction = Wait | Announce | LookFirst | Form | Standing | Leave | Fenced | TooFew
 
 
 class Joining(NamedTuple):
@@ -110,20 +119,22 @@ class Joining(NamedTuple):
         """The most nodes that a round takes in: what the user wants, within the job's bounds."""
         low, high = self.settings.min_nodes, self.settings.max_nodes
         wanted = self.state.wanted
-        return high if wanted is None else max(low, min(high, wanted))
+        if wanted is None:
+            return high
+        return max(low, wanted if self.settings.may_outgrow else min(high, wanted))
 
 
 def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     """Choose the next step of a node that wants to be in the next round."""
     state = view.state
-    if state.epoch > view.epoch:
+    if state.epoch > view.epoch or view.me in outdated(view.roster):
         return Fenced()
     if state.epoch < view.epoch:
         return _before_the_start(view, waited, now)
     if state.leaving:
         return Leave()
     if state.running is not None:
-        return _beside_a_round(view, state.running)
+        return _beside_a_round(view, state.running, now)
     action = _between_rounds(view, waited, now)
     if isinstance(action, Form | TooFew) and _is_old(view, now):
         return LookFirst()
@@ -147,11 +158,15 @@ def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
     return Wait(0, ())
 
 
-def _beside_a_round(view: Joining, running: RoundFormed) -> JoinAction:
+def _beside_a_round(view: Joining, running: RoundFormed, now: float) -> Standing:
     if any(member.node_id == view.me for member in running.members):
         return Joined(running)
-    if view.state.drain is None and len(running.members) < view.target:
-        return AskToJoin()
+    replaces = any(is_newer(view.me, than=member.node_id) for member in running.members)
+    if replaces or len(running.members) < view.target:
+        return AskToJoin() if view.state.drain is None else Spare()
+    spares = view.state.spares
+    if spares is not None and view.me in joiners(view, now)[spares:]:
+        return Dismissed(view.target)
     return Spare()
 
 
@@ -166,7 +181,8 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     if len(ready) < settings.min_nodes and view.state.expected:
         coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:
-            return TooFew(len(ready), _gone(view.state, ready), timed_out=False)
+            left = len(ready) + len(coming)
+            return TooFew(left, _gone(view.state, ready), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
     return Wait(len(ready), absent)
@@ -178,7 +194,7 @@ def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]
     A node that stood by takes a place that is free; it drives nobody out.
     """
     stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
-    newcomers_last = sorted(ready, key=lambda node_id: stay.get(_node(node_id), len(stay)))
+    newcomers_last = sorted(ready, key=lambda one: (array_of(one), stay.get(_node(one), len(stay))))
     chosen = set(newcomers_last[:target])
     return [node_id for node_id in ready if node_id in chosen]
 
@@ -297,12 +313,13 @@ def joiners(view: Joining, now: float) -> list[str]:
 
 def _ready(view: Joining, now: float) -> list[Seen]:
     """Return the live nodes that wait for the next round, in no order."""
-    wanted = view.state.rounds + 1
+    wanted, old = view.state.rounds + 1, outdated(view.roster)
     return [
         entry
         for entry in view.roster.values()
         if entry.name.phase is Phase.JOINING
         and entry.name.round == wanted
+        and entry.name.node_id not in old
         and (entry.name.node_id == view.me or is_alive(entry, now, view.settings.lease))
     ]
 
@@ -336,19 +353,21 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     more than one lease: that on the batch host does, and with `only_sure` that on anybody.
     """
     in_already = {_node(node_id) for node_id in ready}
-    others = (entry for node_id, entry in view.roster.items() if node_id != view.me)
-    entries = tuple(others)
+    entries = tuple(entry for node_id, entry in view.roster.items() if node_id != view.me)
     lease = view.settings.lease
     surely = surely_silent(entries, now, lease)
     quiet = surely if only_sure else silent(entries, now, lease)
-    beating = (entry.name for entry in view.roster.values() if not entry.name.phase.is_terminal)
+    gone = view.state.left | outdated(view.roster)
+    present = (entry.name for node_id, entry in view.roster.items() if node_id not in gone)
+    beating = (name for name in present if not name.phase.is_terminal)
     alive = {
         name.node
         for name in beating
         if name.node_id not in (surely if name.node == view.state.batch_host else quiet)
     }
     last = view.state.round
-    unseen = {member.node for member in last.members if member.node_id not in view.roster} if last else set()
+    known = gone.union(view.roster)
+    unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
     may_come = alive | unseen | (set(view.state.expected) if last is None else set())
     return may_come - in_already - (view.state.lost - alive)
 

@@ -55,6 +55,10 @@ class RendezvousInterruptedError(RendezvousGracefulExitError):
     """A signal asked this agent to act while it waited for others."""
 
 
+class DismissedError(RendezvousGracefulExitError):
+    """No more nodes are wanted than those that run and stand by."""
+
+
 class SharedFsRendezvous(RendezvousHandler):
     """Brings the agents of a run together through its run directory.
 
@@ -255,6 +259,8 @@ class SharedFsRendezvous(RendezvousHandler):
         if isinstance(action, rules.TooFew):
             error = RendezvousTimeoutError if action.timed_out else NodesLostError
             return error(too_few_text(action, self.run.settings, self._waiting.place))
+        if isinstance(action, rules.Dismissed):
+            return DismissedError(f"no more than {action.wanted} nodes are wanted")
         if isinstance(action, rules.Fenced):
             return RendezvousGracefulExitError("a newer start of this run exists")
         return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -10,35 +10,20 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.journal import (
-    Cause,
     Checkpoint,
-    Decision,
-    Drained,
-    DrainRequested,
     Entry,
     EpochStarted,
-    RoundEnded,
     RoundFormed,
-    RunEnded,
-    StopAgreed,
-    Then,
 )
+from hpc_elastic.rendezvous.journal import RunFacts as RunFacts  # noqa: PLC0414 - found here by others
 from hpc_elastic.rendezvous.membership import Membership
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.rendezvous.run_reports import RunReports
 from hpc_elastic.rendezvous.state import RunState
 
 REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
-
-
-class RunFacts(NamedTuple):
-    """What is known of this start of the run before any agent has spoken; as in `EpochStarted`."""
-
-    run_id: str
-    job_id: str = ""
-    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
-    batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
 class Around(NamedTuple):
@@ -51,7 +36,7 @@ class Around(NamedTuple):
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
-class SharedRun:
+class SharedRun(RunReports):
     """The journal and the members of a run, as one agent reads and writes them.
 
     Args:
@@ -81,7 +66,7 @@ class SharedRun:
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
         self._blind_since: float | None = None
         self._failed_at = float("-inf")  # when the shared directory last did not answer
-        self._lost: tuple[int, tuple[str, ...]] = (0, ())
+        self._lost: tuple[int, dict[str, str]] = (0, {})
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -89,7 +74,8 @@ class SharedRun:
         number, nodes = self._lost
         running = self.state.running
         known = running is not None and running.number == number and self._blind_since is None
-        return nodes if known else ()
+        left = self.state.left  # who leaves says so first
+        return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
 
     @property
     def state(self) -> RunState:
@@ -106,6 +92,10 @@ class SharedRun:
     def node(self) -> str:
         """This node's name."""
         return self.membership.facts.member.node
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return the newest durable checkpoint."""
+        return self.around.latest_checkpoint()
 
     def now(self) -> float:
         """Return this node's monotonic time [s]."""
@@ -141,14 +131,6 @@ class SharedRun:
         self._on_watch = False
         return [member.node_id for member in formed.members].index(self.membership.node_id)
 
-    def report_crash(self, number: int, failure: dict[str, Any]) -> RunState:
-        """End a round because a worker on this node failed."""
-        return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure))
-
-    def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
-        """End a round because members have vanished."""
-        return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
-
     def vanished(self) -> tuple[str, ...]:
         """Return the nodes of the newest round that are gone without having said so."""
         formed = self.state.round
@@ -164,53 +146,10 @@ class SharedRun:
         nodes = [member.node for member in formed.members if member.node not in gone] if formed else []
         return nodes.index(self.node) if self.node in nodes else None
 
-    def report_agent_error(self, number: int, failure: dict[str, Any] | None = None) -> None:
-        """End a round because this node cannot start its workers, or cannot end one."""
-        self.commit(RoundEnded(number, Cause.AGENT_ERROR, (self.node,), failure))
-
-    def report_paused(self, number: int) -> RunState:
-        """End a round whose workers have all stopped so that the membership can change."""
-        return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None))
-
-    def request_drain(self, cause: Cause, then: Then, detail: str = "") -> RunState:
-        """Ask all nodes to have their workers save and stop at one agreed step.
-
-        Whoever stands beside a running round has no say in it.
-        """
-        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch)
-        return self.commit(request, only_if=lambda _state: not self.is_beside_a_round())
-
     def is_beside_a_round(self) -> bool:
         """Tell whether a round runs, by what was last read, of which this agent is no member."""
         running, me = self.state.running, self.membership.node_id
         return running is not None and all(member.node_id != me for member in running.members)
-
-    def request_pause(self, number: int, detail: str) -> RunState:
-        """Ask the members of a round to stop for another membership, unless it is over."""
-        epoch = self.membership.epoch
-        pause = DrainRequested(Cause.MEMBERSHIP, self.node, Then.REJOIN, detail, epoch)
-        return self.commit(pause, only_if=_in_round(number))
-
-    def agree_stop(self, number: int, step: int) -> RunState:
-        """Set the step after which all ranks stop."""
-        return self.commit(StopAgreed(number, step))
-
-    def report_drained(self, cause: Cause, detail: str = "") -> RunState:
-        """Tell that every worker of this job start has stopped."""
-        checkpoint = self.around.latest_checkpoint()
-        step = checkpoint.step if checkpoint else None
-        return self.commit(Drained(self.membership.epoch, cause, step, detail))
-
-    def end_run(
-        self, decision: Decision, *, exit_code: int, reason: str, failure: dict[str, Any] | None = None
-    ) -> RunState:
-        """End the run for good."""
-        return self.commit(RunEnded(decision, exit_code, reason, failure, self.membership.epoch))
-
-    def report_done(self, number: int, reason: str) -> RunState:
-        """End the run because all workers of a round have succeeded, unless another round has begun."""
-        done = RunEnded(Decision.DONE, 0, reason, None, self.membership.epoch)
-        return self.commit(done, only_if=_in_round(number))
 
     def set_phase(self, phase: Phase) -> None:
         """Tell what this agent is doing in the newest round."""
@@ -258,7 +197,7 @@ class SharedRun:
 
     def note_blindness(self) -> None:
         """Remember that the shared directory does not answer; what was concluded before is void."""
-        self._lost = (0, ())
+        self._lost = (0, {})
         self._failed_at = self.now()
         if self._blind_since is None:
             self._blind_since = self._failed_at
@@ -296,7 +235,8 @@ class SharedRun:
             for member in formed.members
             if (entry := self.membership.roster.get(member.node_id)) and entry.name.phase is Phase.LEFT
         )
-        return [m.node_id for m in formed.members if m.node_id not in quiet.union(left)]
+        gone = quiet.union(left, self.state.left)
+        return [m.node_id for m in formed.members if m.node_id not in gone]
 
     def _silent(self, formed: RoundFormed) -> frozenset[str]:
         """Return the ids of the members of a round that have not beaten for a lease."""
@@ -355,7 +295,7 @@ class SharedRun:
             {suspicion.node_id for suspicion in verdict.suspected}.union(verdict.lost)
         )
         nodes = {member.node_id: member.node for member in running.members}
-        self._lost = (running.number, tuple(nodes[node_id] for node_id in verdict.lost))
+        self._lost = (running.number, {node_id: nodes[node_id] for node_id in verdict.lost})
         if self._on_watch:
             self._expiry_at = liveness.next_expiry(view, now)
 
@@ -390,8 +330,3 @@ class SharedRun:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later
                 self.membership.tell_news()
         return state
-
-
-def _in_round(number: int) -> Callable[[RunState], bool]:
-    """Return a condition: that round is running."""
-    return lambda state: state.running is not None and state.running.number == number

@@ -12,11 +12,16 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Decision,
     Drained,
+    DrainExplained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
+    HangSuspected,
+    NodeLeft,
+    NodeUnfit,
     Record,
     Requeued,
     RoundEnded,
@@ -26,8 +31,10 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
+from hpc_elastic.rendezvous.repeated import signature
 
 NO_EPOCH = Epoch(-1, 0, 0)
+_OF_WORKERS = (Cause.CRASH, Cause.HANG)
 
 
 class RunState(NamedTuple):
@@ -38,18 +45,24 @@ class RunState(NamedTuple):
     job_id: str = ""
     expected: tuple[str, ...] = ()  # node names of this epoch
     batch_host: str = ""  # the node with the batch script of this epoch
-    lost: frozenset[str] = frozenset()  # node names lost in this epoch
+    lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
+    unfit: Mapping[str, str] = {}  # nodes whose probe failed in this epoch, and why
+    left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
     rounds: int = 0  # rounds formed in the life of the run
     round: RoundFormed | None = None  # the newest round of this epoch
     ended: RoundEnded | None = None  # how it ended; None while it runs
     drain: DrainRequested | None = None
+    explained: DrainExplained | None = None  # what Slurm says about it
     stop_step: int | None = None
     drained: Drained | None = None
     ending: RunEnded | None = None
     counts: Mapping[Cause, int] = {}  # rounds ended per cause in this submission
     requeues: int = 0  # in this submission
+    requeued_for: Mapping[Cause, int] = {}  # requeues per cause in this submission
+    repeated: tuple[RoundEnded, ...] = ()  # the same failure again, nothing saved between
     requeued: bool = False  # this start of the job has been handed back to Slurm
     size: SizeWanted | None = None  # what the user wanted last
+    hang: HangSuspected | None = None  # the newest suspicion in the newest round
 
     @property
     def running(self) -> RoundFormed | None:
@@ -61,6 +74,16 @@ class RunState(NamedTuple):
         """How many nodes the user wants in a round; None for as many as there are."""
         is_current = self.size is not None and self.size.submission == self.epoch.submission
         return self.size.size if self.size is not None and is_current else None
+
+    @property
+    def spares(self) -> int | None:
+        """How many nodes are to stand by beside a round of the wanted size; None for as many as come."""
+        return self.size.spares if self.size is not None and self.wanted is not None else None
+
+    @property
+    def deserted(self) -> bool:
+        """Whether every member of the newest round has left by itself."""
+        return self.round is not None and self.left.issuperset(one.node_id for one in self.round.members)
 
     @property
     def leaving(self) -> bool:
@@ -75,12 +98,17 @@ class RunState(NamedTuple):
         """
         if self.drain is not None and self.drain.then is Then.LEAVE:
             return self.drain.cause
-        return Cause.NODE_LOSS if self.batch_host in self.lost else None
+        is_gone = self.batch_host in self.lost and self.batch_host not in self.unfit
+        return Cause.NODE_LOSS if is_gone else None
 
     @property
     def crashes(self) -> int:
         """Rounds that ended by a worker's failure, in this submission."""
         return self.counts.get(Cause.CRASH, 0)
+
+    def used(self, cause: Cause) -> int:
+        """Return how often a cause has ended a round or a start of the job, in this submission."""
+        return self.counts.get(cause, 0) + self.requeued_for.get(cause, 0)
 
 
 def fold(state: RunState, records: Iterable[Record]) -> RunState:
@@ -104,8 +132,11 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
     if entry.epoch <= state.epoch:
         return state
     resubmitted = entry.epoch.submission > state.epoch.submission
-    if state.ending is not None and not resubmitted:
+    released = is_released(state, entry.epoch)
+    if state.ending is not None and not resubmitted and not released:
         return state
+    if released:
+        state = _with_new_budget(state)
     return RunState(
         epoch=entry.epoch,
         job_id=entry.job_id,
@@ -114,7 +145,38 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         rounds=state.rounds,
         counts={} if resubmitted else state.counts,
         requeues=0 if resubmitted else state.requeues,
+        requeued_for={} if resubmitted else state.requeued_for,
+        repeated=() if resubmitted else state.repeated,
         size=state.size,
+        drain=_stop_still_wanted(state, entry),
+    )
+
+
+def _stop_still_wanted(state: RunState, entry: EpochStarted) -> DrainRequested | None:
+    """Return a user's wish to stop that the end of a job's start has overtaken."""
+    asked = state.drain
+    is_next_start = entry.job_id == state.job_id != "" and entry.epoch.submission == state.epoch.submission
+    if asked is None or asked.cause is not Cause.STOP or state.drained is not None or not is_next_start:
+        return None
+    return asked if asked.then is Then.LEAVE else None
+
+
+def is_released(state: RunState, epoch: Epoch) -> bool:
+    """Tell whether a start goes on with a run that was held: its user has released the job."""
+    ending = state.ending
+    held = ending is not None and ending.decision is Decision.HELD
+    return held and epoch.submission == state.epoch.submission and epoch.restart > state.epoch.restart
+
+
+def _with_new_budget(state: RunState) -> RunState:
+    """Return the state of a released run: what was spent is there again."""
+    cause = state.ending.cause if state.ending is not None else None
+    if cause is None:
+        return state._replace(requeues=0, requeued_for={})
+    return state._replace(
+        counts={**state.counts, cause: 0},
+        requeues=state.requeues - state.requeued_for.get(cause, 0),
+        requeued_for={**state.requeued_for, cause: 0},
     )
 
 
@@ -128,23 +190,28 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         round=entry,
         ended=None,
         drain=None,
+        explained=None,
         stop_step=None,
+        hang=None,
         lost=state.lost.union(entry.lost) - back,
-        counts=_blamed(state, entry),
+        unfit={node: reason for node, reason in state.unfit.items() if node not in back},
+        left=frozenset(),
+        **_blamed(state, entry),
     )
 
 
-def _blamed(state: RunState, entry: RoundFormed) -> Mapping[Cause, int]:
-    """Return the counts of causes with the last round's put right.
+def _blamed(state: RunState, entry: RoundFormed) -> dict[str, Any]:
+    """Return the fields that count causes with the last round's put right.
 
     When a node vanishes, the workers of the others often fail first, for want of a peer. That is a
     node loss, not a crash, and costs no restart.
     """
     ended = state.ended
     if not entry.lost or ended is None or ended.cause is not Cause.CRASH:
-        return state.counts
+        return {}
     losses = state.counts.get(Cause.NODE_LOSS, 0) + 1
-    return {**state.counts, Cause.CRASH: state.crashes - 1, Cause.NODE_LOSS: losses}
+    counts = {**state.counts, Cause.CRASH: state.crashes - 1, Cause.NODE_LOSS: losses}
+    return {"counts": counts, "repeated": state.repeated[:-1]}
 
 
 def _ended(state: RunState, entry: RoundEnded) -> RunState:
@@ -153,7 +220,17 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
         return state
     lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
-    return state._replace(ended=entry, counts=counts, lost=lost)
+    return state._replace(ended=entry, counts=counts, lost=lost, repeated=_repeated(state, entry))
+
+
+def _repeated(state: RunState, entry: RoundEnded) -> tuple[RoundEnded, ...]:
+    """Return the newest failure after the same ones before it that nothing was saved after."""
+    before = state.repeated
+    if entry.cause not in _OF_WORKERS:
+        return before
+    if before and (before[-1].saved != entry.saved or signature(before[-1]) != signature(entry)):
+        return (entry,)
+    return (*before, entry)
 
 
 def _drain(state: RunState, entry: DrainRequested) -> RunState:
@@ -162,6 +239,14 @@ def _drain(state: RunState, entry: DrainRequested) -> RunState:
     if entry.then is Then.REJOIN and (state.drain is not None or state.running is None):
         return state
     return state._replace(drain=entry)
+
+
+def _explained(state: RunState, entry: DrainExplained) -> RunState:
+    drain = state.drain
+    if drain is None or state.explained is not None or _is_foreign(state, entry.epoch):
+        return state
+    detail = f"{drain.detail}: {entry.detail}" if drain.detail else entry.detail
+    return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, detail=detail))
 
 
 def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
@@ -173,6 +258,12 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
     return state._replace(stop_step=entry.step)
 
 
+def _node_left(state: RunState, entry: NodeLeft) -> RunState:
+    if entry.epoch != state.epoch:
+        return state
+    return state._replace(left=state.left.union({entry.node_id}))
+
+
 def _drained(state: RunState, entry: Drained) -> RunState:
     if entry.epoch != state.epoch or state.drained is not None or state.ending is not None:
         return state
@@ -180,9 +271,14 @@ def _drained(state: RunState, entry: Drained) -> RunState:
 
 
 def _ending(state: RunState, entry: RunEnded) -> RunState:
-    if state.ending is not None or _is_foreign(state, entry.epoch):
+    if _is_foreign(state, entry.epoch) or (state.ending is not None and not _takes_over(state.ending, entry)):
         return state
     return state._replace(ending=entry)
+
+
+def _takes_over(before: RunEnded, entry: RunEnded) -> bool:
+    """Tell whether a user ends a run that was only held."""
+    return before.decision is Decision.HELD and entry.decision in (Decision.STOPPED, Decision.CANCELLED)
 
 
 def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
@@ -190,16 +286,41 @@ def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
     return epoch is not None and epoch != state.epoch
 
 
+def _unfit(state: RunState, entry: NodeUnfit) -> RunState:
+    running = state.running
+    is_in = running is not None and any(member.node == entry.node for member in running.members)
+    if entry.epoch != state.epoch or is_in or state.ending is not None:
+        return state
+    unfit = {**state.unfit, entry.node: entry.reason}
+    return state._replace(unfit=unfit, lost=state.lost.union({entry.node}))
+
+
 def _requeued(state: RunState, entry: Requeued) -> RunState:
     if state.requeued or entry.epoch[:2] != state.epoch[:2]:
         return state
-    return state._replace(requeues=state.requeues + 1, requeued=True)
+    ended = state.ended
+    is_counted = ended is not None and ended.cause is entry.cause is Cause.NODE_LOSS
+    times = state.requeued_for.get(entry.cause, 0) + (not is_counted)  # one loss ended round and start
+    return state._replace(
+        requeues=state.requeues + 1,
+        requeued=True,
+        requeued_for={**state.requeued_for, entry.cause: times},
+    )
 
 
 def _size(state: RunState, entry: SizeWanted) -> RunState:
-    if entry.submission < state.epoch.submission or state.wanted == entry.size:
+    same = state.wanted == entry.size and state.spares == entry.spares
+    if entry.submission < state.epoch.submission or same:
         return state
     return state._replace(size=entry)
+
+
+def _hang(state: RunState, entry: HangSuspected) -> RunState:
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.leaving
+    if is_late or entry.look != (state.hang.look if state.hang else 0) + 1:
+        return state
+    return state._replace(hang=entry)
 
 
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
@@ -207,9 +328,13 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     RoundFormed: _round,
     RoundEnded: _ended,
     DrainRequested: _drain,
+    DrainExplained: _explained,
     StopAgreed: _stop_at,
+    NodeLeft: _node_left,
     Drained: _drained,
     RunEnded: _ending,
     Requeued: _requeued,
+    NodeUnfit: _unfit,
     SizeWanted: _size,
+    HangSuspected: _hang,
 }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text
+from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text, span_text
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 
@@ -23,16 +23,18 @@ class Phase(Enum):
     PAUSING = "pausing"
     DRAINING = "draining"
     REQUEUED = "requeued"
+    SILENT = "silent"
     GONE = "gone"
     DONE = "done"
     FAILED = "failed"
+    HELD = "held"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 
     @property
     def is_final(self) -> bool:
         """Whether the run has ended and may only be submitted again."""
-        return self in (Phase.DONE, Phase.FAILED, Phase.STOPPED, Phase.CANCELLED)
+        return self in (Phase.DONE, Phase.FAILED, Phase.HELD, Phase.STOPPED, Phase.CANCELLED)
 
 
 class RunView(NamedTuple):
@@ -43,6 +45,7 @@ class RunView(NamedTuple):
     job_id: str = ""
     job: JobFacts | None = None  # None: nobody was asked or nobody answered
     has_script: bool = True  # `submit` made it, so that a drained run is requeued
+    silent_s: float | None = None  # for how long no agent has given a sign of life; None: one lives
 
 
 class RunStatus(NamedTuple):
@@ -67,12 +70,29 @@ def status_of(view: RunView) -> RunStatus:
             return outside
     if not is_current:
         return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
-    return _left_for_good(view) or _by_records(state)
+    left = _left_for_good(view)
+    if left is None and view.silent_s is not None:
+        return _silent(view, view.silent_s)
+    return left or _by_records(state)
+
+
+def _silent(view: RunView, silent_s: float) -> RunStatus:
+    """Tell of a run whose records say that it lives, though nobody of it does."""
+    was = _by_records(view.state)
+    text = f"no agent has given a sign of life for {span_text(silent_s)}"
+    if view.job_id:
+        text += (
+            f"; Slurm says: job {view.job_id} {view.job.word or 'gone'}"
+            if view.job
+            else "; Slurm did not tell"
+        )
+    return RunStatus(Phase.SILENT, f"{text} (it was {was.phase.value} when last heard of: {was.text})")
 
 
 _FINAL = {
     Decision.DONE: Phase.DONE,
     Decision.FAILED: Phase.FAILED,
+    Decision.HELD: Phase.HELD,
     Decision.STOPPED: Phase.STOPPED,
     Decision.CANCELLED: Phase.CANCELLED,
 }

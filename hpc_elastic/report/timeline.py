@@ -13,8 +13,12 @@ from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
     Drained,
+    DrainExplained,
     DrainRequested,
     EpochStarted,
+    HangSuspected,
+    NodeLeft,
+    NodeUnfit,
     Record,
     Requeued,
     RoundEnded,
@@ -40,7 +44,13 @@ CAUSES = {
     Cause.INTERRUPT: "interrupted",
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "the agents could not go on",
+    Cause.HANG: "the workers hung",
+    Cause.CANCEL: "the job was cancelled",
+    Cause.REQUEUE: "the job was requeued by hand",
+    Cause.LAUNCH_FAILURE: "the agents could not start",
 }
+
+MANY_MEANINGS = ("SIGTERM", "SIGHUP", "SIGQUIT")  # preemption, scancel, the limit, a node that is down
 
 
 class Moment(NamedTuple):
@@ -124,12 +134,24 @@ def cause_text(cause: Cause, state: RunState) -> str:
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
     if entry.then is Then.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
+    if entry.cause is Cause.PREEMPTION and entry.detail in MANY_MEANINGS:
+        return f"drain asked for on {entry.node}: {entry.detail}"
     detail = f" ({entry.detail})" if entry.detail else ""
     return f"drain asked for on {entry.node}: {CAUSES[entry.cause]}{detail}"
 
 
+def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float) -> str:
+    left = "" if entry.left_s is None else f"; workers have {span_text(entry.left_s)} more"
+    return f"Slurm says: {entry.detail}{left}"
+
+
 def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
     return "the workers are told to end" if entry.step < 0 else f"all ranks stop at step {entry.step}"
+
+
+def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
+    detail = f" ({entry.detail})" if entry.detail else ""
+    return f"{entry.node} left: {CAUSES[entry.cause]}{detail}"
 
 
 def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
@@ -141,12 +163,20 @@ def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
     return f"requeued ({CAUSES[entry.cause]})"
 
 
+def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:
+    return f"{entry.node} is unfit and stays out: {entry.reason}"
+
+
 def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float) -> str:
     return _size_text(entry)
 
 
 def _size_text(entry: SizeWanted) -> str:
     return f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
+
+
+def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float) -> str:
+    return f"stacks of all ranks asked for by {entry.node}: {entry.detail}"
 
 
 def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
@@ -158,11 +188,15 @@ _TEXTS: dict[type, Callable[[Any, RunState, float], str]] = {
     RoundFormed: _formed,
     RoundEnded: _ended,
     DrainRequested: _drain_asked,
+    DrainExplained: _drain_explained,
     StopAgreed: _stop_agreed,
+    NodeLeft: _node_left,
     Drained: _drained,
     Requeued: _requeued,
+    NodeUnfit: _node_unfit,
     RunEnded: _run_ended,
     SizeWanted: _size_wanted,
+    HangSuspected: _hang_suspected,
 }
 
 

@@ -10,10 +10,13 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.run_log import read_state
 from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.budget_use import budgets_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Finish, Say, Start
-from hpc_elastic.slurm.lifecycle import Budgets
+from hpc_elastic.slurm.finish import Finish
+from hpc_elastic.slurm.job_start import Say, Start
+from hpc_elastic.slurm.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.parse import JobState, job_state
+from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.store import files
 
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
@@ -51,7 +54,9 @@ def requeue_in_its_place(
     while clock.monotonic() < turn and not handled():
         clock.sleep(_FIRST_PAUSE_S)
     if not handled():
-        Finish(start, Budgets(max_relaunch=0), Slurm(), clock, say).run()
+        slurm = Slurm()
+        finish = Finish(start, budgets_of(stored_spec(paths))._replace(max_relaunch=0), slurm, clock, say)
+        run_with_nodes(finish.run, start, slurm, clock, say)
 
 
 def script_is_alive(paths: RunPaths, clock: Clock) -> bool:

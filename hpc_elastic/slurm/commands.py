@@ -9,7 +9,9 @@ import subprocess  # noqa: TID251 - Slurm's commands are run here
 from collections.abc import Mapping, Sequence
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm import parse
+from hpc_elastic.slurm import array_tasks, ledger_rules, parse
+from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.ledger_rules import Node
 from hpc_elastic.slurm.parse import JobState
 
 QUERY_TIMEOUT_S = 30.0
@@ -75,6 +77,11 @@ _UNREACHABLE = re.compile(
     r"|no route to host|network is unreachable|host name lookup failure",
     re.IGNORECASE,
 )
+
+
+def is_unreachable(error: SlurmCommandError) -> bool:
+    """Return whether a command failed for want of a controller, so that it may be tried again."""
+    return isinstance(error, SlurmTimeoutError) or bool(_UNREACHABLE.search(error.stderr))
 
 
 def hint_for(error: SlurmCommandError) -> str:
@@ -173,6 +180,11 @@ class Slurm:
             raise SlurmNotFoundError("srun")
         return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
 
+    def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
+        """Run a short program on a node of a running job of this user, beside its agents; return its output."""
+        place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap")
+        return self._run("srun", *place, "--quiet", "--cpu-bind=none", "--mpi=none", "--input=none", *argv)
+
     def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
         """Queue a job and return its id.
 
@@ -196,6 +208,24 @@ class Slurm:
         output = self._run("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%F|%k")
         return parse.jobs_with_comment(output, token)
 
+    def array_tasks(self, token: str, array: str) -> list[Task]:
+        """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""
+        mine = f"--user={os.getuid()}"
+        output = self._run("squeue", "--noheader", "--array", mine, f"--format={array_tasks.FORMAT}")
+        return array_tasks.parse_tasks(output, token=token, array=array)
+
+    def cancel_waiting(self, job_ref: str) -> None:
+        """Take the tasks of an array out of the queue; those that run are left alone."""
+        self._run("scancel", "--state=PENDING", job_ref)
+
+    def throttle(self, array: str, tasks: int) -> None:
+        """Let no more than so many tasks of an array run at once; 0 for all."""
+        self._run("scontrol", "update", f"JobId={array}", f"ArrayTaskThrottle={tasks}")
+
+    def max_array_size(self) -> int | None:
+        """Return how many tasks an array may have, None if Slurm does not tell."""
+        return array_tasks.max_array_size(self._run("scontrol", "show", "config"))
+
     def show_job(self, job_ref: str) -> dict[str, str] | None:
         """Return what Slurm knows about a job, None if it does not (or no longer) know it."""
         try:
@@ -215,9 +245,55 @@ class Slurm:
         """Return the time left of a running job [s], None without a limit."""
         return parse.time_left_s(self._run("squeue", "--noheader", f"--jobs={job_ref}", "--format=%L"))
 
-    def requeue(self, job_ref: str) -> None:
-        """Put a job back into the queue; of an array only the task that is named."""
-        self._run("scontrol", "requeue", job_ref)
+    def show_config(self) -> str:
+        """Return what ``scontrol show config`` prints."""
+        return self._run("scontrol", "show", "config")
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return the fields of a partition; of the default one for an empty name."""
+        output = self._run("scontrol", "show", "partition", "-o", *([name] if name else []))
+        lines = [line for line in output.splitlines() if line.startswith("PartitionName=")]
+        chosen = lines[:1] if name else [line for line in lines if " Default=YES" in line]
+        return parse.fields_of(chosen[0]) if chosen else {}
+
+    def qos_grace(self, name: str) -> str:
+        """Return the grace time of a QOS as Slurm prints it."""
+        arguments = ("show", "qos", name, "format=GraceTime")
+        return self._run("sacctmgr", "--noheader", "--parsable2", *arguments).strip()
+
+    def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the reasons of those of these nodes that take no more jobs, by name."""
+        output = self._run("scontrol", "show", "node", "-o", ",".join(names))
+        nodes = [parse.fields_of(line) for line in output.splitlines() if line.startswith("NodeName=")]
+        return {
+            node["NodeName"]: node.get("Reason", "") for node in nodes if "DRAIN" in node.get("State", "")
+        }
+
+    def nodes(self, partitions: str | None) -> list[Node]:
+        """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
+        listed = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%f|%G")
+        return ledger_rules.in_partitions(ledger_rules.parse_nodes(listed), partitions)
+
+    def excluded_nodes(self) -> dict[str, str]:
+        """Return the host lists that this user's jobs leave out, by job id."""
+        mine = f"--user={os.getuid()}"
+        lines = self._run("squeue", "--noheader", "--array", mine, "--format=%i|%x").splitlines()
+        pairs = (line.strip().partition("|") for line in lines)
+        return {job_id: names for job_id, _, names in pairs if names not in ("", "(null)")}
+
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
+        """Put a job back into the queue, where it may wait for its user; of an array only the task named."""
+        self._run("scontrol", "requeuehold" if hold else "requeue", job_ref)
+
+    def update(self, job_ref: str, *fields: str) -> None:
+        """Change fields of a job, each given as ``Name=value``."""
+        self._run("scontrol", "update", f"JobId={job_ref}", *fields)
+
+    def has_down_node(self, node_list: str) -> bool:
+        """Return whether Slurm has given up one of the nodes in a list as Slurm writes it."""
+        output = self._run("scontrol", "show", "node", "-o", node_list)
+        states = [parse.fields_of(line).get("State", "") for line in output.splitlines() if line]
+        return any("DOWN" in state or "NOT_RESPONDING" in state for state in states)
 
     def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
         """End a job, or only send a signal to its agents."""

@@ -21,8 +21,16 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.array_job import job_ids
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, LOGIN, USERS_WISH, JobFacts, drain_cause
+from hpc_elastic.slurm.lifecycle import (
+    CANCELLED_CODE,
+    LOGIN,
+    USERS_WISH,
+    JobFacts,
+    drain_cause,
+    slurm_restart,
+)
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 
@@ -49,9 +57,9 @@ def stop_step(state: RunState, submission: int, job: JobFacts | None) -> StopSte
         job: what Slurm says; None if it was not asked or does not answer.
     """
     is_current = state.epoch.submission >= submission
-    if is_current and state.ending is not None:
+    if is_current and is_over(state):
         return StopStep.ENDED
-    if not is_current or _has_no_agents(state, job):
+    if not is_current or state.ending is not None or _has_no_agents(state, job):
         return StopStep.END
     if drain_cause(state) in USERS_WISH:
         return StopStep.ASKED
@@ -62,11 +70,16 @@ def stop_step(state: RunState, submission: int, job: JobFacts | None) -> StopSte
     return StopStep.ASK if state.running is not None else StopStep.END
 
 
+def is_over(state: RunState) -> bool:
+    """Tell whether a run has ended for good; one that is held waits for its user."""
+    return state.ending is not None and state.ending.decision is not Decision.HELD
+
+
 def _has_no_agents(state: RunState, job: JobFacts | None) -> bool:
     """Tell whether Slurm knows that no agent of the newest start that left records runs."""
     if job is None:
         return False
-    return not _runs(job) or job.restarts > state.epoch.restart
+    return not _runs(job) or job.restarts > slurm_restart(state.epoch)
 
 
 def _runs(job: JobFacts) -> bool:
@@ -129,9 +142,10 @@ class EndRun:
             case StopStep.ASK:
                 self._ask_workers()
             case StopStep.END:
+                was_held = self._log.state.ending is not None
                 self._end(Decision.STOPPED, ExitCode.OK, "no workers ran")
                 self._say("no workers run, so there is nothing to save and the run is stopped as it is")
-                self._cancel_job(only_waiting=self._log.state.drained is None)
+                self._cancel_job(only_waiting=self._log.state.drained is None and not was_held)
 
     def _ask_workers(self) -> None:
         asked = DrainRequested(Cause.STOP, LOGIN, Then.LEAVE, "hpc-elastic stop")
@@ -149,7 +163,7 @@ class EndRun:
         """
         self._refuse_unstarted()
         state = self._log.refresh()
-        if state.epoch.submission >= self._run.submission and state.ending is not None:
+        if state.epoch.submission >= self._run.submission and state.ending is not None and is_over(state):
             job = ask_job(self._run, self._slurm).job
             if self._run.is_local or job is None or not job.state.is_active:
                 raise self._has_ended()
@@ -209,8 +223,9 @@ class EndRun:
         if asked.job is not None and (not asked.job.state.is_active or (only_waiting and _runs(asked.job))):
             return
         try:
-            self._slurm.cancel(run.job_id)
-            self._say(f"job {run.job_id} is cancelled")
+            for job_id in (*run.successors, *job_ids(run, self._slurm)):
+                self._slurm.cancel(job_id)
+                self._say(f"job {job_id} is cancelled")
         except SlurmNotFoundError:
             self._say(
                 f"Slurm is not here to take job {run.job_id} away; on a login node: scancel {run.job_id}"

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.slurm import hostlist
+
+ARRAY = "array"  # value of Env.MODE
+
+
+LINK_SPAN = 10_000  # restart counts between one job of a submission and the next
 
 
 class SlurmEnv(NamedTuple):
@@ -16,7 +23,7 @@ class SlurmEnv(NamedTuple):
     job_ref: str  # how to name this job to scontrol and scancel; an array task never by the array's id
     job_id: str
     job_name: str
-    restart_count: int  # how often Slurm started this job before
+    restart_count: int  # how often Slurm started this job before; further jobs of a submission count on
     in_step: bool  # started by srun, not the batch script itself
     node_name: str
     node_index: int  # position in node_names; 0 if unknown
@@ -24,6 +31,12 @@ class SlurmEnv(NamedTuple):
     gpus_on_node: int | None
     cpus_on_node: int | None
     end_time_s: float | None  # end of the allocation [s since the epoch]; None before Slurm 23.02: ask squeue
+    task: TaskStart | None = None  # in array mode: which start of which task this is
+
+    @property
+    def run_job(self) -> str:
+        """The job that the whole run belongs to: in array mode the array, else this one."""
+        return self.task.array if self.task is not None else self.job_ref
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> SlurmEnv | None:
@@ -42,7 +55,7 @@ class SlurmEnv(NamedTuple):
             job_ref=job_ref(environ) or job_id,
             job_id=job_id,
             job_name=environ.get("SLURM_JOB_NAME", ""),
-            restart_count=_count(environ, "SLURM_RESTART_COUNT") or 0,
+            restart_count=restart_count(environ),
             in_step=in_step,
             node_name=node,
             node_index=_node_index(environ, node, names),
@@ -50,7 +63,29 @@ class SlurmEnv(NamedTuple):
             gpus_on_node=_gpus(environ),
             cpus_on_node=_count(environ, "SLURM_CPUS_ON_NODE"),
             end_time_s=_count(environ, "SLURM_JOB_END_TIME"),
+            task=task_start(environ),
         )
+
+
+def task_start(environ: Mapping[str, str]) -> TaskStart | None:
+    """Return which start of which array task a process belongs to, None outside of array mode."""
+    if environ.get(Env.MODE) != ARRAY:
+        return None
+    array, index = _count(environ, "SLURM_ARRAY_JOB_ID"), _count(environ, "SLURM_ARRAY_TASK_ID")
+    if array is None or index is None:
+        return None
+    restart, relaunch = _count(environ, "SLURM_RESTART_COUNT"), _count(environ, Env.RELAUNCH)
+    return TaskStart(f"{array}_{index}", restart or 0, relaunch or 0)
+
+
+def restart_count(environ: Mapping[str, str]) -> int:
+    """Return which start of its submission a job is: higher in every later one.
+
+    Raises:
+        InputError: a variable holds no number.
+    """
+    before = (_count(environ, Env.LINK) or 0) * LINK_SPAN
+    return before + (_count(environ, "SLURM_RESTART_COUNT") or 0)
 
 
 def job_ref(environ: Mapping[str, str]) -> str | None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-from hpc_elastic.clock import Clock
+from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
     HpcElasticError,
     RunDirError,
     SlurmCommandError,
+    SlurmError,
     SlurmNotFoundError,
     StoreError,
 )
-from hpc_elastic.ids import Env, ExitCode
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
     Entry,
-    Epoch,
     EpochStarted,
     Record,
     Requeued,
@@ -31,84 +30,33 @@ from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import lifecycle
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.environment import job_ref
+from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome
+from hpc_elastic.slurm.job_start import Ended, Say, Start, with_own_submission
 from hpc_elastic.slurm.lifecycle import (
     Budgets,
     Choice,
     Exit,
     Facts,
+    Hold,
     JobFacts,
     Leave,
     Relaunch,
     Requeue,
+    Resubmit,
     Standing,
 )
+from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
 
-LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
-LOCAL_END = "HPC_ELASTIC_LOCAL_END"  # file with the name of the signal that has ended that runner
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
 PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _RELAUNCH_PAUSE_S = 2.0
 
-Say = Callable[[str], None]
 _T = TypeVar("_T")
-
-
-class Start(NamedTuple):
-    """The start of the job whose srun has returned."""
-
-    paths: RunPaths
-    epoch: Epoch
-    job_ref: str
-    nodes: int  # of the allocation as it was at the start
-    local: bool
-    srun_exit_code: int
-    is_submitted: bool = False  # the directory must hold what `submit` has put there
-    end_file: str = ""  # see LOCAL_END
-
-    @classmethod
-    def from_environ(
-        cls, paths: RunPaths, environ: Mapping[str, str], *, relaunch: int, srun_exit_code: int
-    ) -> Start:
-        """Read the environment of the batch script."""
-        epoch = Epoch(_count(environ, Env.SUBMISSION), _count(environ, "SLURM_RESTART_COUNT"), relaunch)
-        return cls(
-            paths=paths,
-            epoch=epoch,
-            job_ref=job_ref(environ) or "",
-            nodes=_count(environ, "SLURM_JOB_NUM_NODES") or _count(environ, "SLURM_NNODES"),
-            local=bool(environ.get(LOCAL)),
-            srun_exit_code=srun_exit_code,
-            is_submitted=Env.SUBMISSION in environ,
-            end_file=environ.get(LOCAL_END, ""),
-        )
-
-
-class Ended(NamedTuple):
-    """What the batch script is to do, and what became of the run."""
-
-    code: int
-    nodes: int  # for another srun; 0 unless the code says so
-    state: RunState
-
-
-def _with_own_submission(start: Start, records: list[Record]) -> Start:
-    """Return the start with the submission that its agents took; each job that takes up a run is one."""
-    mine = [
-        record.entry.epoch.submission
-        for record in records
-        if isinstance(record.entry, EpochStarted) and record.entry.job_id == start.job_ref
-    ]
-    return start._replace(epoch=start.epoch._replace(submission=mine[-1])) if mine else start
-
-
-def _count(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
-    return int(text) if text.isdigit() else 0
 
 
 class Finish:
@@ -141,19 +89,47 @@ class Finish:
         self._patiently(self._require_run)
         records = self._patiently(lambda: read_records(self._start.paths))
         if not self._start.is_submitted:
-            self._start = _with_own_submission(self._start, records)
+            self._start = with_own_submission(self._start, records)
         state = self._patiently(self._log.refresh)
         job = self._local_job() if self._start.local else self._ask_slurm()
-        facts = Facts(
+        facts = self._facts(state, job, records)
+        ended = self._carry_out(lifecycle.decide(facts, self._budgets), records)
+        if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
+            self._successors().cancel()
+        return ended
+
+    def _successors(self) -> Successors:
+        return Successors(self._start, self._slurm, self._clock, self._say)
+
+    def _facts(self, state: RunState, job: JobFacts | None, records: list[Record]) -> Facts:
+        start = self._start
+        ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
+        return Facts(
             state=state,
-            epoch=self._start.epoch,
+            epoch=start.epoch,
             job=job,
-            job_id=self._start.job_ref,
-            srun_exit_code=self._start.srun_exit_code,
-            in_vain=lifecycle.starts_in_vain(records, self._start.epoch),
+            job_id=start.job_ref,
+            srun_exit_code=start.srun_exit_code,
+            in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
+            launch_failure=start.launch_failure,
+            node_down=self._node_down(job),
+            chain=self._successors().chain(start.chain),
+            local=start.local,
+            has_script=os.path.exists(start.paths.script),
+            ended_since=date_text(ends[-1]) if ends else "",
         )
-        return self._carry_out(lifecycle.decide(facts, self._budgets), records)
+
+    def _node_down(self, job: JobFacts | None) -> bool:
+        """Tell whether Slurm has requeued the job for the loss of a node; only then it is asked."""
+        if job is None or self._start.local or job.warned or not job.node_list:
+            return False
+        if lifecycle.standing(job, self._start.restarts) is not Standing.REQUEUED:
+            return False
+        try:
+            return self._slurm.has_down_node(job.node_list)
+        except (SlurmCommandError, SlurmNotFoundError):
+            return False
 
     def _require_run(self) -> None:
         """Check that the run is there; nothing that was lost is made again."""
@@ -191,13 +167,16 @@ class Finish:
                 if not self._start.local:
                     self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
-            case Requeue(cause):
-                self._record_requeue(cause, records)
-                return self._requeue()
-            case Leave(code, _, requeued):
+            case Hold(why, record):
+                return self._hold(why, record)
+            case Leave(code, why, requeued):
                 if requeued is not None:
-                    self._record_requeue(requeued, records)
+                    self._record_requeue(requeued, records, why)
                 return Ended(code, 0, self._log.state)
+            case Requeue(cause, why) | Resubmit(cause, why):
+                self._record_requeue(cause, records, why)
+                refused = "" if isinstance(choice, Requeue) else "Slurm may not requeue the job"
+                return self._resubmit(refused) if refused else self._requeue(cause)
 
     def _exit(self, code: int, record: RunEnded | None) -> Ended:
         if record is not None:
@@ -207,40 +186,63 @@ class Finish:
                 code = ending.exit_code
         return Ended(code, 0, self._log.state)
 
-    def _requeue(self) -> Ended:
+    def _requeue(self, cause: Cause) -> Ended:
         """Hand the job back; doing it twice does no harm."""
         if self._start.local:
             return Ended(ExitCode.REQUEUE, 0, self._log.state)
-        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + PATIENCE_S
-        while True:
-            try:
-                self._slurm.requeue(self._start.job_ref)
-                return Ended(ExitCode.REQUEUE, 0, self._log.state)
-            except (SlurmCommandError, SlurmNotFoundError) as error:
-                words = str(error)
-            stands = lifecycle.standing(self._ask_slurm(patience_s=0), self._start.epoch.restart)
-            if stands is Standing.REQUEUED:
-                return Ended(ExitCode.REQUEUE, 0, self._log.state)
-            if stands is Standing.CANCELLED:
-                self._say("the job was cancelled meanwhile")
-                reason = "the job was cancelled"
-                return self._exit(
-                    lifecycle.CANCELLED_CODE,
-                    RunEnded(Decision.CANCELLED, lifecycle.CANCELLED_CODE, reason, None),
-                )
-            if self._clock.monotonic() >= give_up_at:
-                self._say(f"Slurm does not requeue the job: {words}")
-                reason = f"Slurm did not requeue the job: {words.splitlines()[-1]}"
-                return self._exit(ExitCode.FAILED, RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None))
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        handed = self._hand_back().requeue()
+        if handed.outcome is Outcome.REFUSED and self._may_resubmit(cause):
+            self._say(
+                f"Slurm does not requeue the job ({_last_line(handed.words)}), so it is submitted again"
+            )
+            return self._resubmit(_last_line(handed.words))
+        return self._after(handed, "requeue")
 
-    def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
+    def _hand_back(self) -> HandBack:
+        return HandBack(self._slurm, self._start.job_ref, self._start.restarts, self._clock)
+
+    def _after(self, handed: HandedBack, act: str) -> Ended:
+        if handed.outcome is Outcome.DONE:
+            return Ended(ExitCode.REQUEUE, 0, self._log.state)
+        if handed.outcome is Outcome.CANCELLED:
+            self._say("the job was cancelled meanwhile")
+            code = lifecycle.CANCELLED_CODE
+            return self._exit(code, RunEnded(Decision.CANCELLED, code, "the job was cancelled", None))
+        self._say(f"Slurm does not {act} the job: {handed.words}")
+        reason = f"Slurm did not {act} the job: {_last_line(handed.words)}"
+        return self._exit(ExitCode.FAILED, RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None))
+
+    def _may_resubmit(self, cause: Cause) -> bool:
+        has_script = os.path.exists(self._start.paths.script)
+        return self._budgets.resubmits and has_script and cause is not Cause.CANCEL
+
+    def _resubmit(self, refusal: str) -> Ended:
+        """Submit the script again as a further job of this submission."""
+        try:
+            job_id = self._successors().resubmit()
+        except (SlurmError, RunDirError) as error:
+            return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {error}"), "requeue")
+        self._say(f"the run goes on as job {job_id}")
+        return Ended(ExitCode.REQUEUE, 0, self._log.state)
+
+    def _hold(self, why: str, record: RunEnded | None) -> Ended:
+        if record is not None:
+            ended = self._exit(ExitCode.REQUEUE, record)
+            if ended.state.ending is None or ended.state.ending.decision is not Decision.HELD:
+                return ended
+        handed = self._hand_back().hold(why)
+        if handed.outcome is Outcome.DONE:
+            self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
+        elif handed.outcome is Outcome.REFUSED:
+            self._say(f"Slurm does not hold the job: {_last_line(handed.words)}")
+        return Ended(ExitCode.REQUEUE, 0, self._log.state)
+
+    def _record_requeue(self, cause: Cause, records: list[Record], why: str) -> None:
         mine = self._start.epoch[:2]
         if any(isinstance(record.entry, Requeued) and record.entry.epoch[:2] == mine for record in records):
             return
         self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
-        self._write(Requeued(self._start.epoch, cause))
+        self._write(Requeued(self._start.epoch, cause, why))
 
     def _write(self, entry: Entry) -> RunState:
         return self._patiently(lambda: self._log.commit(lambda _state: entry))
@@ -250,7 +252,7 @@ class Finish:
             JobState.RUNNING,
             "RUNNING",
             "None",
-            self._start.epoch.restart,
+            self._start.restarts,
             may_requeue=True,
             nodes=self._start.nodes,
             preempted=False,
@@ -260,8 +262,7 @@ class Finish:
         """Return what Slurm says about the job, None if it says nothing for minutes."""
 
         def ask() -> JobFacts | None:
-            fields = self._slurm.show_job(self._start.job_ref)
-            return None if fields is None else lifecycle.job_facts(fields)
+            return look(self._slurm, self._start.job_ref)
 
         try:
             return self._patiently(ask, patience_s)
@@ -284,6 +285,10 @@ class Finish:
                     said = True
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _last_line(words: str) -> str:
+    return (words.strip().splitlines() or [""])[-1]
 
 
 def _one_line(error: HpcElasticError) -> str:

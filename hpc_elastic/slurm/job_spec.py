@@ -66,6 +66,14 @@ class JobSpec(BaseModel):
     nodes: Annotated[str | int, BeforeValidator(spec_input.nodes)] = Field(
         "1", description="Nodes: N, or MIN:MAX for a run that may shrink and grow. Default: 1."
     )
+    mode: Literal["step", "array"] = Field(
+        "step",
+        description="step: one job of all nodes. array: a job array of one-node tasks, each preempted and "
+        "requeued alone. Default: step.",
+    )
+    spares: Budget | None = Field(
+        None, description="Array mode: tasks beyond the most nodes, which stand by. Default: 0."
+    )
     gpus_per_node: Annotated[str | int | None, BeforeValidator(spec_input.gpus)] = Field(
         None, description="GPUs on each node: N or TYPE:N."
     )
@@ -113,7 +121,54 @@ class JobSpec(BaseModel):
     max_restarts: Budget = Field(
         3, description="How often workers are restarted after a failure of the job's own. Default: 3."
     )
-    max_requeues: Budget | None = Field(None, description="How often the job is requeued. Default: 500.")
+    hang_timeout: Annotated[str | int | float | None, BeforeValidator(spec_input.silence)] = Field(
+        None,
+        description="How long workers that tick may make no progress: a time, auto (learned) or off."
+        " Default: auto.",
+    )
+    first_step_timeout: Annotated[str | int | float | None, BeforeValidator(spec_input.silence)] = Field(
+        None,
+        description="The same before a worker's first tick; a time means that every worker ticks. Default: auto.",
+    )
+    max_hangs: Budget | None = Field(
+        None, description="How often workers are restarted after a hang. Default: 3."
+    )
+    same_failure: Budget | None = Field(
+        None,
+        description="The same failure so often in a row, with no checkpoint marked in between, ends the run "
+        "though restarts are left; 0: never. Default: 3.",
+    )
+    max_requeues: Budget | None = Field(
+        None, description="How often the job is requeued, whatever for. Default: 500."
+    )
+    max_node_losses: Budget | None = Field(None, description="How often nodes may be lost. Default: 100.")
+    max_preemptions: Budget | None = Field(
+        None, description="How often the job is requeued after a preemption. Default: no limit of its own."
+    )
+    max_time_limits: Budget | None = Field(
+        None, description="How often the job is requeued at its time limit. Default: no limit of its own."
+    )
+    max_launch_failures: Budget | None = Field(
+        None, description="How often the job is requeued after its agents could not start. Default: 3."
+    )
+    on_budget_spent: Literal["hold", "fail"] | None = Field(
+        None,
+        description="What becomes of the job when one of these budgets is spent: hold lets it wait in the "
+        "queue until you release it, fail ends the run. Default: hold.",
+    )
+    resubmit: bool = Field(
+        default=True, description="Submit the job again where Slurm does not requeue it. Default: yes."
+    )
+    chain: Count | None = Field(
+        None,
+        description="Queue so many jobs at once, which take the run up one after the other, in place of "
+        "requeues. Default: one job, which is requeued.",
+    )
+    chain_by: Literal["singleton", "afterany"] | None = Field(
+        None,
+        description="How a job of a chain waits: for the one before (afterany), or for all of its name "
+        "(singleton). Default: afterany.",
+    )
     checkpoint_lead: Seconds | None = Field(
         None, description="Time that stopping and saving a checkpoint takes. Default: 2m, less in short jobs."
     )
@@ -126,6 +181,28 @@ class JobSpec(BaseModel):
     warning_signals: Names = Field(
         (), description="Signals that mean: the time limit is near. Default: USR1,USR2."
     )
+    health_check: Literal["off", "quick", "full"] | None = Field(
+        None, description="What each node is asked before it joins: off, quick, full. Default: quick."
+    )
+    health_command: Text | None = Field(
+        None, description="Check of your own on each node; where it fails the node stays out."
+    )
+    health_timeout: Seconds | None = Field(None, description="Time of the health command. Default: 60s.")
+    probe_min_space: Annotated[str | None, BeforeValidator(spec_input.size)] = Field(
+        None, description="Free space needed in $TMPDIR and the run directory. Default: 64M."
+    )
+    probe_min_inodes: Budget | None = Field(None, description="Free inodes needed there. Default: 1000.")
+    gpu_devices: Text | None = Field(
+        None, description="Pattern of the GPUs' device files. Default: /dev/nvidia[0-9]*."
+    )
+    exclude_suspects: bool = Field(
+        default=True, description="Leave out nodes on which runs have failed of late. Default: yes."
+    )
+    ledger: Text | None = Field(
+        None,
+        description="Directory that remembers bad nodes. Default: .hpc_elastic/nodes beside the run.",
+    )
+
     join_timeout: Seconds | None = Field(
         None, description="How long a round waits for the minimum of nodes. Default: 10m."
     )
@@ -144,6 +221,14 @@ class JobSpec(BaseModel):
     )
     stop_timeout: Seconds | None = Field(
         None, description="How long workers may take to save when the nodes are wanted back. Default: 25s."
+    )
+    critical_timeout: Seconds | None = Field(
+        None,
+        description="How long a failure elsewhere waits for critical sections of workers. Default: 60s.",
+    )
+    watch_node_drain: bool = Field(
+        default=False,
+        description="Ask Slurm each minute whether a node of the job is being drained, and leave then.",
     )
     monitor_interval: Seconds | None = Field(
         None, description="Accepted, as torchrun; exits are seen at once."
@@ -176,6 +261,11 @@ class JobSpec(BaseModel):
         return parse_nodes(self.nodes)
 
     @property
+    def tasks(self) -> int:
+        """How many tasks the array of the run has in array mode."""
+        return self.node_range.high + (self.spares or 0)
+
+    @property
     def time_limit_s(self) -> int | None:
         """The time limit [s]; None if there is none or the partition decides."""
         return None if self.time is None else parse_time_limit_s(self.time)
@@ -198,7 +288,7 @@ class JobSpec(BaseModel):
             "account": self.account,
             "qos": self.qos,
             "time": None if self.time is None else slurm_time_text(self.time_limit_s),
-            "nodes": self.node_range.slurm_text,
+            "nodes": "1" if self.mode == "array" else self.node_range.slurm_text,
             "gpus-per-node": self.gpus_per_node,
             "cpus-per-task": self.cpus,
             "mem": self.mem,

@@ -4,24 +4,26 @@ Records decide, not exit codes: an ending in the journal is final, and Slurm is 
 done with the job already. A cancelled job is never brought back.
 
     ending in the journal                          -> Exit with its code
+    held in the journal                            -> Hold: the job waits for its user
     a newer start of the run exists                -> Leave: this script is a left-over
     drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
     the local runner itself was told to end        -> Exit 75, recorded as stopped
     Slurm does not answer                          -> Leave: nothing is known, so nothing is done
-    Slurm has put the job back itself              -> Leave, recorded
+    Slurm has put the job back itself              -> Leave, recorded; Hold if its budget is spent
     cancelled by the user                          -> Exit, recorded as cancelled
-    ended by Slurm: limit, preemption, node down   -> Requeue
+    ended by Slurm: limit, preemption, node down,
+      batch script killed                          -> Requeue
     running and drained                            -> Requeue
+    running, a line of the script failed           -> Requeue while that budget lasts
     running, neither ended nor drained             -> Relaunch while that budget lasts, then Requeue
 
-Every Requeue is bounded; a spent budget ends the run as failed.
+Instead of Requeue: Leave if the next job of a chain goes on, Resubmit where Slurm may not requeue the
+job. Both are bounded, each cause by a budget of its own; a spent one is Hold, or ends the run as failed.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
@@ -36,11 +38,21 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, apply
-from hpc_elastic.slurm.parse import JobState, job_state
+from hpc_elastic.slurm import standing as slurm_facts
+from hpc_elastic.slurm.environment import LINK_SPAN
+from hpc_elastic.slurm.standing import true_cause
+
+JobFacts = slurm_facts.JobFacts
+GONE = slurm_facts.GONE
+job_facts = slurm_facts.job_facts
+standing = slurm_facts.standing
+Standing = slurm_facts.Standing
 
 MAX_RELAUNCH = 3
 MAX_REQUEUES = 500
 MAX_STARTS_IN_VAIN = 5
+MAX_NODE_LOSSES = 100
+MAX_LAUNCH_FAILURES = 3
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
 _NEVER_STARTED = {
@@ -49,113 +61,39 @@ _NEVER_STARTED = {
     127: "Python was not found on the nodes",
 }
 USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
-_PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT)
-_WORDS = {
+_PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
+WORDS = {
     Cause.NODE_LOSS: "nodes were lost",
-    Cause.PREEMPTION: "Slurm wants the nodes back",
+    Cause.PREEMPTION: "the job is preempted",
     Cause.TIME_LIMIT: "the time limit",
+    Cause.REQUEUE: "somebody has requeued the job (scontrol requeue)",
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "the agents could not go on",
+    Cause.LAUNCH_FAILURE: "the batch script was killed",
 }
-
-
-class JobFacts(NamedTuple):
-    """What Slurm says about the job."""
-
-    state: JobState
-    word: str  # the state in Slurm's own word
-    reason: str
-    restarts: int
-    may_requeue: bool
-    nodes: int  # that it still has
-    preempted: bool  # Slurm ended it to make room; not merely warned
-
-
-GONE = JobFacts(JobState.ENDED, "", "None", 0, may_requeue=False, nodes=0, preempted=False)
-"""A job that Slurm does not know, or no longer."""
-
-
-def job_facts(fields: Mapping[str, str]) -> JobFacts:
-    """Return the facts in the fields of ``scontrol show job``.
-
-    A job in its preemption grace has a PreemptTime and is RUNNING; one that was ended for preemption
-    has PreemptTime equal to EndTime, other than one that the user cancelled during its grace.
-    """
-    word = fields.get("JobState", "")
-    preempt_time = fields.get("PreemptTime", "None")
-    return JobFacts(
-        state=job_state(word),
-        word=word,
-        reason=fields.get("Reason", "None"),
-        restarts=_number(fields.get("Restarts", "")),
-        may_requeue=fields.get("Requeue", "1") != "0",
-        nodes=_number(fields.get("NumNodes", "")),
-        preempted=preempt_time not in ("None", "") and preempt_time == fields.get("EndTime"),
-    )
-
-
-def _number(text: str) -> int:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0
-
-
-class Standing(Enum):
-    """How the job stands when its script is about to end."""
-
-    UNKNOWN = "Slurm does not answer"
-    RUNNING = "it runs"
-    REQUEUED = "Slurm has put it back into the queue"
-    TIME_LIMIT = "it ends for its time limit"
-    NODE_DOWN = "it ends because a node is down"
-    PREEMPTED = "it ends because it was preempted"
-    CANCELLED = "it was cancelled"
-    ENDING = "it ends for another reason"
-
-
-_ENDINGS = (
-    (Standing.TIME_LIMIT, "TimeLimit", "TIMEOUT"),
-    (Standing.NODE_DOWN, "NodeDown", "NODE_FAIL"),
-)
-_CAUSE_OF = {
-    Standing.TIME_LIMIT: Cause.TIME_LIMIT,
-    Standing.NODE_DOWN: Cause.NODE_LOSS,
-    Standing.PREEMPTED: Cause.PREEMPTION,
-}
-
-
-def standing(job: JobFacts | None, restarts: int) -> Standing:
-    """Tell how a job stands.
-
-    Args:
-        job: what Slurm says; None if it does not answer.
-        restarts: the restart count that this start of the job was given.
-    """
-    if job is None:
-        return Standing.UNKNOWN
-    if job.restarts > restarts or job.state in (JobState.PENDING, JobState.REQUEUED):
-        return Standing.REQUEUED
-    if job.state in (JobState.RUNNING, JobState.SUSPENDED):
-        return Standing.RUNNING
-    return _why_it_ends(job)
-
-
-def _why_it_ends(job: JobFacts) -> Standing:
-    """Tell why a job ends. While it is COMPLETING only a cancelled one has no reason."""
-    for stands, reason, word in _ENDINGS:
-        if job.reason == reason or job.word == word:
-            return stands
-    if job.preempted or job.word == "PREEMPTED":
-        return Standing.PREEMPTED
-    cancelled = job.word.startswith("CANCELLED") or job.state is JobState.COMPLETING
-    return Standing.CANCELLED if cancelled and job.reason in ("None", "") else Standing.ENDING
 
 
 class Budgets(NamedTuple):
-    """How often each way to go on may be taken."""
+    """How often each way to go on may be taken; None: without a limit of its own."""
 
     max_relaunch: int = MAX_RELAUNCH  # in one start of the job
-    max_requeues: int = MAX_REQUEUES  # in one submission
+    max_requeues: int = MAX_REQUEUES  # in one submission, as are all that follow
     max_starts_in_vain: int = MAX_STARTS_IN_VAIN  # starts in a row without a round, when not asked to leave
+    max_node_losses: int | None = MAX_NODE_LOSSES
+    max_preemptions: int | None = None
+    max_time_limits: int | None = None
+    max_launch_failures: int = MAX_LAUNCH_FAILURES
+    holds: bool = True  # a spent budget holds the run for its user; False: it ends as failed
+    resubmits: bool = True  # a job that may not be requeued is submitted again
+
+    def of(self, cause: Cause) -> tuple[int | None, str]:
+        """Return the budget of a cause and its name."""
+        return {
+            Cause.NODE_LOSS: (self.max_node_losses, "max_node_losses"),
+            Cause.PREEMPTION: (self.max_preemptions, "max_preemptions"),
+            Cause.TIME_LIMIT: (self.max_time_limits, "max_time_limits"),
+            Cause.LAUNCH_FAILURE: (self.max_launch_failures, "max_launch_failures"),
+        }.get(cause, (None, ""))
 
 
 class Facts(NamedTuple):
@@ -168,6 +106,19 @@ class Facts(NamedTuple):
     srun_exit_code: int
     in_vain: int  # newest starts in a row, this one included, in which no round was formed
     ended_by: str = ""  # the signal that told the runner of a local run to end
+    launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    node_down: bool = False  # Slurm has given up one of the job's nodes
+    chain: Chain | None = None  # the jobs that follow this one
+    local: bool = False  # on one machine without Slurm
+    has_script: bool = True  # a script of ours is there to submit again
+    ended_since: str = ""  # when the run ended, for people
+
+
+class Chain(NamedTuple):
+    """The jobs of a submission that wait for this one to end."""
+
+    size: int  # all jobs of the chain
+    successor: str  # id of the next one; empty if this is the last
 
 
 class Exit(NamedTuple):
@@ -185,6 +136,20 @@ class Requeue(NamedTuple):
     why: str
 
 
+class Resubmit(NamedTuple):
+    """Record it, submit the script once more, end with code 75."""
+
+    cause: Cause
+    why: str
+
+
+class Hold(NamedTuple):
+    """Record it, have the job wait in the queue until its user releases it, end with code 75."""
+
+    why: str
+    record: RunEnded | None = None  # None: it stands in the journal already
+
+
 class Relaunch(NamedTuple):
     """Start the step again on the nodes that are left."""
 
@@ -197,10 +162,15 @@ class Leave(NamedTuple):
 
     code: int
     why: str
-    requeued: Cause | None = None  # Slurm has requeued the job itself: to be recorded
+    requeued: Cause | None = None  # somebody else goes on with the run: to be recorded
 
 
-Choice = Exit | Requeue | Relaunch | Leave
+Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
+
+
+def slurm_restart(epoch: Epoch) -> int:
+    """Return Slurm's restart count in a start of the run."""
+    return epoch.restart % LINK_SPAN
 
 
 def decide(facts: Facts, budgets: Budgets) -> Choice:
@@ -209,22 +179,26 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
         return Leave(ExitCode.FENCED, "a newer start of this run exists")
     state = apply(facts.state, EpochStarted(facts.epoch, facts.job_id, ()))
     if state.ending is not None:
-        return _by_record(state.ending)
+        return _by_record(state.ending, facts)
     cause = drain_cause(state)
-    if cause in USERS_WISH:
-        return _stopped(state)
-    if facts.ended_by:
-        ending = ended_by(facts.ended_by, state)
-        return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
-    stands = standing(facts.job, facts.epoch.restart)
+    if cause in USERS_WISH or facts.ended_by:
+        return _stopped(state) if cause in USERS_WISH else _ended_by(facts.ended_by, state)
+    stands = standing(facts.job, slurm_restart(facts.epoch))
+    if stands is Standing.RUNNING and facts.launch_failure:
+        return _requeue(facts, Cause.LAUNCH_FAILURE, budgets, facts.launch_failure)
     if stands is Standing.RUNNING and cause is None:
         return _without_word(facts, budgets)
     return _asked_to_leave(facts, stands, cause, budgets)
 
 
-def _by_record(ending: RunEnded) -> Exit:
+def _by_record(ending: RunEnded, facts: Facts) -> Choice:
+    if ending.decision is Decision.HELD and not facts.local:
+        return Hold(f"the run is held: {ending.reason}")
     failed = ending.decision is Decision.FAILED
     code = (ending.exit_code or ExitCode.FAILED) if failed else ending.exit_code
+    if facts.state.epoch < facts.epoch:  # no agent of this start found anything to do
+        since = f" since {facts.ended_since}" if facts.ended_since else ""
+        return Exit(code, f"the run was {ending.decision.value} already{since}, so nothing was started")
     return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
 
 
@@ -247,6 +221,11 @@ def _stopped(state: RunState) -> Exit:
     return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
 
 
+def _ended_by(name: str, state: RunState) -> Exit:
+    ending = ended_by(name, state)
+    return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
+
+
 def ended_by(name: str, state: RunState) -> RunEnded:
     """Return the ending of a local run whose runner a signal has told to end.
 
@@ -259,13 +238,15 @@ def ended_by(name: str, state: RunState) -> RunEnded:
     return RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
 
 
-def _asked_to_leave(facts: Facts, stands: Standing, cause: Cause | None, budgets: Budgets) -> Choice:
+def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets: Budgets) -> Choice:
+    cause = true_cause(facts.job, stands, asked, node_down=facts.node_down) or Cause.AGENT_ERROR
     match stands:
         case Standing.UNKNOWN:
             return Leave(ExitCode.REQUEUE, "Slurm does not answer, so the job is left as it is")
         case Standing.REQUEUED:
-            why = "Slurm has requeued the job itself"
-            return Leave(ExitCode.REQUEUE, why, cause or Cause.PREEMPTION)
+            spent = _spent(facts, cause, budgets)
+            why = f"Slurm has requeued the job itself: {_word(cause)}"
+            return _hold(spent, cause, facts, budgets) if spent else Leave(ExitCode.REQUEUE, why, cause)
         case Standing.CANCELLED:
             ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "the job was cancelled", None)
             return Exit(CANCELLED_CODE, "the job was cancelled, so it is not requeued", ending)
@@ -273,7 +254,11 @@ def _asked_to_leave(facts: Facts, stands: Standing, cause: Cause | None, budgets
             reason = facts.job.reason if facts.job else ""
             return Leave(ExitCode.REQUEUE, f"Slurm ends the job (Reason={reason}), so it is not requeued")
         case _:
-            return _requeue(facts, _CAUSE_OF.get(stands) or cause or Cause.AGENT_ERROR, budgets)
+            return _requeue(facts, cause, budgets)
+
+
+def _word(cause: Cause) -> str:
+    return WORDS.get(cause, cause.value)
 
 
 def _without_word(facts: Facts, budgets: Budgets) -> Choice:
@@ -284,28 +269,77 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
             f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see the lines above"
         )
     said = f"srun ended with exit code {code} and the run has neither ended nor drained"
+    none_came = facts.state.epoch[:2] < facts.epoch[:2]  # in this start of the job
+    cause = Cause.LAUNCH_FAILURE if none_came else Cause.AGENT_ERROR
     if facts.epoch.relaunch > 0 and facts.state.epoch < facts.epoch:
-        return _requeue(facts, Cause.AGENT_ERROR, budgets, f"{said}; no agent could be started again")
+        again = "" if none_came else " again"
+        return _requeue(facts, cause, budgets, f"{said}; no agent could be started{again}")
     if facts.epoch.relaunch < budgets.max_relaunch and facts.job is not None and facts.job.nodes > 0:
         count = f"{facts.epoch.relaunch + 1} of {budgets.max_relaunch}"
         nodes = facts.job.nodes
         on = f"{nodes} {'node' if nodes == 1 else 'nodes'}"
         return Relaunch(nodes, f"{said}; start the agents again on {on} ({count})")
-    return _requeue(facts, Cause.AGENT_ERROR, budgets, said)
+    return _requeue(facts, cause, budgets, said)
 
 
 def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
-    why = said or _WORDS.get(cause, cause.value)
-    used = facts.state.requeues if facts.state.epoch.submission == facts.epoch.submission else 0
+    why = said or _word(cause)
     if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
-        return _failed(
-            f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
-        )
-    if used >= budgets.max_requeues:
-        return _failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
-    if facts.job is not None and not facts.job.may_requeue:
-        return _failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
-    return Requeue(cause, f"{why}: requeue {used + 1} of at most {budgets.max_requeues}")
+        why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
+        return _failed(why)
+    spent = _spent(facts, cause, budgets)
+    if spent:
+        return _hold(f"{spent}; now: {why}", cause, facts, budgets)
+    return _go_on(facts, cause, budgets, why)
+
+
+def _go_on(facts: Facts, cause: Cause, budgets: Budgets, why: str) -> Choice:
+    """Have the run started once more, by whatever way is open."""
+    if facts.chain is not None:
+        return _next_of_chain(facts.chain, cause, why)
+    count = f"{_state_of(facts).requeues + 1} of at most {budgets.max_requeues}"
+    if facts.job is None or facts.job.may_requeue:
+        return Requeue(cause, f"{why}: requeue {count}")
+    if budgets.resubmits and facts.has_script:
+        return Resubmit(cause, f"{why}; this job may not be requeued, so it is submitted again ({count})")
+    return _failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
+
+
+def _state_of(facts: Facts) -> RunState:
+    """Return the state with the counts of this submission; another one's do not matter."""
+    return facts.state if facts.state.epoch.submission == facts.epoch.submission else RunState()
+
+
+def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
+    """Return which budget one more requeue for a cause would exceed, empty if none."""
+    state = _state_of(facts)
+    limit, name = budgets.of(cause)
+    if cause is Cause.LAUNCH_FAILURE and facts.local:
+        return "a local run is not started again after that"  # whoever looks on mends it sooner
+    is_counted = state.ended is not None and state.ended.cause is cause  # when its round ended
+    if limit is not None and state.used(cause) + (not is_counted) > limit:
+        return f"the budget {name} = {limit} is spent"
+    if state.requeues >= budgets.max_requeues:
+        return f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent"
+    return ""
+
+
+def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
+    """Have the run wait for its user, where there is a queue to wait in."""
+    may_wait = facts.job is None or facts.job.may_requeue or facts.job.held
+    if not budgets.holds or facts.local or facts.chain is not None or not may_wait:
+        return _failed(why)
+    of_cause = budgets.of(cause)[1] in why.split() if budgets.of(cause)[1] else False
+    ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
+    return Hold(f"the run is held: {why}", ending)
+
+
+def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
+    if chain.successor:
+        return Leave(ExitCode.REQUEUE, f"{why}: job {chain.successor} goes on with the run", cause)
+    reason = f"{why}, and all {chain.size} jobs of the chain are used"
+    ending = RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
+    return Exit(ExitCode.REQUEUE, f"the run is stopped: {reason}", ending)
 
 
 def _failed(reason: str) -> Exit:

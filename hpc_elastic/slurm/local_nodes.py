@@ -21,7 +21,7 @@ from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.commands import submit_environment
-from hpc_elastic.slurm.finish import LOCAL, LOCAL_END
+from hpc_elastic.slurm.job_start import LOCAL, LOCAL_END
 from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, ended_by
 from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.request import SubmitRequest

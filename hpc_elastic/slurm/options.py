@@ -93,7 +93,10 @@ OWNED = {
     "gpus-per-socket": (_ONE_AGENT, "set gpus_per_node"),
     "export": ("sbatch splits its value at commas", _ENV),
     "export-file": ("the environment is written into the job script", _ENV),
-    "array": ("one run is one job", "submit once per run, each with its own run_dir"),
+    "array": (
+        "one run is one job, or in array mode an array that the run sizes itself",
+        'submit once per run, each with its own run_dir; for a run of one-node tasks: mode = "array"',
+    ),
     "wrap": ("the job script is generated", "give the command after --"),
     "parsable": (_NOT_A_JOB, "leave it out"),
     "test-only": (_NOT_A_JOB, "use --dry-run"),

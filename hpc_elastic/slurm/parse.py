@@ -54,13 +54,30 @@ def submitted_job_id(text: str) -> str | None:
 
 
 def show_job(text: str) -> dict[str, str]:
-    """Return the fields of the first job in the output of ``scontrol show job -o``.
+    """Return the fields of a job in the output of ``scontrol show job -o``; of an array its liveliest task.
 
     A value may hold blanks (a command, a comment): it runs on to the next ``Name=``.
     """
-    line = next((line for line in text.splitlines() if line.startswith("JobId=")), None)
-    if line is None:
-        return {}
+    lines = [line for line in text.splitlines() if line.startswith("JobId=")]
+    return min((fields_of(line) for line in lines), key=_liveliness, default={})
+
+
+def _liveliness(fields: dict[str, str]) -> int:
+    return _LIVELIEST_FIRST.index(job_state(fields.get("JobState", "")))
+
+
+_LIVELIEST_FIRST = (
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.COMPLETING,
+    JobState.REQUEUED,
+    JobState.PENDING,
+    JobState.ENDED,
+)
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of one line of ``scontrol show ... -o``."""
     marks = list(re.finditer(r"(?:^| )([A-Z][A-Za-z:/_]*)=", line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     fields: dict[str, str] = {}

@@ -30,6 +30,7 @@ class SubmitRequest:
         token: names this submission, so that it is found again when sbatch did not answer.
         submission: how often the run was submitted before.
         script: text of the job script.
+        excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
     """
 
     spec: JobSpec
@@ -38,12 +39,14 @@ class SubmitRequest:
     token: str
     submission: int
     script: str
+    excluded: tuple[str, ...] = ()
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """What sbatch is called with, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
-        return (f"--comment={comment}", self.paths.script, str(self.submission))
+        exclude = (f"--exclude={','.join(self.excluded)}",) if self.excluded else ()
+        return (f"--comment={comment}", *exclude, self.paths.script, str(self.submission))
 
     @property
     def agent_argv(self) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = 
 
     Args:
         spec: what to run.
-        template: text of ``elastic.sbatch``.
+        template: text of ``elastic.sbatch`` or ``array.sbatch``.
         now_s: wall time for the name of the run [s since the epoch].
         directory: directory of the submission; the current one by default.
     """
@@ -104,7 +107,7 @@ def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = 
     filled = spec.model_copy(
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
-    names = RunNames(run_id, paths.root, workdir, python, script_text.batch_log_pattern(paths.batch_log))
+    names = RunNames(run_id, paths.root, workdir, python, script_text.batch_log_pattern(paths.batch_log, spec.mode))
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
 

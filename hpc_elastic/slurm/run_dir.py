@@ -20,7 +20,7 @@ from hpc_elastic.store.mount import Sharing
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
-    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|lock|slurm-[\w-]+\.out)|\..*"
+    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
 )
 _OTHER_DIR = "choose another --run-dir"
 

@@ -14,8 +14,11 @@ from hpc_elastic.rendezvous.journal import Decision, Record
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
+from hpc_elastic.slurm.array_job import facts_of, is_array, tasks_of
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
+from hpc_elastic.slurm.links import Link, read_links
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.submissions import Submission, read_submissions
 from hpc_elastic.store import files
@@ -30,6 +33,7 @@ class RunFiles(NamedTuple):
     state: RunState
     submissions: list[Submission]
     spec: dict[str, Any]  # the job spec as it was stored; empty for a run without one
+    links: tuple[Link, ...] = ()  # the further jobs of the newest submission
 
     @property
     def name(self) -> str:
@@ -43,8 +47,25 @@ class RunFiles(NamedTuple):
 
     @property
     def job_id(self) -> str:
-        """The id of the newest job; empty if none is known."""
-        return (self.submissions[-1].job_id if self.submissions else "") or self.state.job_id
+        """The id of the job that works on the run now, or is to; empty if none is known."""
+        now, links = self._link_now, {link.number: link.job_id for link in self.links}
+        newest = self.submissions[-1].job_id if self.submissions else ""
+        return links.get(now, "") or newest or self.state.job_id
+
+    @property
+    def _link_now(self) -> int:
+        """The number of the further job that works on the run now, or is to."""
+        state = self.state
+        if state.epoch.submission != self.submission:
+            return 0
+        now = state.epoch.restart // LINK_SPAN
+        is_next = any(link.number == now + 1 for link in self.links) and state.requeued
+        return now + is_next
+
+    @property
+    def successors(self) -> tuple[str, ...]:
+        """The ids of the jobs that take the run up after that one."""
+        return tuple(link.job_id for link in self.links if link.number > self._link_now and link.job_id)
 
     @property
     def has_script(self) -> bool:
@@ -79,10 +100,13 @@ def read_run(paths: RunPaths) -> RunFiles:
         RunDirError: a submission's record is damaged.
     """
     records = read_records(paths)
-    return RunFiles(paths, records, fold(RunState(), records), read_submissions(paths), _spec(paths))
+    done = read_submissions(paths)
+    links = tuple(read_links(paths, done[-1].number)) if done else ()
+    return RunFiles(paths, records, fold(RunState(), records), done, stored_spec(paths), links)
 
 
-def _spec(paths: RunPaths) -> dict[str, Any]:
+def stored_spec(paths: RunPaths) -> dict[str, Any]:
+    """Return the job spec as it was stored, without what is as by default; empty if there is none."""
     try:
         stored = json.loads(files.read(paths.job) or b"{}").get("spec", {})
     except (OSError, ValueError, AttributeError):
@@ -105,6 +129,9 @@ def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
     if run.is_local:
         return Asked(_local_job(run), {})
     try:
+        tasks = tasks_of(run, slurm) if is_array(run) else []
+        if tasks:
+            return Asked(*facts_of(tasks))
         fields = slurm.show_job(run.job_id)
     except SlurmNotFoundError as error:
         return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")

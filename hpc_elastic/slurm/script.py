@@ -12,6 +12,7 @@ from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.values import number_text
 
 MAX_RELAUNCH = 3
+SAME_FAILURE = 3
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
 
 
@@ -67,6 +68,10 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "nnodes": spec.node_range,
         "nproc-per-node": workers,
         "max-restarts": spec.max_restarts,
+        "max-hangs": spec.max_hangs,
+        "hang-timeout": spec.hang_timeout,
+        "first-step-timeout": spec.first_step_timeout,
+        "same-failure": SAME_FAILURE if spec.same_failure is None else spec.same_failure,
         "join-timeout": spec.join_timeout,
         "last-call-timeout": spec.last_call_timeout,
         "exit-barrier-timeout": spec.exit_barrier_timeout,
@@ -75,6 +80,7 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "monitor-interval": spec.monitor_interval,
         "warn-timeout": spec_rules.checkpoint_lead_s(spec),
         "stop-timeout": spec.stop_timeout,
+        "critical-timeout": spec.critical_timeout,
         "drain-signals": _signals(spec.drain_signals),
         "warning-signals": _signals(spec.warning_signals),
         "role": spec.role,
@@ -82,9 +88,32 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "tee": spec.tee,
         "local-ranks-filter": spec.local_ranks_filter,
         "container": shlex.join(spec.container) or None,
+        "probe": spec.health_check,
+        "health-command": spec.health_command,
+        "health-timeout": spec.health_timeout,
+        "probe-min-space": spec.probe_min_space,
+        "probe-min-inodes": spec.probe_min_inodes,
+        "gpu-devices": spec.gpu_devices,
     }
     given = (f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
-    return (*given, "--no-python")
+    switches = ("--watch-node-drain",) if spec.watch_node_drain else ()
+    return (*given, *switches, "--no-python")
+
+
+def finish_flags(spec: JobSpec) -> tuple[str, ...]:
+    """Return the flags of ``hpc-elastic finish`` that the spec sets."""
+    flags: dict[str, object] = {
+        "max-relaunch": MAX_RELAUNCH,
+        "max-requeues": spec.max_requeues,
+        "max-node-losses": spec.max_node_losses,
+        "max-preemptions": spec.max_preemptions,
+        "max-time-limits": spec.max_time_limits,
+        "max-launch-failures": spec.max_launch_failures,
+        "on-budget-spent": spec.on_budget_spent,
+        "chain": spec.chain,
+    }
+    given = tuple(f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
+    return (*given, *(() if spec.resubmit else ("--no-resubmit",)))
 
 
 def _may_have_gpus(spec: JobSpec) -> bool:
@@ -116,7 +145,7 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
     Args:
         spec: what to run.
         names: the names it carries.
-        template: text of ``elastic.sbatch``.
+        template: text of ``elastic.sbatch`` or ``array.sbatch``.
     """
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -136,12 +165,18 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
         setup=spec.setup,
         agent=agent_flags(spec),
         worker=worker_command(spec, names.python),
+        tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,
         max_requeues=spec.max_requeues,
+        finish=finish_flags(spec),
+        chain=spec.chain,
     )
 
 
-def batch_log_pattern(path: str) -> str:
-    """Return a path with ``%j`` at its end as a Slurm file name pattern: other ``%`` are doubled."""
+def batch_log_pattern(path: str, mode: str = "step") -> str:
+    """Return a path with ``%j`` at its end as a Slurm file name pattern: other ``%`` are doubled.
+
+    In array mode each task has a log of its own.
+    """
     head, mark, tail = path.rpartition("%j")
-    return head.replace("%", "%%") + mark + tail
+    return head.replace("%", "%%") + ("%A_%a" if mode == "array" else mark) + tail

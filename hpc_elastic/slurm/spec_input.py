@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options
-from hpc_elastic.slurm.values import BadValueError, parse_nodes, parse_time_limit_s, slurm_time_text
+from hpc_elastic.slurm.values import (
+    BadValueError,
+    number_text,
+    parse_duration_s,
+    parse_nodes,
+    parse_size,
+    parse_time_limit_s,
+    slurm_time_text,
+)
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -67,6 +75,24 @@ def names(value: object) -> object:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
     return _texts(value) if isinstance(value, (list, tuple)) else value
+
+
+def size(value: object) -> object:
+    """Check a size and keep it as it was written."""
+    if value is not None:
+        parse_size(value)
+    return None if value is None else str(value).strip()
+
+
+def silence(value: object) -> object:
+    """Read how long workers may make no progress: a duration, ``auto`` or ``off``."""
+    word = str(value).strip().lower()
+    if value is None or word in ("auto", "off"):
+        return None if value is None else word
+    seconds = parse_duration_s(value)
+    if not seconds > 0:
+        raise BadValueError(f"{value!r} leaves no time", "write a duration (10m), auto or off")
+    return number_text(seconds)
 
 
 def time_limit(value: object) -> object:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import options
+from hpc_elastic.slurm import array_rules, options
 from hpc_elastic.slurm.values import number_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _AGENT_VARIABLES_TEXT = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
     "ROLE_NAME MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT "
     "TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_ERROR_FILE TORCHELASTIC_USE_AGENT_STORE HPC_ELASTIC_RUN_DIR "
-    "HPC_ELASTIC_RUN_ID HPC_ELASTIC_SUBMISSION HPC_ELASTIC_RELAUNCH HPC_ELASTIC_ROUND HPC_ELASTIC_NODE "
+    "HPC_ELASTIC_RUN_ID HPC_ELASTIC_SUBMISSION HPC_ELASTIC_RELAUNCH HPC_ELASTIC_MODE HPC_ELASTIC_ROUND HPC_ELASTIC_NODE "
     "HPC_ELASTIC_CHANNEL HPC_ELASTIC_CHECKPOINT"
 )
 AGENT_VARIABLES = frozenset(_AGENT_VARIABLES_TEXT.split())
@@ -40,6 +40,7 @@ def check(spec: JobSpec) -> None:
     _check_variables(spec)
     _check_times(spec)
     _check_run_dir(spec)
+    array_rules.check(spec)
 
 
 def _check_command(spec: JobSpec) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpc_elastic.clock import Clock, date_text
@@ -12,13 +13,16 @@ from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import parse, request, run_dir, submissions, validate
+from hpc_elastic.slurm import array_rules, parse, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.lifecycle import LOGIN
+from hpc_elastic.slurm.links import Link, read_links
 from hpc_elastic.slurm.options import header_line
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.resubmit import queue_chain
+from hpc_elastic.slurm.site import learn_site
 from hpc_elastic.slurm.submissions import Submission
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
@@ -33,11 +37,15 @@ class Submitted:
         job_id: Slurm's id of the job.
         request: what was queued.
         was_queued_before: an earlier, interrupted submission had queued it already.
+        chain: the jobs that take the run up after this one.
+        trouble: why fewer of them could be queued than were asked for.
     """
 
     job_id: str
     request: SubmitRequest
     was_queued_before: bool = False
+    chain: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 class UncertainSubmissionError(SlurmCommandError):
@@ -82,11 +90,19 @@ class Submitter:
     Args:
         slurm: Slurm's commands.
         clock: for waiting and for times shown to people.
+        prepare: changes a request right before it is queued, also one that is queued again.
     """
 
-    def __init__(self, slurm: Slurm, clock: Clock) -> None:
+    def __init__(
+        self, slurm: Slurm, clock: Clock, prepare: Callable[[SubmitRequest], SubmitRequest] | None = None
+    ) -> None:
         self._slurm = slurm
         self._clock = clock
+        self._prepare = prepare
+
+    def prepared(self, wanted: SubmitRequest) -> SubmitRequest:
+        """Return a request as it is queued."""
+        return wanted if self._prepare is None else self._prepare(wanted)
 
     def check(self, wanted: SubmitRequest, *, ask_slurm: bool = True) -> list[str]:
         """Do all checks that need nothing to be created; return warnings.
@@ -103,6 +119,7 @@ class Submitter:
         warnings = validate.check(wanted, self._slurm.option_names())
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
+        array_rules.check_size(wanted.spec, self._slurm)
         if ask_slurm:
             try:
                 self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
@@ -117,6 +134,7 @@ class Submitter:
             RunDirError: the run directory cannot be used.
             SlurmError: Slurm is not there, refused, or does not answer.
         """
+        wanted = self.prepared(wanted)
         is_new = run_dir.create(wanted, now_s=self._clock.wall())
         try:
             return self._queue(wanted)
@@ -139,7 +157,7 @@ class Submitter:
             if found:
                 self._record(stored.paths, done[-1].number, done[-1].token, found[0])
                 return Submitted(found[0], stored, was_queued_before=True)
-        return self._queue(self.next_request(root))
+        return self._queue(self.prepared(self.next_request(root)))
 
     def next_request(self, root: str) -> SubmitRequest:
         """Return the stored request of a run with the next number.
@@ -151,7 +169,9 @@ class Submitter:
         stored = read_request(RunPaths(root))
         done = submissions.read_submissions(stored.paths)
         _refuse_done(stored.paths, done[-1].number if done else 0)
-        for earlier in done:
+        further = read_links(stored.paths, done[-1].number) if done else []
+        known: list[Submission | Link] = [*done, *further]
+        for earlier in known:
             state = self._state_of(earlier)
             if state is not None and state.is_active:
                 raise InputError(
@@ -161,7 +181,7 @@ class Submitter:
                 )
         return stored.again(done[-1].number + 1 if done else 0)
 
-    def _state_of(self, earlier: Submission) -> JobState | None:
+    def _state_of(self, earlier: Submission | Link) -> JobState | None:
         if earlier.job_id.startswith(LOCAL_JOB):
             pid = earlier.job_id.removeprefix(LOCAL_JOB)
             return JobState.RUNNING if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}") else None
@@ -177,7 +197,9 @@ class Submitter:
             submissions.withdraw(wanted.paths, wanted.submission)
             raise (_refusal(error, wanted) if isinstance(error, SlurmCommandError) else error) from None
         self._record(wanted.paths, wanted.submission, wanted.token, job_id)
-        return Submitted(job_id, wanted)
+        learn_site(wanted.paths, self._slurm, wanted.spec.partition or "", wanted.spec.qos or "")
+        chain, trouble = queue_chain(wanted, job_id, self._slurm, self._clock)
+        return Submitted(job_id, wanted, chain=chain, trouble=trouble)
 
     def _record(self, paths: RunPaths, number: int, token: str, job_id: str) -> None:
         submissions.record(paths, Submission(number, token, job_id, date_text(self._clock.wall())))

@@ -10,12 +10,16 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
 
 
-def read_template(name: str = "elastic.sbatch") -> str:
-    """Return the text of a job script template.
+NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
+
+
+def read_template(mode: str = "step") -> str:
+    """Return the text of the job script template of a mode.
 
     Raises:
         InputError: this installation has no such template.
     """
+    name = NAMES[mode]
     for folder in FOLDERS:
         try:
             return (folder / name).read_text(encoding="utf-8")

@@ -131,6 +131,18 @@ def slurm_time_text(seconds: int | None) -> str:
     return f"{days}-{clock}" if days else clock
 
 
+def parse_size(value: object) -> int:
+    """Read a size: a number of bytes, or with a unit of 1024: ``500M``, ``2G``.
+
+    Raises:
+        BadValueError: not a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+    if isinstance(value, bool) or match is None:
+        raise BadValueError(f"{value!r} is not a size", "write bytes or a unit: 500M, 2G")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
 def number_text(value: float) -> str:
     """Return a number without a needless ``.0``."""
     return str(int(value)) if float(value).is_integer() else str(value)

@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 
     from hpc_elastic.worker.atomic import AtomicWrite
     from hpc_elastic.worker.checkpoints import Checkpoint
+    from hpc_elastic.worker.critical_section import CriticalSection
     from hpc_elastic.worker.progress import WorkerProgress
+    from hpc_elastic.worker.sections import Block
 
 __all__ = [
     "atomic_write",
     "attached",
     "checkpoint_saved",
+    "critical",
     "latest_checkpoint",
     "run_dir",
+    "section",
     "should_stop",
     "tick",
+    "time_left",
 ]
 
 _attached: list[WorkerProgress] = []  # at most one: this process's place in the run
@@ -61,6 +66,22 @@ def tick(step: int) -> None:
     _progress().tick(step)
 
 
+def section(name: str, timeout: float | None = None) -> Block:
+    """Name a block of code that takes its own time, such as an evaluation.
+
+    Use as ``with worker.section("eval", timeout=600): ...`` in the thread that ticks. Time in it does
+    not count as time between two ticks. Sections may follow one another and lie in one another.
+
+    Args:
+        name: short; what hang reports call the block.
+        timeout: how long the whole block may take [s]; None: as long as it has been seen to take, and more.
+
+    Raises:
+        InputError: the name is no text, or the timeout not positive.
+    """
+    return _progress().section(name, timeout)
+
+
 def should_stop() -> bool:
     """Say whether to save a checkpoint and leave the loop now.
 
@@ -68,6 +89,27 @@ def should_stop() -> bool:
     May wait a moment (at most HPC_ELASTIC_STOP_WAIT_S, 30 s) while that step is being agreed.
     """
     return _progress().should_stop()
+
+
+def critical(name: str = "saving") -> CriticalSection:
+    """Name a block of code in which this worker is not to be ended, such as saving a checkpoint.
+
+    Use as ``with worker.critical("saving"): ...``, or call its `begin` and `end`. Inside of it the agent
+    ends no worker of this node for a drain, a failure elsewhere or a change of membership, until the
+    block is left or its time is up (`time_left`; --critical-timeout). Blocks may lie in one another.
+
+    Args:
+        name: short; shown when the block holds something up.
+
+    Raises:
+        InputError: the name is empty or no text.
+    """
+    return _progress().critical(name)
+
+
+def time_left() -> float | None:
+    """Return how long until workers that still run are ended [s]; None while nobody has asked to stop."""
+    return _progress().time_left()
 
 
 def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1) -> None:

@@ -1,7 +1,8 @@
 """The shared-memory file between an agent and one of its workers.
 
 One 4 KiB file per worker in a private directory of the node. Every slot is a 64-bit integer with
-one writer, and is read and written with a single 8-byte access.
+one writer, and is read and written with a single 8-byte access. A worker that enters or leaves a
+section counts that last, so the agent reads sections again if the count has changed meanwhile.
 
 How all ranks stop at the same step: the agent sets `drain`, waits `SETTLE_S`, then reads
 `stop_bound` (last ticked step + 1); the stop step is the largest bound of all ranks. A rank that
@@ -14,15 +15,41 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import NamedTuple
 
 from hpc_elastic.errors import HpcElasticError
 
 SIZE = 4096
-MAGIC = 0x48504345_00000001  # "HPCE", format 1
+MAGIC = 0x48504345_00000002  # "HPCE", format 2
 SETTLE_S = 0.001  # far longer than a store stays in a CPU's store buffer
 
 _MAGIC, _DRAIN, _STOP_STEP, _LAST_STEP, _ASKS, _STOPPED_AT, _CHECKPOINT, _TICKS = range(8)
 _INITIAL = (MAGIC, 0, -1, -1, 0, -1, -1, 0)
+# of the sections, and how to get at the stacks; all are 0 at first
+_PID, _STACKS_SIGNAL, _SECTION_COUNT, _SECTION_DEPTH = range(8, 12)
+_SECTIONS = 64  # one block of slots per nested section: its number, its limit [ms], its name
+_SECTION_SLOTS = 8
+MAX_DEPTH = 8  # deeper sections count as the one around them
+_NAME_BYTES = 8 * (_SECTION_SLOTS - 2)
+# of a drain; all are 0 at first: until when [ns] (agent), since when in a critical section [ns] and its
+# name, whether asking counts as a step
+_UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _COUNTS = 256, 257, 258, 264
+_NS = 1_000_000_000
+
+
+class Section(NamedTuple):
+    """A block of a worker's code that it has a name for."""
+
+    number: int  # another one each time it is entered
+    name: str
+    timeout_s: float | None  # for the whole block, as the code gave it
+
+
+class Critical(NamedTuple):
+    """A block of a worker's code in which it is not to be ended."""
+
+    name: str
+    since: float  # when it was entered, by the node's monotonic clock [s]
 
 
 class ChannelError(HpcElasticError):
@@ -85,11 +112,12 @@ class Channel:
         self._memory.close()
 
     def unlink(self) -> None:
-        """Remove the file, if it is still there."""
-        try:
-            os.unlink(self.path)
-        except FileNotFoundError:
-            pass
+        """Remove the file and that of the stacks, if they are still there."""
+        for path in (self.path, self.stacks_path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
 
     def _step(self, slot: int) -> int | None:
         step = self._slots[slot]
@@ -164,3 +192,118 @@ class Channel:
     @checkpoint_step.setter
     def checkpoint_step(self, step: int) -> None:
         self._slots[_CHECKPOINT] = step
+
+    # sections and stacks: written by the worker
+
+    @property
+    def pid(self) -> int:
+        """The process that has attached; 0 if none has."""
+        return self._slots[_PID]
+
+    @property
+    def stacks_signal(self) -> int:
+        """The signal on which that process writes its stacks into `stacks_path`; 0: none."""
+        return self._slots[_STACKS_SIGNAL]
+
+    @property
+    def stacks_path(self) -> str:
+        """The file that the worker writes its stacks into."""
+        return f"{self.path}.stacks"
+
+    def attach(self, pid: int, stacks_signal: int) -> None:
+        """Publish which process this is and how to ask for its stacks (worker)."""
+        self._slots[_STACKS_SIGNAL] = stacks_signal
+        self._slots[_PID] = pid
+
+    @property
+    def section_count(self) -> int:
+        """How often the worker has entered or left a section: a sign of life, too."""
+        return self._slots[_SECTION_COUNT]
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The sections that the worker is in, the outermost first."""
+        for _ in range(3):
+            count = self._slots[_SECTION_COUNT]
+            depth = min(max(self._slots[_SECTION_DEPTH], 0), MAX_DEPTH)
+            found = tuple(self._section(place) for place in range(depth))
+            if count == self._slots[_SECTION_COUNT]:
+                return found
+        return ()  # it comes and goes: very much alive
+
+    def _section(self, place: int) -> Section:
+        first = _SECTIONS + place * _SECTION_SLOTS
+        slots = self._slots[first : first + _SECTION_SLOTS]
+        name = slots[2:].tobytes().rstrip(b"\0").decode(errors="replace")
+        return Section(slots[0], name, slots[1] / 1000 if slots[1] > 0 else None)
+
+    def enter(self, name: bytes, timeout_ms: int) -> int:
+        """Publish that the worker enters a section; return how deep it was before (worker).
+
+        Args:
+            name: see `section_name`.
+            timeout_ms: limit of the whole block [ms]; 0: none of its own.
+        """
+        slots = self._slots
+        depth, count = slots[_SECTION_DEPTH], slots[_SECTION_COUNT] + 1
+        if 0 <= depth < MAX_DEPTH:
+            first = _SECTIONS + depth * _SECTION_SLOTS
+            slots[first], slots[first + 1] = count, timeout_ms
+            slots[first + 2 : first + _SECTION_SLOTS] = memoryview(name).cast("q")
+        slots[_SECTION_DEPTH] = depth + 1
+        slots[_SECTION_COUNT] = count
+        return depth
+
+    def leave(self, depth: int) -> None:
+        """Publish that the worker is only so deep in sections (worker)."""
+        self._slots[_SECTION_DEPTH] = depth
+        self._slots[_SECTION_COUNT] += 1
+
+    # how long there is, and what must not be cut short
+
+    @property
+    def until(self) -> float | None:
+        """When the worker is ended if it still runs, by the node's monotonic clock [s]; None: never."""
+        return self._slots[_UNTIL] / _NS or None
+
+    @until.setter
+    def until(self, until: float) -> None:
+        """Tell the worker (agent)."""
+        self._slots[_UNTIL] = max(1, int(until * _NS))
+
+    @property
+    def critical(self) -> Critical | None:
+        """The critical section that the worker is in; the outermost one of several."""
+        slots = self._slots
+        since = slots[_CRITICAL_SINCE]
+        name = slots[_CRITICAL_NAME:_COUNTS].tobytes().rstrip(b"\0").decode(errors="replace")
+        return Critical(name, since / _NS) if since else None
+
+    def enter_critical(self, name: bytes, since: float) -> None:
+        """Publish that the worker is not to be ended from now on (worker).
+
+        Args:
+            name: see `section_name`.
+            since: the node's monotonic time [s].
+        """
+        self._slots[_CRITICAL_NAME:_COUNTS] = memoryview(name).cast("q")
+        self._slots[_CRITICAL_SINCE] = max(1, int(since * _NS))
+
+    def leave_critical(self) -> None:
+        """Publish that the worker may be ended (worker)."""
+        self._slots[_CRITICAL_SINCE] = 0
+
+    @property
+    def counts_asking(self) -> bool:
+        """Whether the worker tells no steps, so that each time it asks to stop counts as one."""
+        return self._slots[_COUNTS] != 0
+
+    def count_asking(self, step: int) -> None:
+        """Publish a step of a worker that tells none (worker)."""
+        self._slots[_COUNTS] = 1
+        self.tick(step)
+
+
+def section_name(name: str) -> bytes:
+    """Return the form in which the channel keeps a section's name; a longer one is cut."""
+    return name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpc_elastic.paths import RunPaths
 
 FORMAT = 1
+SAMPLES = 256  # marks that are read to learn how long a save takes
 _SUFFIX = ".json"
 
 
@@ -64,9 +65,18 @@ def parse_name(name: str) -> MarkName | None:
     return mark if mark.shards > 0 else None
 
 
-def encode_mark(mark: MarkName, path: str | None, world_size: int) -> bytes:
-    """Return the content of a mark."""
-    record = {"format": FORMAT, **mark._asdict(), "world_size": world_size, "path": path}
+def encode_mark(mark: MarkName, path: str | None, world_size: int, took_s: float | None = None) -> bytes:
+    """Return the content of a mark.
+
+    Args:
+        mark: what its name says.
+        path: where the checkpoint is.
+        world_size: number of all workers.
+        took_s: how long it took to save this rank's part [s], if that is known.
+    """
+    record: dict[str, object] = {"format": FORMAT, **mark._asdict(), "world_size": world_size, "path": path}
+    if took_s is not None:
+        record["took_s"] = round(took_s, 3)
     return json.dumps(record).encode() + b"\n"
 
 
@@ -148,11 +158,64 @@ def _read(path: str) -> Checkpoint | None:
         return None
 
 
-def write_mark(paths: RunPaths, mark: MarkName, path: str | None, world_size: int) -> None:
+def write_mark(
+    paths: RunPaths, mark: MarkName, path: str | None, world_size: int, took_s: float | None = None
+) -> None:
     """Make a mark durable; a mark that is already there stays as it is.
+
+    Args:
+        paths: the run.
+        mark: what its name says.
+        path: where the checkpoint is.
+        world_size: number of all workers.
+        took_s: how long it took to save this rank's part [s], if that is known.
 
     Raises:
         OSError: the mark could not be written.
     """
     make_directory(paths.checkpoints)
-    files.publish_new(os.path.join(paths.checkpoints, encode_name(mark)), encode_mark(mark, path, world_size))
+    content = encode_mark(mark, path, world_size, took_s)
+    files.publish_new(os.path.join(paths.checkpoints, encode_name(mark)), content)
+
+
+def is_half_saved(names: Iterable[str], step: int) -> bool:
+    """Tell whether some ranks have marked a checkpoint of a step, or a later one, and others have not yet.
+
+    Args:
+        names: the listing of the directory of marks.
+        step: the least step.
+    """
+    marks = [mark for name in names if (mark := parse_name(name)) is not None and mark.step >= step]
+    whole = {(mark.step, mark.round) for mark in complete_marks(map(encode_name, marks))}
+    return bool(marks) and not whole
+
+
+def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
+    """Return how long the newest saves have taken [s], each as long as its slowest rank.
+
+    Reads one file per mark, so it is nothing for the agent's loop.
+
+    Raises:
+        OSError: the directory of marks exists and cannot be listed.
+    """
+    try:
+        names = os.listdir(paths.checkpoints)
+    except FileNotFoundError:
+        return []
+    taken: dict[tuple[int, int], float] = {}
+    marks = sorted(filter(None, map(parse_name, names)), reverse=True)[:newest]
+    for mark in marks:
+        took_s = _took(os.path.join(paths.checkpoints, encode_name(mark)))
+        if took_s is not None:
+            taken[mark.step, mark.round] = max(took_s, taken.get((mark.step, mark.round), 0.0))
+    return list(taken.values())
+
+
+def _took(path: str) -> float | None:
+    try:
+        with open(path, "rb") as file:
+            record = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    took_s = record.get("took_s") if isinstance(record, dict) else None
+    return float(took_s) if isinstance(took_s, int | float) and took_s >= 0 else None

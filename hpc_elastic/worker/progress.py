@@ -11,8 +11,11 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker import checkpoints
 from hpc_elastic.worker.atomic import AtomicWrite
-from hpc_elastic.worker.channel import Channel, ChannelError
+from hpc_elastic.worker.channel import Channel, ChannelError, section_name
 from hpc_elastic.worker.checkpoints import Checkpoint, MarkName
+from hpc_elastic.worker.critical_section import CriticalDepth, CriticalSection
+from hpc_elastic.worker.sections import Block
+from hpc_elastic.worker.stacks import arm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ STOP_WAIT_S = 30.0
 _WHERE = "hpc_elastic.worker"
 _FIRST_POLL_S = 0.001
 _LONGEST_POLL_S = 0.010
+_FOR_EVER_S = 1e9
+_TELL_AFTER = 3  # questions without a step
 
 
 class WorkerProgress:
@@ -49,6 +54,10 @@ class WorkerProgress:
         self._world_size = int(_number(environ, "WORLD_SIZE", 1))
         self._resume_from = environ.get(Env.CHECKPOINT)
         self._own: Checkpoint | None = None
+        self._critical = CriticalDepth(channel, self._clock)
+        self._ticked: tuple[int, float] | None = None  # the last step that was told, and when [s]
+        self._stopping_at: float | None = None  # when should_stop() first answered yes [s]
+        self._asked = 0  # how often should_stop() was asked before any step was told
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> WorkerProgress:
@@ -58,6 +67,7 @@ class WorkerProgress:
         if path:
             try:
                 channel = Channel.open(path)
+                arm(channel)
             except (OSError, ChannelError) as error:
                 _warn(f"no channel to the agent ({error}); it cannot ask this rank to stop")
         return cls(environ, channel)
@@ -75,14 +85,41 @@ class WorkerProgress:
     def tick(self, step: int) -> None:
         """Publish a completed step."""
         step = _whole("step", step, 0)
+        self._ticked = step, self._clock.monotonic()
         if self._channel is not None:
             self._channel.tick(step)
+
+    def critical(self, name: str) -> CriticalSection:
+        """Return a section of code in which this worker is not ended."""
+        return CriticalSection(name, self._critical)
+
+    def time_left(self) -> float | None:
+        """Return how long until this worker is ended [s]; None while nobody wants to."""
+        until = None if self._channel is None else self._channel.until
+        return None if until is None else max(0.0, until - self._clock.monotonic())
+
+    def section(self, name: str, timeout: float | None = None) -> Block:
+        """Return a context manager for a block of code that has a name and may have a limit [s]."""
+        text: object = name
+        if not isinstance(text, str) or not text or not text.isprintable():
+            raise InputError(f"the name of a section must be a short text, not {name!r}", where=_WHERE)
+        limit: object = timeout
+        if limit is not None and not (isinstance(limit, int | float) and 0 < limit < _FOR_EVER_S):
+            raise InputError(
+                f"the timeout of section {name!r} is {timeout!r}",
+                where=_WHERE,
+                fix="give a positive number of seconds, or leave it out",
+            )
+        limit_ms = 0 if timeout is None else max(1, round(timeout * 1000))
+        return Block(self._channel, section_name(name), limit_ms)
 
     def should_stop(self) -> bool:
         """Answer True from the agreed stop step on, False before and without an agent."""
         channel = self._channel
         if channel is None:
             return False
+        if self._ticked is None:
+            self._count_asking(channel)
         channel.mark_asking()
         last = channel.last_step
         if last is None or not channel.drain:
@@ -92,7 +129,22 @@ class WorkerProgress:
             return False
         if channel.stopped_at is None:
             channel.stopped_at = last
+            self._stopping_at = self._clock.monotonic()
         return True
+
+    def _count_asking(self, channel: Channel) -> None:
+        """Take each question but the first for a step, as long as no step is told.
+
+        All ranks ask equally often; a loop may ask once before its first step.
+        """
+        self._asked += 1
+        if self._asked > 1:
+            channel.count_asking(self._asked)
+        if self._asked == _TELL_AFTER and self._rank == 0:
+            _warn(
+                "should_stop() is asked and no step is told: each question counts as a step. Call "
+                "tick(step) before it, so that logs name the step and a rank that hangs is noticed"
+            )
 
     def _wait_for_stop_step(self, channel: Channel) -> int | None:
         deadline = self._clock.monotonic() + self._stop_wait_s
@@ -118,10 +170,20 @@ class WorkerProgress:
         where = None if path is None else _saved_at(path, step)
         if self._paths is not None:
             mark = MarkName(step, self._round, self._rank, shards)
-            checkpoints.write_mark(self._paths, mark, where, self._world_size)
+            checkpoints.write_mark(self._paths, mark, where, self._world_size, self._saved_in(step))
         self._own = Checkpoint(step, where)
         if self._channel is not None:
             self._channel.checkpoint_step = step
+
+    def _saved_in(self, step: int) -> float | None:
+        """Return how long a save has taken up to now [s], None if that cannot be told.
+
+        It began with the critical section around it, else when the loop was left for it, else with the
+        step that is saved.
+        """
+        ticked = self._ticked[1] if self._ticked is not None and self._ticked[0] == step else None
+        began = [at for at in (self._critical.since, self._stopping_at, ticked) if at is not None]
+        return self._clock.monotonic() - began[0] if began else None
 
     def atomic_write(self, path: str | os.PathLike[str]) -> AtomicWrite:
         """Return a context manager that writes a file whole or not at all."""

@@ -37,6 +37,10 @@ NODE_COMMANDS: dict[str, tuple[Callable[[Layout, str], None], str]] = {
     "kill-slurmd": (faults.kill_slurmd, "SIGKILL slurmd only; jobs run on"),
     "start-slurmd": (faults.start_slurmd, "start slurmd again"),
 }
+CONTROLLER_COMMANDS: dict[str, tuple[Callable[[Layout], None], str]] = {
+    "kill-slurmctld": (faults.kill_slurmctld, "SIGKILL slurmctld; nodes and jobs go on without it"),
+    "start-slurmctld": (faults.start_slurmctld, "start slurmctld again"),
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,6 +69,9 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
         cluster.require_root()
     if command in NODE_COMMANDS:
         NODE_COMMANDS[command][0](layout, options.node)
+        return
+    if command in CONTROLLER_COMMANDS:
+        CONTROLLER_COMMANDS[command][0](layout)
         return
     handlers: dict[str, Callable[[], None]] = {
         "env": lambda: _env(layout),
@@ -165,6 +172,8 @@ def _parser() -> argparse.ArgumentParser:
     add("install", "install the Debian packages only").add_argument("--accounting", action="store_true")
     for name, (_, text) in NODE_COMMANDS.items():
         add(name, text).add_argument("node", metavar="NODE")
+    for name, (_, text) in CONTROLLER_COMMANDS.items():
+        add(name, text)
     execute = add("exec", "run a command as root on a node, or on `ctl`")
     execute.add_argument("node", metavar="NODE")
     execute.add_argument("argv", metavar="CMD", nargs=argparse.REMAINDER)

@@ -68,6 +68,23 @@ def start_slurmd(layout: Layout, name: str) -> None:
     wait_until(lambda: bool(children(node.init, "slurmd")), 5, f"slurmd did not start on {name}.")
 
 
+def kill_slurmctld(layout: Layout) -> None:
+    """SIGKILL slurmctld; the nodes and their jobs go on without it."""
+    current, _ = running(layout)
+    found = children(current.inits[CONTROLLER], "slurmctld")
+    if not found:
+        raise DevClusterError("slurmctld does not run; `start-slurmctld` starts it.")
+    kill_and_wait(found)
+
+
+def start_slurmctld(layout: Layout) -> None:
+    """Start slurmctld where it was killed; it knows its jobs from its state directory."""
+    current, plan = running(layout)
+    if children(current.inits[CONTROLLER], "slurmctld"):
+        raise DevClusterError("slurmctld runs already; `kill-slurmctld` ends it.")
+    _daemons(layout, current, plan).start_slurmctld()
+
+
 def execute(layout: Layout, name: str, argv: Sequence[str]) -> NoReturn:
     """Become a root process on a node (or on `ctl`), in the caller's directory."""
     _, plan, host = _live_node(layout, name, controller_too=True)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.agent.decision import Action, Facts, Group, budget_spent, decide
+from hpc_elastic.agent.budgets import Budgets, spent
+from hpc_elastic.agent.decision import Action, Facts, Group, Hang, decide
 from hpc_elastic.rendezvous.journal import Cause, Drained, Entry, RoundEnded, Then
 from hpc_elastic.rendezvous.state import RunState
 from tests.rendezvous import records
@@ -30,7 +31,7 @@ GONE = (Group.STOPPED, Group.SUCCEEDED)
 
 def facts(state: RunState, group: Group, **more: Any) -> Facts:
     """Return the facts of an agent in round 1 with three restarts."""
-    return Facts(state, E0, 1, group, max_restarts=3)._replace(**more)
+    return Facts(state, E0, 1, group)._replace(**more)
 
 
 STATES = pytest.mark.parametrize(
@@ -161,27 +162,31 @@ def test_the_next_round_is_joined(state: RunState, group: Group) -> None:
 @pytest.mark.parametrize("group", GONE)
 def test_a_spent_budget_ends_the_run(group: Group) -> None:
     """After one failure more than there are restarts the run is given up, once all workers are gone."""
-    assert Action.REJOIN == decide(facts(CRASHED, group, max_restarts=1))
-    assert Action.WAIT == decide(facts(CRASHED, group, max_restarts=0))
-    assert Action.GIVE_UP == decide(facts(CRASHED, group, max_restarts=0, everyone_stopped=True))
-    assert Action.GIVE_UP == decide(facts(CRASHED, group, max_restarts=0, waited_for_others=True))
+    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=Budgets(crash=1)))
+    assert Action.WAIT == decide(facts(CRASHED, group, budgets=Budgets(crash=0)))
+    assert Action.GIVE_UP == decide(facts(CRASHED, group, budgets=Budgets(crash=0), everyone_stopped=True))
+    assert Action.GIVE_UP == decide(facts(CRASHED, group, budgets=Budgets(crash=0), waited_for_others=True))
 
 
 @pytest.mark.parametrize("group", GONE)
 def test_a_crash_beside_a_lost_node_costs_no_run(group: Group) -> None:
     """Workers that fail because a peer's node vanished do not spend the budget: the others go on."""
     for stopped in (True, False):
-        known = facts(CRASHED, group, max_restarts=0, everyone_stopped=stopped, vanished=True)
+        known = facts(CRASHED, group, budgets=Budgets(crash=0), everyone_stopped=stopped, vanished=True)
         assert Action.REJOIN == decide(known)
-    assert Action.REJOIN == decide(facts(CRASHED, group, max_restarts=0, moved_on=True))
+    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=Budgets(crash=0), moved_on=True))
+
+
+def _is_spent(state: RunState, crashes: int) -> bool:
+    return spent(state, Budgets(crash=crashes)) is not None
 
 
 def test_only_failures_spend_the_budget() -> None:
     """A lost node costs no restart, even if the budget was used up before."""
-    assert not budget_spent(after(start(), formed(1), loss(1, "n2")), 0)
-    assert not budget_spent(after(start(), formed(1), crash(1), formed(2), loss(2, "n2")), 0)
-    assert not budget_spent(after(start(), formed(1), RoundEnded(1, Cause.MEMBERSHIP, (), None)), 0)
-    assert budget_spent(after(start(), formed(1), crash(1), formed(2), crash(2)), 1)
+    assert not _is_spent(after(start(), formed(1), loss(1, "n2")), 0)
+    assert not _is_spent(after(start(), formed(1), crash(1), formed(2), loss(2, "n2")), 0)
+    assert not _is_spent(after(start(), formed(1), RoundEnded(1, Cause.MEMBERSHIP, (), None)), 0)
+    assert _is_spent(after(start(), formed(1), crash(1), formed(2), crash(2)), 1)
 
 
 @pytest.mark.parametrize("last", [crash(1), loss(1, "n2")])
@@ -201,7 +206,8 @@ ANY_FACTS = st.builds(
     epoch=st.just(E0) | records.epochs,
     round=records.rounds,
     group=st.sampled_from(Group),
-    max_restarts=records.small,
+    budgets=st.builds(Budgets, crash=records.small, hang=records.small),
+    hang=st.sampled_from(Hang),
     lost=st.just(()) | st.just(("n2",)),
     everyone_stopped=st.booleans(),
     everyone_succeeded=st.booleans(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.decision import Group
 from hpc_elastic.agent.facts import gather
 from hpc_elastic.rendezvous.journal import Cause, RoundEnded
@@ -34,7 +35,7 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     seen = set()
     clock.tick_s = 0.001
     for _ in range(5000):
-        facts = gather(run, 1, Group.STOPPED, max_restarts=0, waited=False)
+        facts = gather(run, 1, Group.STOPPED, budgets=Budgets(crash=0), waited=False)
         assert facts.vanished or not facts.everyone_stopped
         seen.add((facts.vanished, facts.everyone_stopped))
     assert {(False, False), (True, True)} <= seen

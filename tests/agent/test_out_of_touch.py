@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.decision import Action, Facts, Group, decide_blind
 from hpc_elastic.ids import ExitCode
 from tests.agent.agents import SLEEP, Agents, MakeAgents, gone, slurm, wait_for
@@ -35,13 +36,13 @@ def test_what_is_done_while_nothing_can_be_read(
     group: Group, signalled: bool, waited: bool, action: Action
 ) -> None:
     """A passing outage costs time only; who is told to leave, or has waited long enough, leaves."""
-    facts = Facts(RUNNING, E0, 1, group, max_restarts=3)
+    facts = Facts(RUNNING, E0, 1, group, budgets=Budgets())
     assert action is decide_blind(facts, signalled=signalled, waited=waited)
 
 
 def test_workers_of_a_round_that_is_over_end_though_nothing_can_be_read() -> None:
     """That much was known before."""
-    facts = Facts(CRASHED, E0, 1, Group.RUNNING, max_restarts=3)
+    facts = Facts(CRASHED, E0, 1, Group.RUNNING, budgets=Budgets())
     assert Action.STOP_WORKERS is decide_blind(facts, signalled=False, waited=False)
 
 

@@ -29,6 +29,7 @@ PAGES = {
     "hpc_elastic.testing": "testing.md",
     "hpc_elastic.timer": "timer.md",
     "hpc_elastic.utils": "utils.md",
+    "hpc_elastic.runs": "runs.md",
     "hpc_elastic.worker": "worker.md",
 }
 # Modules that name nothing in `__all__`: what they define is public.

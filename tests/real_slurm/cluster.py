@@ -127,12 +127,17 @@ class Cluster:
 
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is left, not even completing."""
-        for job_id in self._jobs():
-            self.as_root("scancel", "--hurry", job_id)
-        self.wait_for(lambda: not self._jobs(), 60, "all jobs to end")
+        seen: set[str] = set()
 
-    def _jobs(self) -> list[str]:
-        return self.as_root("squeue", "--noheader", "--all", "--format=%A").split()
+        def none_left() -> bool:
+            jobs = set(self.as_root("squeue", "--noheader", "--all", "--format=%A.%t").split())
+            # A job that was on its way back into the queue while it was cancelled is cancelled again.
+            if jobs - seen:
+                self.as_root("scancel", "--hurry", *{job.partition(".")[0] for job in jobs - seen})
+            seen.update(jobs)
+            return not jobs
+
+        self.wait_for(none_left, 60, "all jobs to end")
 
     # What Slurm says
 

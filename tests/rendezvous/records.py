@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    HangSuspected,
     Member,
     Requeued,
     RoundEnded,
@@ -51,4 +52,5 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(RunEnded, st.sampled_from(Decision), st.integers(0, 255), text, failures),
     st.builds(Requeued, epochs, causes),
     st.builds(SizeWanted, small, st.integers(1, 8), text),
+    st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
 )

@@ -198,7 +198,7 @@ def test_a_run_ends_once(decision: Decision) -> None:
     assert not fits(state, ending(Decision.FAILED))
     assert not fits(state, DRAINED)
     assert not fits(state, drain())
-    assert not fits(state, start(REQUEUED))
+    assert fits(state, start(REQUEUED)) == (decision is Decision.HELD)
 
 
 def test_a_resubmission_opens_an_ended_run() -> None:

@@ -46,7 +46,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
         "round 2: 4 workers on n1, n2, from step 40, formed in 0.5 s",
         "round 2 ended after 1 min 5 s: lost n2",
         "round 3: 2 workers on n1, formed in 0.0 s",
-        "drain asked for on n1: preemption (SIGTERM)",
+        "drain asked for on n1: SIGTERM",
         "all ranks stop at step 50",
         "drained (preemption) in 3.0 s; checkpoint of step 50",
         "requeued (preemption)",

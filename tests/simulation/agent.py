@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
 from hpc_elastic.agent.facts import gather
 from hpc_elastic.errors import (
@@ -278,7 +279,7 @@ class SimulatedAgent:
         wedged = self._wedged is not None
         return gather(
             *(self.shared, self.formed.number, status),
-            max_restarts=MAX_RESTARTS,
+            budgets=Budgets(crash=MAX_RESTARTS),
             waited=waited,
             wedged=wedged,
         )

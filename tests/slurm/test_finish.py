@@ -28,7 +28,8 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Ended, Finish, Start
+from hpc_elastic.slurm.finish import Finish
+from hpc_elastic.slurm.job_start import Ended, Start
 from hpc_elastic.slurm.lifecycle import Budgets
 from tests.slurm.stand_in import FakeJob
 
@@ -110,7 +111,8 @@ def test_a_drained_job_is_recorded_and_requeued(paths: RunPaths, job: FakeJob) -
     ended, said = finish(paths, job)
     assert 75 == ended.code
     assert ["scontrol requeue 7"] == job.calls
-    assert Requeued(EPOCH, Cause.PREEMPTION) == read_records(paths)[-1].entry
+    why = "the job is preempted: requeue 1 of at most 500"
+    assert Requeued(EPOCH, Cause.PREEMPTION, why) == read_records(paths)[-1].entry
     assert 1 == len(said)
 
 
@@ -315,7 +317,9 @@ def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: Run
     write(paths, STARTED._replace(epoch=mine), Drained(mine, Cause.PREEMPTION, 8, ""))
     ended, _ = finish(paths, job)
     assert 75 == ended.code
-    assert Requeued(mine, Cause.PREEMPTION) == read_records(paths)[-1].entry
+    requeued = read_records(paths)[-1].entry
+    assert isinstance(requeued, Requeued)
+    assert (mine, Cause.PREEMPTION) == (requeued.epoch, requeued.cause)
 
 
 def test_a_job_that_has_left_the_run_to_another_leaves_it_alone(paths: RunPaths, job: FakeJob) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +213,14 @@ class Node:
 
     home: Path
 
-    def run(self, answers: list[tuple[str, int]], *arguments: str, **fields: Any) -> int:
+    def run(self, answers: list[tuple[str, int]], *arguments: str, names: Any = None, **fields: Any) -> int:
         """Run the job script of a spec; `answers` are what finish says in turn."""
         (self.home / "answers").write_text(json.dumps(answers))
-        names = RunNames(
-            "train-1", str(self.home / "run dir"), str(self.home), str(self.home / "python"), "/dev/null"
+        names = replace(
+            RunNames(
+                "train-1", str(self.home / "run dir"), str(self.home), str(self.home / "python"), "/dev/null"
+            ),
+            **(names or {}),
         )
         spec = JobSpec(**{"command": [str(self.home / "program")], "time": 60, **fields})
         script = self.home / "job.sbatch"
@@ -283,7 +286,7 @@ def test_srun_is_started_again_on_what_is_left(node: Node) -> None:
         [option.partition("=")[2] for option in options[:2]] for options in node.lines("sruns")
     ]
     finishes = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
-    assert ["--relaunch=0", "--relaunch=1", "--relaunch=2"] == [words[5] for words in finishes]
+    assert ["--relaunch=0", "--relaunch=1", "--relaunch=2"] == [words[-1] for words in finishes]
     assert all("--srun-exit-code=9" in words for words in finishes)
 
 
@@ -316,10 +319,30 @@ def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:
 
 
 def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
-    """Agents do not start in half an environment."""
-    assert 0 != node.run([("", 0)], command=str(node.home / "program"), setup=["true", "false maybe"])
+    """Agents do not start in half an environment; what becomes of the job is for finish to say."""
+    assert 75 == node.run([("", 75)], command=str(node.home / "program"), setup=["true", "false maybe"])
     assert "setup failed (exit code 1): false maybe" in node.done.stderr
     assert [] == node.lines("sruns")
+    (call,) = node.lines("calls")
+    assert "--launch-failure=setup failed (exit code 1): false maybe" == call["words"][-1]
+
+
+def test_a_working_directory_that_is_gone_ends_the_start_and_says_so(node: Node) -> None:
+    """Nothing runs in another directory."""
+    gone = node.home / "gone"
+    assert 75 == node.run([("", 75)], workdir=str(gone), names={"workdir": str(gone)})
+    (call,) = node.lines("calls")
+    assert f"--launch-failure=the working directory failed (exit code 1): cd {gone}" == call["words"][-1]
+    assert [] == node.lines("sruns")
+
+
+def test_a_further_job_of_a_submission_says_how_many_came_before(node: Node) -> None:
+    """Its agents count their starts on from there."""
+    node.run([("", 0)], "2", "3", command=str(node.home / "program"), chain=4)
+    assert ("2", "3") == tuple(node.worker["env"][f"HPC_ELASTIC_{name}"] for name in ("SUBMISSION", "LINK"))
+    (finish,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert "--chain=4" in finish
+    assert "#SBATCH --no-requeue --open-mode=append" in (node.home / "job.sbatch").read_text()
 
 
 def test_modules_are_loaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,224 @@
+"""Which ranks are the odd ones out when workers make no progress. Pure.
+
+In a hang most ranks wait in the same place for the few that never came there. Ranks are put
+together by where they are: step, section, stack; first finely, then ever more coarsely, until more
+than half of them are in one place. The others are the odd ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
+_PY_SPY = re.compile(r"^\s+(?P<name>\S.*) \((?P<file>[^()]*):(?P<line>\d+)\)$")
+_MOST_FRAMES = 40
+_MOST_RANKS = 8  # that are named one by one
+_MOST_PLACES = 4
+_WAITING = {  # what waits for something without saying for what: the frame around it tells more
+    "threading.py",
+    "selectors.py",
+    "queue.py",
+    "queues.py",
+    "connection.py",
+    "socket.py",
+    "subprocess.py",
+    "popen_fork.py",
+    "popen_spawn_posix.py",
+    "ssl.py",
+    "_base.py",
+    "contextlib.py",
+    "c10d_logger.py",
+    "_contextlib.py",
+}
+
+
+class Frame(NamedTuple):
+    """One call of a Python stack."""
+
+    name: str  # of the function
+    file: str
+    line: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What stays the same on all nodes and in every turn of a loop: function and file name."""
+        return self.name, self.file.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})"
+
+
+_FRAME_PARTS = len(Frame._fields)
+
+
+class RankLook(NamedTuple):
+    """Where one rank is."""
+
+    rank: int
+    node: str
+    step: int | None = None
+    section: str = ""  # the sections it is in, the outermost first
+    frames: tuple[Frame, ...] = ()  # of its main thread, the innermost first
+    state: str = ""  # of its process: D, R, S, T ...
+    doing: str = ""  # in words, e.g. "asleep in futex_wait_queue"
+    local_rank: int = 0
+    pid: int = 0
+    log: str = ""  # its stderr
+    stack: str = ""  # the text of its main thread's stack
+
+    @property
+    def innermost(self) -> Frame | None:
+        """The innermost call that says what it is about."""
+        telling = (frame for frame in self.frames if frame.place[1] not in _WAITING)
+        return next(telling, self.frames[0] if self.frames else None)
+
+    @property
+    def where(self) -> str:
+        """Where it is, in words."""
+        step = "before the first step" if self.step is None else f"step {self.step}"
+        section = f", section {self.section}" if self.section else ""
+        call = self.innermost
+        if call is not None:
+            return f"{step}{section}, in {call}"
+        return f"{step}{section}, {self.doing}" if self.doing else f"{step}{section}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {**self._asdict(), "frames": [list(frame) for frame in self.frames]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> RankLook:
+        """Return what another node has written down; what is missing or odd takes its default.
+
+        Raises:
+            ValueError: it names no rank.
+        """
+        try:
+            rank, node = int(data["rank"]), str(data["node"])
+        except (KeyError, TypeError) as error:
+            raise ValueError("no rank") from error
+        look = cls(rank, node)
+        texts = {name: data[name] for name in _TEXTS if isinstance(data.get(name), str)}
+        numbers = {name: data[name] for name in _NUMBERS if isinstance(data.get(name), int)}
+        frames = data.get("frames")
+        if isinstance(frames, list):
+            whole = [frame for frame in frames if isinstance(frame, list) and len(frame) == _FRAME_PARTS]
+            texts["frames"] = tuple(Frame(*map(str, frame)) for frame in whole)
+        return look._replace(**texts, **numbers)
+
+
+_TEXTS = ("section", "state", "doing", "log", "stack")
+_NUMBERS = ("step", "local_rank", "pid")
+
+
+def main_stack(text: str) -> str:
+    """Return the main thread's part of what faulthandler or py-spy has written; empty if there is none.
+
+    faulthandler writes the oldest thread last, py-spy first.
+    """
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread ", "Current thread ", "Stack (most recent call first)")):
+            blocks.append([])
+        elif blocks and line.strip():
+            blocks[-1].append(line)
+    if not blocks:
+        return ""
+    is_py_spy = any(_PY_SPY.match(line) for line in blocks[0])
+    return "\n".join(blocks[0 if is_py_spy else -1])
+
+
+def frames_of(stack: str) -> tuple[Frame, ...]:
+    """Return the calls in the stack of one thread, the innermost first."""
+    found = (_FRAME.match(line) or _PY_SPY.match(line) for line in stack.splitlines())
+    frames = [Frame(one["name"], one["file"], one["line"]) for one in found if one]
+    return tuple(frames[:_MOST_FRAMES])
+
+
+Key = Callable[[RankLook], Hashable]
+
+
+def _calls(look: RankLook) -> Hashable:
+    return tuple(frame.place for frame in look.frames)
+
+
+def _call(look: RankLook) -> Hashable:
+    return look.innermost.place if look.innermost else None
+
+
+_KEYS: tuple[Key, ...] = (
+    lambda look: (look.step, look.section, _calls(look)),
+    lambda look: (look.step, look.section, _call(look)),
+    lambda look: (look.step, look.section),
+    lambda look: look.step,
+)
+
+
+class Vote(NamedTuple):
+    """The odd ones out, and where the others are."""
+
+    odd: tuple[RankLook, ...] = ()  # nobody if no place has more than half of the ranks
+    others: tuple[RankLook, ...] = ()
+
+
+def odd_ones(looks: Iterable[RankLook]) -> Vote:
+    """Return who is not where most ranks are."""
+    everybody = tuple(sorted(looks))
+    for key in _KEYS:
+        groups = _grouped(everybody, key)
+        most = max(groups, key=len, default=())
+        if 2 * len(most) > len(everybody):
+            return Vote(tuple(look for look in everybody if look not in most), tuple(most))
+    behind = _behind(everybody)
+    return Vote(behind, tuple(look for look in everybody if look not in behind)) if behind else Vote()
+
+
+def _behind(looks: Sequence[RankLook]) -> tuple[RankLook, ...]:
+    """Return the ranks with the lowest step, unless that is the step of all."""
+    steps = [-1 if look.step is None else look.step for look in looks]
+    low = min(steps, default=-1)
+    behind = tuple(look for look, step in zip(looks, steps, strict=True) if step == low)
+    return behind if len(behind) < len(looks) else ()
+
+
+def _grouped(looks: Sequence[RankLook], key: Key) -> list[list[RankLook]]:
+    groups: dict[Hashable, list[RankLook]] = {}
+    for look in looks:
+        groups.setdefault(key(look), []).append(look)
+    return list(groups.values())
+
+
+def vote_text(vote: Vote, looks: Sequence[RankLook]) -> str:
+    """Return in words who is where, the odd ones first.
+
+    Args:
+        vote: the odd ones.
+        looks: all ranks.
+    """
+    if not vote.odd:
+        alone = len(looks) == 1
+        return _places(looks, named=True) if alone else f"no rank stands out: {_places(looks, named=True)}"
+    return f"{_places(vote.odd, named=True)}; the {_count(vote.others)}: {_places(vote.others, named=False)}"
+
+
+def _count(looks: Sequence[RankLook]) -> str:
+    return "other" if len(looks) == 1 else f"{len(looks)} others"
+
+
+def _places(looks: Sequence[RankLook], *, named: bool) -> str:
+    groups = sorted(_grouped(looks, lambda look: look.where.partition(":")[0]), key=len)
+    shown = groups[:_MOST_PLACES]
+    texts = [f"{ranks_text(group)}: {group[0].where}" if named else group[0].where for group in shown]
+    if len(groups) > _MOST_PLACES:
+        texts.append(f"and {len(groups) - _MOST_PLACES} more places")
+    return "; ".join(texts)
+
+
+def ranks_text(looks: Sequence[RankLook]) -> str:
+    """Return who it is: ``rank 3 (node2)``, ``ranks 3 (node2), 5 (node3)``."""
+    names = [f"{look.rank} ({look.node})" for look in looks[:_MOST_RANKS]]
+    if len(looks) > _MOST_RANKS:
+        names.append(f"and {len(looks) - _MOST_RANKS} more")
+    return ("rank " if len(looks) == 1 else "ranks ") + ", ".join(names)

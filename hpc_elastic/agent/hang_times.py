@@ -1,0 +1,116 @@
+"""How long workers may show no progress: what the user said, or what the run itself has taken. Pure.
+
+Time is of a kind: before the first tick, between two ticks, in the section of a name. Each kind has
+its own limit. What nobody has measured yet has none, unless the user gave one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+START = "start"  # from a worker's start to its first tick
+STEP = "step"  # between two ticks, outside of sections
+_SECTION = "section "
+FORMAT = 1
+
+
+def kind_of(section: str | None, *, has_ticked: bool) -> str:
+    """Return the kind of time that a worker is in.
+
+    Args:
+        section: the innermost section it is in, if any.
+        has_ticked: whether it has ticked in this round.
+    """
+    if section is not None:
+        return _SECTION + section
+    return STEP if has_ticked else START
+
+
+class HangOptions(NamedTuple):
+    """Limits of the silence of workers [s]; None: learned from the run; inf: none."""
+
+    timeout: float | None = None  # between signs of life, from the first tick on
+    first_step: float | None = None  # from the start to the first tick
+    factor: float = 5.0  # learned: so often the longest silence so far,
+    floor: float = 1800.0  # but never less than this [s],
+    samples: int = 20  # and only after so many ticks
+    recheck: float = 60.0  # learned: who is somewhere else so much later is alive [s]
+
+    @property
+    def is_off(self) -> bool:
+        """Whether no worker is watched."""
+        return self.timeout == math.inf and self.first_step in (None, math.inf)
+
+
+class Length(NamedTuple):
+    """What has been measured of a kind of time."""
+
+    longest: float = 0.0  # [s]
+    times: int = 0  # measured
+
+
+Lengths = Mapping[str, Length]
+
+
+def learn(lengths: Lengths, kind: str, seconds: float, times: int = 1) -> dict[str, Length]:
+    """Return the lengths after a silence that ended by itself.
+
+    Args:
+        lengths: what was known.
+        kind: see `kind_of`.
+        seconds: how long it was at most.
+        times: how many signs of life there were in it.
+    """
+    known = lengths.get(kind, Length())
+    return {**lengths, kind: Length(max(known.longest, seconds), known.times + times)}
+
+
+def limit_of(kind: str, lengths: Lengths, options: HangOptions) -> float:
+    """Return how long the silence of a worker may be [s]; inf: as long as it likes."""
+    given = options.first_step if kind == START else options.timeout
+    if given is None and kind == START and options.timeout == math.inf:
+        return math.inf  # off
+    if given is not None:
+        return given
+    known = lengths.get(kind, Length())
+    if known.times < (options.samples if kind == STEP else 1):
+        return math.inf
+    return max(options.floor, options.factor * known.longest)
+
+
+def is_worth_writing(now: Lengths, written: Lengths) -> bool:
+    """Tell whether what was measured since would change a limit that a later start has."""
+    return any(
+        length.longest > 1.1 * written.get(kind, Length()).longest
+        or length.times >= 2 * written.get(kind, Length()).times
+        for kind, length in now.items()
+    )
+
+
+def encode(lengths: Lengths, ticking: tuple[int, ...]) -> dict[str, Any]:
+    """Return the JSON form of what a node has measured.
+
+    Args:
+        lengths: of its workers.
+        ticking: the local ranks that tick.
+    """
+    kinds = {kind: [round(length.longest, 3), length.times] for kind, length in lengths.items()}
+    return {"format": FORMAT, "kinds": kinds, "ticking": list(ticking)}
+
+
+def decode(data: Any) -> tuple[dict[str, Length], tuple[int, ...]]:
+    """Return what `encode` was given; nothing for data of another form."""
+    try:
+        if data["format"] != FORMAT:
+            return {}, ()
+        kinds = {
+            str(kind): Length(float(longest), int(count)) for kind, (longest, count) in data["kinds"].items()
+        }
+        ticking = tuple(int(rank) for rank in data["ticking"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}, ()
+    if not all(0 <= length.longest < math.inf for length in kinds.values()):
+        return {}, ()
+    return kinds, ticking

@@ -1,0 +1,84 @@
+"""What asks for a drain beside signals, and who knows why one was asked for. Here nobody does.
+
+Below Slurm it is `hpc_elastic.slurm.job_watch.JobWatch`, which works in a thread of its own: Slurm may
+take seconds to answer, and the agent's loop never waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hpc_elastic.rendezvous.journal import Cause
+
+
+class Notice(Protocol):
+    """Something that an agent is told."""
+
+    @property
+    def cause(self) -> Cause:
+        """Why the workers are to stop."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """The same for people."""
+        ...
+
+    @property
+    def until(self) -> float | None:
+        """When workers that still run are ended, by the monotonic clock [s]; None: by this agent's flags."""
+        ...
+
+    @property
+    def explains(self) -> bool:
+        """Whether it tells more about the drain under way, in place of asking for one."""
+        ...
+
+
+class Notices(Protocol):
+    """Tells an agent what it hears elsewhere."""
+
+    is_below_slurm: bool
+
+    def begin(self, *, is_first: bool) -> None:
+        """Take note that a round with this node has formed.
+
+        Args:
+            is_first: whether this node is the round's first, which asks for all of them.
+        """
+        ...
+
+    def take(self) -> Notice | None:
+        """Return the next notice, None if there is none; never blocks."""
+        ...
+
+    def ask_why(self, signalled_at: float) -> None:
+        """Find out why a signal has come; a notice will tell.
+
+        Args:
+            signalled_at: when it came, by the monotonic clock [s].
+        """
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class NoNotices:
+    """Hears nothing."""
+
+    is_below_slurm = False
+
+    def begin(self, *, is_first: bool) -> None:
+        """Listen to nobody."""
+
+    def take(self) -> Notice | None:
+        """Return None."""
+        return None
+
+    def ask_why(self, signalled_at: float) -> None:
+        """Ask nobody."""
+
+    def close(self) -> None:
+        """End nothing."""

@@ -1,0 +1,219 @@
+"""Whether a node is fit for work, judged from what was measured on it. Pure.
+
+A finding is the node's own fault, which keeps it out; or it is told and nothing follows: what is the
+same on all nodes (a full run directory, one CPU for all workers) is not mended by leaving one out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+GIB = 1 << 30
+NVIDIA = "/dev/nvidia[0-9]*"
+OFF, QUICK, FULL = "off", "quick", "full"
+MODES = (OFF, QUICK, FULL)
+_SLOW_S = 1.0  # for one look into the run directory: told
+_STUCK_S = 20.0  # the same, and too long to work with
+_LOST = re.compile(r"lost|fallen off|err!|unknown error|no devices", re.IGNORECASE)
+
+
+class ProbeOptions(NamedTuple):
+    """What a node is asked before it joins, and what is good enough."""
+
+    mode: str = QUICK  # one of MODES
+    command: str = ""  # the user's own check, for the shell; empty for none
+    timeout: float = 60.0  # that it may take, and each program that looks at GPUs [s]
+    min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
+    min_inodes: int = 1000  # free there
+    gpu_devices: str = ""  # pattern of the device files of GPUs; empty for NVIDIA's where there are any
+
+
+class Disk(NamedTuple):
+    """What is left on a file system."""
+
+    path: str
+    free: int  # [bytes]
+    inodes: int | None  # None where files are not counted
+    is_shared: bool  # by all nodes
+
+
+class Measured(NamedTuple):
+    """What a node was found to be like."""
+
+    gpus_promised: int | None = None  # by Slurm; None if it did not say
+    gpus_visible: str | None = None  # CUDA_VISIBLE_DEVICES
+    gpu_files: int | None = None  # device files there are; None if nobody looked
+    gpu_pattern: str = NVIDIA
+    disks: tuple[Disk, ...] = ()
+    look_s: float = 0.0  # time that a listing of the run directory took [s]
+    clock_went_back: bool = False
+    cpus: int = 0  # that this process may use; 0 if nobody looked
+    cpus_asked: int | None = None
+    workers: int = 1
+
+
+class Finding(NamedTuple):
+    """Something that is not as it should be."""
+
+    text: str  # what, its value, what is needed, what to do
+    is_fatal: bool  # the node stays out
+    is_everywhere: bool = False  # all nodes find the same: one of them tells
+
+
+def judge(found: Measured, options: ProbeOptions) -> tuple[Finding, ...]:
+    """Return what is wrong with a node, the worst first."""
+    findings = [*_gpus(found, options), *_clock(found)]
+    findings += [one for disk in found.disks for one in _disk(disk, options)]
+    findings += [*_look(found), *_cpus(found)]
+    return tuple(sorted(findings, key=lambda finding: not finding.is_fatal))
+
+
+def _gpus(found: Measured, options: ProbeOptions) -> list[Finding]:
+    promised, there = found.gpus_promised, found.gpu_files
+    if not promised:
+        return []
+    if found.gpus_visible == "NoDevFiles":
+        return [_unfit("GPUs: Slurm found no device files (CUDA_VISIBLE_DEVICES=NoDevFiles)", promised)]
+    if there is None or there >= promised:
+        return []
+    if there == 0 and not options.gpu_devices:  # GPUs of another make have files of other names
+        return []
+    return [_unfit(f"GPUs: {_count(there, 'device file')} {found.gpu_pattern}", promised)]
+
+
+def _unfit(what: str, promised: int) -> Finding:
+    need = f"{promised} needed, as Slurm has promised"
+    return Finding(f"{what}, {need}; tell the admins: the node's GPU driver needs a look", is_fatal=True)
+
+
+def _clock(found: Measured) -> list[Finding]:
+    if not found.clock_went_back:
+        return []
+    return [Finding("clock: the monotonic clock went back; the node needs a reboot", is_fatal=True)]
+
+
+def _disk(disk: Disk, options: ProbeOptions) -> list[Finding]:
+    mend = "make room or lower --probe-min-space and --probe-min-inodes"
+    found = []
+    if disk.free < options.min_space:
+        found.append(f"{disk.path}: {size_text(disk.free)} free, {size_text(options.min_space)} needed")
+    if disk.inodes is not None and disk.inodes < options.min_inodes:
+        found.append(f"{disk.path}: {disk.inodes} inodes free, {options.min_inodes} needed")
+    fatal, everywhere = not disk.is_shared, disk.is_shared
+    return [Finding(f"{text}; {mend}", is_fatal=fatal, is_everywhere=everywhere) for text in found]
+
+
+def _look(found: Measured) -> list[Finding]:
+    if found.look_s < _SLOW_S:
+        return []
+    text = f"run directory: a listing took {found.look_s:.1f} s, less than {_SLOW_S:g} s is usual"
+    return [Finding(f"{text}; hpc-elastic doctor tells more", is_fatal=found.look_s >= _STUCK_S)]
+
+
+def _cpus(found: Measured) -> list[Finding]:
+    few = found.cpus and found.cpus < found.workers
+    bound = found.cpus and found.cpus_asked and found.cpus < found.cpus_asked
+    if not few and not bound:
+        return []
+    have = _count(found.cpus, "CPU")
+    if few:
+        text = f"CPUs: {_count(found.workers, 'worker')} share {have}"
+    else:
+        text = f"CPUs: this agent may use {have} of the {found.cpus_asked} that it was given"
+    mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
+    return [Finding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
+
+
+class Gpu(NamedTuple):
+    """A GPU as its driver tells of it."""
+
+    number: str
+    uuid: str
+    uncorrectable: str  # memory errors since the driver was loaded
+
+
+NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,ecc.errors.uncorrected.volatile.total",
+    "--format=csv,noheader,nounits",
+)
+
+
+def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[Finding, ...]:
+    """Return what is wrong with the GPUs by the words of ``nvidia-smi``.
+
+    Args:
+        exit_code: what it ended with.
+        output: what it printed for `NVIDIA_SMI`, or of what it failed.
+        found: what Slurm has promised and which GPUs are this job's.
+    """
+    last = (output.strip().splitlines() or ["it said nothing"])[-1]
+    if exit_code != 0:
+        text = f"GPUs: nvidia-smi failed with exit code {exit_code}: {last}"
+        return (Finding(f"{text}; tell the admins", is_fatal=True),)
+    gpus = mine([gpu for gpu in map(_gpu, output.splitlines()) if gpu], found.gpus_visible or "")
+    findings = []
+    if found.gpus_promised and len(gpus) < found.gpus_promised:
+        findings.append(_unfit(f"GPUs: nvidia-smi lists {len(gpus)}", found.gpus_promised))
+    for gpu in gpus:
+        name = f"GPU {gpu.number} ({gpu.uuid})"
+        if _LOST.search(f"{gpu.uuid} {gpu.uncorrectable}"):
+            findings.append(Finding(f"{name} does not answer; tell the admins", is_fatal=True))
+        elif gpu.uncorrectable.isdigit() and int(gpu.uncorrectable) > 0:
+            text = f"{name}: {gpu.uncorrectable} uncorrectable memory errors, 0 needed"
+            findings.append(Finding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
+    return tuple(findings)
+
+
+def _gpu(line: str) -> Gpu | None:
+    words = [word.strip() for word in line.split(",")]
+    return Gpu(*words[:3]) if len(words) >= len(Gpu._fields) else None
+
+
+def mine(gpus: list[Gpu], visible: str) -> list[Gpu]:
+    """Return the GPUs that a job may use; all if the list names none of them."""
+    wanted = [word for word in visible.split(",") if word]
+    chosen = [gpu for gpu in gpus if any(gpu.number == word or gpu.uuid.startswith(word) for word in wanted)]
+    return chosen or gpus
+
+
+def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> Finding | None:
+    """Return what the user's own check says against a node.
+
+    Args:
+        exit_code: what it ended with; None if it did not end in time.
+        last_line: the last line that it printed.
+        options: the check and its time.
+    """
+    if exit_code == 0:
+        return None
+    how = (
+        f"took more than {options.timeout:g} s"
+        if exit_code is None
+        else f"ended with {exit_code} (0 is needed)"
+    )
+    said = f": {last_line}" if last_line else f", and printed nothing: {options.command}"
+    return Finding(f"health command {how}{said}", is_fatal=True)
+
+
+def promised_gpus(environ: Mapping[str, str]) -> int | None:
+    """Return how many GPUs Slurm has promised this node; None if it says nothing."""
+    text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
+    if text.isdigit():
+        return int(text)
+    listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    return len(listed.split(",")) if listed else None
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, factor in (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

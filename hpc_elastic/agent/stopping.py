@@ -1,0 +1,76 @@
+"""How an agent ends its workers: for a drain, for what happened elsewhere, while it sees nothing."""
+
+from __future__ import annotations
+
+from hpc_elastic.agent.drain import LocalDrain, Signalled
+from hpc_elastic.agent.local_group import KILL_AFTER_S, LocalGroup
+from hpc_elastic.agent.node_workers import NodeWorkers
+from hpc_elastic.agent.parts import AgentParts
+from hpc_elastic.agent.reports import Reports
+from hpc_elastic.rendezvous.journal import Cause, Decision
+from hpc_elastic.rendezvous.shared_run import SharedRun
+
+
+class Stopping:
+    """Ends the workers of this node; a critical section of one of them holds that up where it may.
+
+    Args:
+        parts: what the agent is put together from.
+        workers: this node's.
+        signalled: what this agent itself was asked for.
+        reports: shows a failure before the others are ended.
+    """
+
+    def __init__(
+        self, parts: AgentParts, workers: NodeWorkers, signalled: Signalled, reports: Reports
+    ) -> None:
+        self._parts = parts
+        self._run: SharedRun = parts.rendezvous.run
+        self._workers = workers
+        self._signalled = signalled
+        self._reports = reports
+        self.of_round: LocalDrain | None = None  # the drain of the newest round, if one comes
+
+    def end_round(self, group: LocalGroup) -> None:
+        """End workers whose round is over."""
+        self._reports.show_failure(group)  # it may not be what the round ends for
+        if self._is_urgent():
+            self._workers.stop(KILL_AFTER_S if self._workers.wedge else self._parts.times.shutdown)
+            return
+        shutdown = self._parts.times.shutdown
+        ended = self._run.state.ended
+        if ended is not None and ended.cause is Cause.HANG:
+            shutdown = min(KILL_AFTER_S, shutdown)  # who makes no progress has nothing to save
+        deadline = self.of_round.deadline if self.of_round is not None else None
+        self._workers.stop_gently(shutdown, deadline)
+
+    def _is_urgent(self) -> bool:
+        """Tell whether nothing is waited for: the end was asked for at once, or others work already."""
+        state = self._run.state
+        cancelled = state.ending is not None and state.ending.decision is Decision.CANCELLED
+        is_fenced = state.epoch > self._run.membership.epoch
+        return cancelled or is_fenced or self._workers.wedge is not None or self._signalled.wish.at_once
+
+    def drain(self) -> bool:
+        """Take the next step of a drain; return whether to look again at once."""
+        drain = self.of_round
+        if drain is None:
+            return False
+        now = self._run.now()
+        drain.step(now)
+        if not drain.stop_now:
+            return False
+        deadline = now if drain.deadline is None else drain.deadline
+        timeout = min(max(deadline - now, KILL_AFTER_S), self._parts.times.told)
+        self._workers.stop(timeout, hold_until=deadline)
+        if self._workers.is_held:
+            return False
+        self._parts.log.say("the workers are told to end")
+        return True
+
+    def end_blind(self, group: LocalGroup) -> None:
+        """End the workers by what was read before, or because this agent was asked to leave."""
+        if self._signalled.wish.cause is None:
+            self.end_round(group)
+        else:
+            self._signalled.end_sooner()

@@ -1,0 +1,185 @@
+"""``hpc-elastic drill``: does to a running run of one's own what the cluster may do to it some day."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Optional
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError, InputError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.report.drill_report import Course, Saved, course_of, verdict
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, choose
+from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.values import parse_duration_s
+from hpc_elastic.store.files import list_names
+from hpc_elastic.worker.checkpoints import complete_marks, encode_name, parse_name
+
+_LOOK_S = 0.2
+_TELL_S = 10.0  # between two lines about a job that waits
+
+
+def _flag(drill: Drill, text: str) -> object:
+    return typer.Option(f"--{drill.value}", help=text, show_default=False)
+
+
+def drill(  # noqa: PLR0913 - one flag per drill
+    run: RunArgument,
+    *,
+    preempt: Annotated[bool, _flag(Drill.PREEMPT, "SIGTERM to the agents, as when Slurm preempts.")] = False,
+    timeout: Annotated[bool, _flag(Drill.TIMEOUT, "The warning ahead of the time limit.")] = False,
+    node_loss: Annotated[bool, _flag(Drill.NODE_LOSS, "Kill the agent and workers of a node.")] = False,
+    crash: Annotated[bool, _flag(Drill.CRASH, "Kill a worker.")] = False,
+    hang: Annotated[bool, _flag(Drill.HANG, "Stop a worker for good (SIGSTOP).")] = False,
+    requeue: Annotated[bool, _flag(Drill.REQUEUE, "Put the job back into the queue.")] = False,
+    node: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+        typer.Option("--node", metavar="NODE", help="Which node; the last one by default."),
+    ] = None,
+    rank: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rank", metavar="RANK", help="Which worker; the last one of the node by default."),
+    ] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="TIME", help="How long the run may take to come back.")
+    ] = "15m",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+) -> int:
+    """Try on a running run what the cluster may do to it, and report how it came back."""
+    flags = (preempt, timeout, node_loss, crash, hang, requeue)
+    chosen = _chosen(flags)
+    patience_s = parse_duration_s(wait)
+    found = read_run(find_run(run))
+    slurm, clock = Slurm(), SystemClock()
+    target = _target(found, slurm, chosen, node, rank)
+    _confirm(found, target.text(chosen), yes=yes)
+    striker = Striker(found, slurm, clock)
+    grace_s = striker.grace_s(chosen)
+    last = read_run(found.paths).state.last
+    struck = striker.strike(chosen, target)
+    typer.echo(f"done: {target.text(chosen)}")
+    try:
+        course = _follow(found, struck, last, patience_s)
+    except KeyboardInterrupt:
+        course = _course(found, struck, last)
+        typer.echo("no longer followed")
+    finally:
+        if chosen is Drill.HANG:
+            _thaw(striker, target)
+    came_back, text = verdict(course)
+    _tell_grace(course, grace_s)
+    typer.secho(text, fg="green" if came_back else "red", bold=True)
+    typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {found.paths.root}")
+    return ExitCode.OK if came_back else 1
+
+
+def _chosen(flags: tuple[bool, ...]) -> Drill:
+    drills = [drill for drill, wanted in zip(_IN_ORDER, flags, strict=True) if wanted]
+    if len(drills) == 1:
+        return drills[0]
+    names = ", ".join(f"--{drill.value}" for drill in _IN_ORDER)
+    what = "no drill is chosen" if not drills else f"{len(drills)} drills are chosen"
+    raise InputError(what, where="drill", fix=f"give one of {names}")
+
+
+_IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
+
+
+def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: int | None) -> Target:
+    """Return whom it hits; the run must have workers now, and belong to this user."""
+    formed = run.state.running
+    job = ask_job(run, slurm).job
+    if formed is None or run.state.ending is not None or (job is not None and not job.state.is_active):
+        raise InputError(
+            "the run has no workers now, so there is nothing to try on",
+            where="RUN",
+            fix=f"wait until hpc-elastic status {run.paths.root} says that it runs",
+        )
+    if not run.job_id:
+        raise InputError(
+            "the run is neither a Slurm job nor one of submit --local",
+            where="RUN",
+            fix="kill what you want to see killed: the agents' process ids are in members/",
+        )
+    return choose(formed, chosen, node, rank)
+
+
+def _confirm(run: RunFiles, text: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            "nobody can be asked: standard input is no terminal", where="drill", fix="give --yes"
+        )
+    typer.echo(f"{run.name} in {run.paths.root}: {text}")
+    typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
+
+
+def _follow(run: RunFiles, struck: Struck, last: int, patience_s: float) -> Course:
+    """Print each phase as it comes, until the run is back, has ended, or the time is up."""
+    clock = SystemClock()
+    told: set[str] = set()
+    began = told_at = clock.monotonic()
+    while True:
+        course = _course(run, struck, last)
+        for phase in course.phases:
+            if phase.name not in told:
+                told.add(phase.name)
+                told_at = clock.monotonic()
+                typer.echo(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
+        if course.is_over or clock.monotonic() - began >= patience_s:
+            return course
+        if clock.monotonic() - told_at >= _TELL_S:
+            told_at = clock.monotonic()
+            _tell_waiting(run, told_at - began)
+        clock.sleep(_LOOK_S)
+
+
+def _tell_waiting(run: RunFiles, waited_s: float) -> None:
+    fields = ask_job(run, Slurm()).fields
+    word, reason = fields.get("JobState", ""), fields.get("Reason", "None")
+    how = f": the job is {word}" + (f" ({reason})" if reason != "None" else "") if word else ""
+    typer.echo(f"  {waited_s:7.0f} s  waiting{how}")
+
+
+def _course(run: RunFiles, struck: Struck, last: int) -> Course:
+    now = read_run(run.paths)
+    return course_of(now.records, last, struck.at, struck.step, _saved(run))
+
+
+def _saved(run: RunFiles) -> list[Saved]:
+    """Return the durable checkpoints, the oldest first."""
+    names = [name for name in list_names(run.paths.checkpoints) if parse_name(name) is not None]
+    found = []
+    for mark in complete_marks(names):
+        try:
+            found.append(
+                Saved(mark.step, os.stat(os.path.join(run.paths.checkpoints, encode_name(mark))).st_mtime)
+            )
+        except FileNotFoundError:  # cleaned up by the training
+            continue
+    return sorted(found, key=lambda saved: saved.at)
+
+
+def _tell_grace(course: Course, grace_s: float | None) -> None:
+    """Say whether the workers were stopped in the time that Slurm would have given."""
+    stopped = next((phase for phase in course.phases if phase.name == "stopped"), None)
+    if grace_s is None or stopped is None:
+        return
+    judgement = "in time" if stopped.after_s <= grace_s else "TOO LATE: Slurm would have killed the workers"
+    typer.echo(
+        f"  Slurm gives {grace_s:g} s before it kills; stopped after {stopped.after_s:.1f} s: {judgement}"
+    )
+
+
+def _thaw(striker: Striker, target: Target) -> None:
+    """Let the stopped worker go on where it was not ended; who is gone needs nothing."""
+    try:
+        striker.thaw(target)
+    except HpcElasticError:
+        pass

@@ -1,0 +1,32 @@
+"""``hpc-elastic scale``: change how many nodes a run uses while it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.scale import scale as change_size
+
+
+def scale(
+    run: RunArgument,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-N", metavar="N", help="How many nodes the run is to use from now on.")
+    ],
+    keep_spares: Annotated[
+        bool,
+        typer.Option(
+            "--keep-spares", help="Array mode: nodes beyond that stand by, instead of being given back."
+        ),
+    ] = False,  # noqa: FBT002 - a flag of the command line
+) -> int:
+    """Change how many nodes a running run uses.
+
+    A run that is one job keeps its nodes: those beyond N stand by. In array mode they are given back,
+    and N may be more than the run was submitted for.
+    """
+    change_size(find_run(run), nodes, typer.echo, slurm=Slurm(), keep_spares=keep_spares)
+    return 0

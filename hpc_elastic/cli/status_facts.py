@@ -1,0 +1,129 @@
+"""What ``hpc-elastic status`` tells of a run below its first line."""
+
+from __future__ import annotations
+
+import os
+
+from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.rendezvous.roster import MemberName, parse_name
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.report.causes_text import job_code_text, requeues_text, restarts_text, used_text
+from hpc_elastic.report.node_status import node_facts
+from hpc_elastic.report.queue_text import missing_text, queue_text
+from hpc_elastic.report.timeline import span_text
+from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.run_dir import identity_trouble
+from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint
+from hpc_elastic.store.files import list_names
+
+MAX_RESTARTS = 3  # of a job spec
+
+
+def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    """Return what is to be told of a run below its first line: (label, text), in order."""
+    now_s = SystemClock().wall()
+    state = run.state
+    facts = [("run", run.paths.root)]
+    if run.job_id:
+        facts.append(("job", _job_text(run, asked)))
+    facts += _waits(run, asked)
+    if asked.trouble:
+        facts.append(("", asked.trouble))
+    facts += zip(("damaged", ""), identity_trouble(run.paths), strict=False)
+    saved = newest_checkpoint(run.paths, now_s)
+    if saved is not None:
+        where = f" ({saved.path})" if saved.path else ""
+        facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
+    elif state.rounds:
+        facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    facts += _used(run)
+    facts += node_facts(state, asked.fields)
+    if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
+        facts += [("batch log", path) for path in batch_log(run)]
+    if run.records:
+        last = moments_of(run.records)[-1]
+        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
+    return facts
+
+
+def _used(run: RunFiles) -> list[tuple[str, str]]:
+    """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
+    state = run.state
+    most, most_requeues = None, None
+    if run.spec:
+        most = run.spec.get("max_restarts", MAX_RESTARTS)
+        most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
+    crashes = state.crashes if most is None else min(state.crashes, most)
+    why = requeues_text(run.records, state.epoch.submission)
+    restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
+    texts = [f"{restarts}, {used_text(state.requeues, most_requeues, 'requeue', why)}"]
+    ended = restarts_text(state.counts)
+    return [("used", texts[0]), *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else [])]
+
+
+def batch_log(run: RunFiles) -> list[str]:
+    """Return the log of the newest job's script, if there is one."""
+    path = run.paths.batch_log.replace("%j", run.job_id)
+    return [path] if os.path.exists(path) else []
+
+
+def _job_text(run: RunFiles, asked: Asked) -> str:
+    if run.is_local:
+        return f"{run.job_id} on one machine" + (
+            "; it does not run here any more" if asked.job == GONE else ""
+        )
+    if not asked.fields:
+        return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
+    labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
+    unknown_from = date_text(SystemClock().wall() + _NO_ESTIMATE_S).replace(" ", "T")
+    if (
+        asked.job is not None
+        and asked.job.state in _WAITING
+        and asked.fields.get("StartTime", "") > unknown_from
+    ):
+        labels = labels[1:]  # what Slurm says when it has no estimate
+    more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
+    if asked.job is not None and asked.job.state is JobState.ENDED:
+        more += filter(None, [job_code_text(asked.fields.get("ExitCode", ""))])
+    return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
+
+
+def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    """Return why the run waits: for its job in the queue, or for nodes that have not come."""
+    if asked.job is not None and asked.job.state in _WAITING:
+        text = queue_text(asked.fields)
+        return [("waits", text)] if text else []
+    state = run.state
+    if state.ending is not None or state.running is not None or state.leaving:
+        return []
+    here = {
+        name.node for name in map(parse_name, list_names(run.paths.members)) if name and _is_here(state, name)
+    }
+    text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
+    return [("waits", f"for {text}")] if text else []
+
+
+def _is_here(state: RunState, name: MemberName) -> bool:
+    return name.epoch >= state.epoch and not name.phase.is_terminal
+
+
+_NO_ESTIMATE_S = 300 * 86400.0
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
+_QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
+_RUNNING_LABELS = (
+    ("StartTime", "since"),
+    ("EndTime", "until"),
+    ("NodeList", "on"),
+    ("Partition", "partition"),
+)
+_ENDED_LABELS = (("EndTime", "ended"),)
+_JOB_LABELS = {
+    JobState.PENDING: _QUEUED_LABELS,
+    JobState.REQUEUED: _QUEUED_LABELS,
+    JobState.RUNNING: _RUNNING_LABELS,
+    JobState.SUSPENDED: _RUNNING_LABELS,
+    JobState.COMPLETING: _RUNNING_LABELS,
+}
+_EMPTY = ("", "None", "(null)", "Unknown", "N/A")

@@ -1,0 +1,95 @@
+"""What the journal of a run tells of nodes that failed. Pure.
+
+The key of an event follows from the run and the number of the record, so that everybody who reads the
+journal tells of the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Epoch,
+    NodeUnfit,
+    Record,
+    RoundEnded,
+    RoundFormed,
+)
+from hpc_elastic.rendezvous.state import RunState, apply
+from hpc_elastic.store.node_ledger import Fault, NodeEvent
+
+CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
+
+
+class Blamed(NamedTuple):
+    """An event and the start of the run in which it happened."""
+
+    epoch: Epoch
+    event: NodeEvent
+
+
+def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
+    """Return what happened on nodes in a run, oldest first.
+
+    Args:
+        records: the whole journal.
+        run_id: the name of the run.
+    """
+    state, found = RunState(), []
+    loop = _Loop("", 0)
+    for record in records:
+        after = apply(state, record.entry)
+        if after != state:
+            loop = _count(loop, state, record)
+            for host, fault, detail in _faults(state, record, loop):
+                event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
+                found.append(Blamed(after.epoch, event))
+        state = after
+    return found
+
+
+class _Loop(NamedTuple):
+    """Failures in a row on one node."""
+
+    node: str
+    length: int
+
+
+def _count(loop: _Loop, state: RunState, record: Record) -> _Loop:
+    entry = record.entry
+    if not isinstance(entry, RoundEnded) or entry.cause is not Cause.CRASH or state.round is None:
+        return loop
+    if len(state.round.members) == 1 or len(entry.nodes) != 1:  # nothing to tell it from
+        return _Loop("", 0)
+    node = entry.nodes[0]
+    return _Loop(node, loop.length + 1 if node == loop.node else 1)
+
+
+def _faults(state: RunState, record: Record, loop: _Loop) -> Iterator[tuple[str, Fault, str]]:
+    entry = record.entry
+    if isinstance(entry, NodeUnfit):
+        yield entry.node, Fault.UNFIT, entry.reason
+    elif isinstance(entry, RoundFormed):
+        for node in entry.lost:
+            if node not in state.lost:
+                yield node, Fault.NODE_LOSS, f"vanished before round {entry.number}"
+    elif isinstance(entry, RoundEnded):
+        yield from _of_round(state, entry, loop)
+
+
+def _of_round(state: RunState, entry: RoundEnded, loop: _Loop) -> Iterator[tuple[str, Fault, str]]:
+    members = len(state.round.members) if state.round is not None else 0
+    if entry.cause is Cause.NODE_LOSS:
+        for node in entry.nodes:
+            yield node, Fault.NODE_LOSS, f"vanished in round {entry.number}"
+    elif entry.cause is Cause.AGENT_ERROR and (entry.failure or {}).get("exitcode") == ExitCode.WEDGED:
+        for node in entry.nodes:
+            yield node, Fault.WEDGE, str((entry.failure or {}).get("message") or "workers hang in the kernel")
+    elif entry.cause is Cause.HANG and 0 < len(entry.nodes) <= members // 2:
+        for node in entry.nodes:
+            yield node, Fault.HANG, f"its workers hung in round {entry.number}"
+    elif entry.cause is Cause.CRASH and loop.length and loop.length % CRASH_LOOP == 0:
+        yield loop.node, Fault.CRASH_LOOP, f"{loop.length} failures of workers in a row"

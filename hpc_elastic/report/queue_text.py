@@ -1,0 +1,76 @@
+"""Why a job waits in Slurm's queue, in words, and what its owner can do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from hpc_elastic.report.timeline import names_text
+
+_HELD = "held; to let it go on: scontrol release {job}"
+_REASONS = (
+    ("JobHeldUser", _HELD),
+    ("JobHeldAdmin", "held by an administrator: ask why"),
+    ("job_requeued_in_held_state", _HELD),
+    ("JobHoldMaxRequeue", f"requeued more often than this cluster allows; {_HELD}"),
+    ("launch_failed_requeued_held", f"its nodes could not start it; {_HELD}"),
+    ("DependencyNeverSatisfied", "waits for a job that has not ended as it should: it will never start"),
+    ("Dependency", "waits for other jobs to end{dependency}"),
+    ("Priority", "waits for its turn: other jobs come first"),
+    ("Resources", "waits for nodes to become free"),
+    ("PartitionNodeLimit", "asks for more nodes than its partition has or allows: it may never start"),
+    ("PartitionTimeLimit", "asks for more time than its partition allows: it will not start"),
+    ("PartitionDown", "waits: its partition is closed"),
+    ("PartitionInactive", "waits: its partition is closed"),
+    ("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved{nodes}"),
+    ("Reservation", "waits for its reservation"),
+    ("Licenses", "waits for licenses"),
+    ("QOS", "waits: a limit of its QOS is reached ({reason})"),
+    ("Assoc", "waits: a limit of its account is reached ({reason})"),
+)
+"""First word of Slurm's reason: what to say."""
+
+
+def queue_text(fields: Mapping[str, str]) -> str:
+    """Return why a job waits; empty if Slurm gives no reason.
+
+    Args:
+        fields: of ``scontrol show job``.
+    """
+    reason = fields.get("Reason", "None")
+    if reason in ("", "None", "(null)"):
+        return ""
+    if reason == "BeginTime":
+        return _begin_text(fields)
+    for word, text in _REASONS:
+        if reason.startswith(word):
+            nodes = re.search(r"UnavailableNodes:([^\s,)]+(?:\[[^\]]*\])?)", reason)
+            wanted = fields.get("ReqNodeList", "")
+            which = nodes[1] if nodes else wanted if wanted not in ("", "(null)") else ""
+            dependency = fields.get("Dependency", "")
+            return text.format(
+                job=fields.get("JobId", "JOB"),
+                dependency=f" ({dependency})" if dependency not in ("", "(null)") else "",
+                nodes=f": {which}" if which else "",
+                reason=reason,
+            )
+    return f"waits (Slurm's reason: {reason})"
+
+
+def _begin_text(fields: Mapping[str, str]) -> str:
+    """Tell until when Slurm makes a job wait; a requeued one does for two minutes by default."""
+    at = fields.get("EligibleTime") or fields.get("StartTime") or ""
+    until = f" until {at.replace('T', ' ')}" if at not in ("", "Unknown", "N/A") else " a while"
+    earlier = f"to start it earlier: scontrol update jobid={fields.get('JobId', 'JOB')} StartTime=now"
+    return f"Slurm lets it wait{until}, as after every requeue; {earlier}"
+
+
+def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
+    """Return which nodes have not come yet; empty if none is missing or nobody knows who is to come.
+
+    Args:
+        expected: names of the nodes of this start, in order.
+        present: names of the nodes whose agents are there.
+    """
+    absent = tuple(name for name in expected if name not in present)
+    return f"{names_text(absent)} ({len(absent)} of {len(expected)} nodes)" if absent else ""

@@ -1,0 +1,118 @@
+"""A function as the work of a run: how it gets to the workers, and its values back.
+
+Both ways are files in the run directory, pickled by cloudpickle as submitit does it, so that functions
+of a notebook work. Nothing is unpickled that another user could have written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store import files
+from hpc_elastic.store.directories import make_directory
+
+MODULE = "hpc_elastic.runs.call"  # what each worker runs
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Return a call as bytes.
+
+    Raises:
+        InputError: function or arguments cannot be pickled.
+    """
+    import cloudpickle  # noqa: PLC0415 - only for functions
+    from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 - as cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(DelayedSubmission(function, *args))
+    except Exception as error:  # whatever a class raises that does not want to be pickled
+        raise InputError(
+            f"{name_of(function)} or its arguments cannot be sent to the workers: {error}",
+            where="submit",
+            fix="open files, locks, sockets and CUDA tensors inside of the function",
+        ) from error
+    return data
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what to call a function, also one that was wrapped by `functools.partial`."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", None) or type(inner).__name__)
+
+
+def call(paths: RunPaths) -> Any:
+    """Call what the run directory holds, and return its value.
+
+    Raises:
+        RunDirError: somebody else could have written it.
+    """
+    return _load(paths.function).result()
+
+
+def save(paths: RunPaths, rank: int, value: Any) -> None:
+    """Keep the value that a rank has returned; that of a later round replaces it.
+
+    Raises:
+        InputError: it cannot be pickled.
+    """
+    import cloudpickle  # noqa: PLC0415 - only for functions
+
+    try:
+        data = cloudpickle.dumps(value)
+    except Exception as error:  # as above
+        raise InputError(
+            f"rank {rank} returned a {type(value).__name__} that cannot be pickled: {error}",
+            where="the function's value",
+            fix="return numbers, texts, lists, CPU tensors or arrays; save large things to files",
+        ) from error
+    make_directory(paths.results)
+    files.replace(_result(paths, rank), data)
+
+
+def results(paths: RunPaths, world_size: int) -> list[Any]:
+    """Return what the ranks of the last round have returned, by rank.
+
+    Raises:
+        RunDirError: a value is missing, or somebody else could have written it.
+    """
+    return [_load(_result(paths, rank)) for rank in range(world_size)]
+
+
+def _result(paths: RunPaths, rank: int) -> str:
+    return os.path.join(paths.results, f"{rank}.pkl")
+
+
+def _load(path: str) -> Any:
+    """Unpickle a file of this user's in a directory of this user's.
+
+    Raises:
+        RunDirError: it is not there, or not this user's alone.
+    """
+    import pickle  # noqa: PLC0415 - only for functions; see below
+
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb") as file:
+            for where, found in ((path, os.fstat(file.fileno())), _above(path)):
+                if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+                    raise RunDirError(
+                        f"{where} can be written by others, so it is not unpickled",
+                        where="run directory",
+                        fix=f"if you trust it: chmod go-w {where}",
+                    )
+            return pickle.load(file)  # noqa: S301 - this user's own, as has just been checked
+    except OSError as error:
+        raise RunDirError(
+            f"{path} cannot be read: {error.strerror}", where="run directory", fix="was it moved away?"
+        ) from error
+
+
+def _above(path: str) -> tuple[str, os.stat_result]:
+    directory = os.path.dirname(path)
+    return directory, os.stat(directory)

@@ -1,0 +1,106 @@
+"""Submitting a run from Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError, SlurmError
+from hpc_elastic.runs import function
+from hpc_elastic.runs.run import RUNNER_LOG, Run
+from hpc_elastic.slurm import request, run_dir, validate
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_file import build_spec, read_job_file
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.submit import Submitter, UncertainSubmissionError
+from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.store import files
+
+_IN_BACKGROUND = '"$@" >&2 & echo $!'
+
+Work = Callable[..., Any] | Sequence[str] | str | JobSpec
+
+
+def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -> Run:
+    """Queue a run that survives preemption, requeue and node loss.
+
+    Args:
+        work: a function, which each worker calls; the command of a worker, as a list or a line of a
+            shell; a job file (``*.toml``); or a `JobSpec`.
+        args: arguments of the function.
+        local: run on this machine without Slurm, in the background, with so many agents as nodes.
+        fields: of `JobSpec`, as in a job file: ``nodes=2, gpus_per_node=8, time="4h"``.
+
+    Raises:
+        InputError: a field cannot be used, or the function cannot be sent to workers.
+        RunDirError: the run directory cannot be used.
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    call = function.pickled(work, args) if callable(work) else None
+    if call is None and args:
+        raise InputError(
+            f"arguments {args!r} are for functions", where="submit", fix="put them into the command"
+        )
+    spec = _spec(work, fields, local)
+    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+    return (_run_here if local is not None else _queue)(wanted, call, local or 0)
+
+
+def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
+    """Return what is to be run, with what the caller gave laid over it."""
+    here: dict[str, Any] = {} if local is None else {"nodes": str(local), "allow_local_run_dir": True}
+    if isinstance(work, JobSpec):
+        return JobSpec(**{**here, **work.model_dump(exclude_unset=True), **fields})
+    if callable(work):
+        return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})
+    if isinstance(work, str) and work.endswith(".toml"):
+        file = read_job_file(work)
+        return build_spec(replace(file, values={**here, **file.values}), fields)
+    return JobSpec(**{**here, **fields, "command": work})
+
+
+def _queue(wanted: SubmitRequest, call: bytes | None, _nodes: int) -> Run:
+    submitter = Submitter(Slurm(), SystemClock())
+    submitter.check(wanted)
+    is_new = _create(wanted, call)
+    try:
+        submitter.resume(wanted.paths.root)
+    except SlurmError as error:
+        if not isinstance(error, UncertainSubmissionError):
+            with suppress(OSError):
+                os.unlink(wanted.paths.function)
+            run_dir.discard(wanted.paths, with_root=is_new)
+        raise
+    return Run(wanted.paths.root)
+
+
+def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int) -> Run:
+    """Start the agents in the background; what the runner prints is in the run directory."""
+    validate.check(wanted, None, is_local=True)
+    _create(wanted, call)
+    root = wanted.paths.root
+    argv = (sys.executable, "-m", "hpc_elastic", "submit", "--resume", root, "--local", str(nodes))
+    with open(os.path.join(root, RUNNER_LOG), "ab") as output:
+        shell = subprocess.run(  # which leaves the runner to init, as no child of this process
+            ("/bin/sh", "-c", _IN_BACKGROUND, "sh", *argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+            check=True,
+        )
+    return Run(root, runner=int(shell.stdout))
+
+
+def _create(wanted: SubmitRequest, call: bytes | None) -> bool:
+    is_new = run_dir.create(wanted, now_s=SystemClock().wall())
+    if call is not None:
+        files.replace(wanted.paths.function, call)
+    return is_new

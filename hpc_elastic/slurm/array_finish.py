@@ -1,0 +1,223 @@
+"""The end of one task of an array: gathers what is known, lets `array_lifecycle` decide, carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmNotFoundError, StoreError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now, is_newer
+from hpc_elastic.rendezvous.journal import Cause, Entry, EpochStarted, Record, Requeued, RunEnded
+from hpc_elastic.rendezvous.roster import parse_name
+from hpc_elastic.rendezvous.run_directory import require_run
+from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm import array_lifecycle, submissions
+from hpc_elastic.slurm.array_lifecycle import Others, TaskChoice, TaskFacts
+from hpc_elastic.slurm.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_start import Ended, Say, Start
+from hpc_elastic.slurm.lifecycle import Budgets, Exit, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.standing import JobFacts, Standing, job_facts, standing
+from hpc_elastic.store import files
+
+GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
+PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
+ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+_RELAUNCH_PAUSE_S = 2.0
+
+_SLURM = (SlurmCommandError, SlurmNotFoundError)
+_T = TypeVar("_T")
+
+
+class ArrayFinish:
+    """Ends one start of one task.
+
+    Args:
+        start: the start; it has a task.
+        budgets: how often each way to go on may be taken.
+        slurm: Slurm's commands.
+        clock: paces retries.
+        say: prints a line for the batch log.
+    """
+
+    def __init__(self, start: Start, budgets: Budgets, slurm: Slurm, clock: Clock, say: Say) -> None:
+        if start.task is None:
+            raise ValueError("this is no task of an array")
+        self._task: TaskStart = start.task
+        self._paths = start.paths
+        self._submission = start.epoch.submission
+        self._srun_exit_code = start.srun_exit_code
+        self._budgets = budgets
+        self._slurm = slurm
+        self._clock = clock
+        self._say = say
+        self._log: RunLog = open_log(start.paths, f"batch {self._task.task}")
+
+    def run(self) -> Ended:
+        """Decide and carry out.
+
+        Raises:
+            RunDirError: the run directory is gone, or was never made.
+            StoreError: the run directory cannot be read or written for minutes.
+            RendezvousStateError: a record of the run is damaged.
+        """
+        self._patiently(lambda: require_run(self._paths), GONE_PATIENCE_S, RunDirError)
+        records = self._patiently(lambda: read_records(self._paths))
+        state = self._patiently(self._log.refresh)
+        outdated = self._patiently(self._is_outdated)
+        known = outdated or state.ending is not None
+        facts = TaskFacts(
+            state=state,
+            start=self._task,
+            submission=self._submission,
+            job=None if known else self._ask_slurm(),
+            others=None if known else self._others(),
+            srun_exit_code=self._srun_exit_code,
+            left=array_lifecycle.goodbye_of(records, self._task),
+            is_outdated=outdated,
+            in_vain=array_lifecycle.starts_in_vain(records, self._task),
+        )
+        choice = array_lifecycle.decide(facts, self._budgets)
+        self._say(choice.why)
+        return self._carry_out(choice, records)
+
+    def _carry_out(self, choice: TaskChoice, records: list[Record]) -> Ended:
+        match choice:
+            case Exit(code, _, record):
+                return self._end_run(code, record)
+            case Leave(code):
+                return Ended(code, 0, self._log.state)
+            case Relaunch(nodes):
+                self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
+                return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+            case Requeue(cause):
+                self._record_requeue(cause, records)
+                return self._requeue()
+
+    # what is known
+
+    def _is_outdated(self) -> bool:
+        """Tell whether the names of the members show a later start of this task."""
+        names = (parse_name(name) for name in files.list_names(self._paths.members))
+        mine = f"this{self._task.tag}"
+        return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
+
+    def _ask_slurm(self, patience_s: float = PATIENCE_S) -> JobFacts | None:
+        """Return what Slurm says about this task, None if it says nothing for minutes."""
+
+        def ask() -> JobFacts | None:
+            fields = self._slurm.show_job(self._task.task)
+            return None if fields is None else job_facts(fields)
+
+        try:
+            return self._patiently(ask, patience_s, SlurmCommandError)
+        except _SLURM as error:
+            self._say(f"scontrol tells nothing about task {self._task.task}: {error}")
+            return None
+
+    def _tasks(self) -> list[Task] | None:
+        """Return the tasks of the run that are not over, None if Slurm does not answer."""
+        known = self._patiently(lambda: submissions.read_submissions(self._paths))
+        token = next((done.token for done in known if done.number == self._submission), "")
+        try:
+            return self._patiently(
+                lambda: self._slurm.array_tasks(token, self._task.array), ASIDE_PATIENCE_S, SlurmCommandError
+            )
+        except _SLURM as error:
+            self._say(f"squeue tells nothing about the other tasks: {error}")
+            return None
+
+    def _others(self) -> Others | None:
+        tasks = self._tasks()
+        if tasks is None:
+            return None
+        others = [task for task in tasks if task.name != self._task.task]
+        return Others(sum(task.is_running for task in others), sum(task.is_waiting for task in others))
+
+    # what is done
+
+    def _end_run(self, code: int, record: RunEnded | None) -> Ended:
+        """End the run for all tasks; those that wait in the queue have nothing to do any more."""
+        if record is not None:
+            state = self._log.state
+            if state.epoch.submission < self._submission:  # no agent came to do it
+                self._write(EpochStarted(epoch_now(state, self._submission), self._task.array, ()))
+            ending = self._write(record).ending
+            if ending is not None and ending != record:  # somebody else ended the run first
+                code = ending.exit_code
+        self._take_waiting_away()
+        return Ended(code, 0, self._log.state)
+
+    def _take_waiting_away(self) -> None:
+        """Cancel the tasks of the run that wait; the verdict holds whether Slurm answers or not."""
+        waiting = [task for task in self._tasks() or () if task.is_waiting]
+        for array in arrays_of(waiting):
+            count = sum(task.array == array for task in waiting)
+            tasks = "1 task" if count == 1 else f"{count} tasks"
+            try:
+                self._slurm.cancel_waiting(array)
+                self._say(
+                    f"took {tasks} of array {array} out of the queue, where there is nothing left to do"
+                )
+            except _SLURM as error:
+                self._say(f"{tasks} of array {array} stay in the queue and end at once later: {error}")
+
+    def _requeue(self) -> Ended:
+        """Hand this task back; doing it twice does no harm."""
+        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._slurm.requeue(self._task.task)
+                return Ended(ExitCode.REQUEUE, 0, self._log.state)
+            except _SLURM as error:
+                words = str(error)
+            stands = standing(self._ask_slurm(patience_s=0), self._task.restart)
+            if stands is Standing.REQUEUED:
+                return Ended(ExitCode.REQUEUE, 0, self._log.state)
+            is_late = self._clock.monotonic() >= give_up_at
+            if stands is Standing.CANCELLED or is_late:
+                self._say(f"Slurm does not requeue task {self._task.task}: {words}")
+                others = self._others()
+                why = "cancelled" if stands is Standing.CANCELLED else words.splitlines()[-1]
+                choice = array_lifecycle.not_requeued(others, why, is_cancelled=stands is Standing.CANCELLED)
+                self._say(choice.why)
+                return self._carry_out(choice, [])
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
+        """Record once that a start of the run that was drained goes back to Slurm as a whole."""
+        state = self._log.state
+        entries = (record.entry for record in records)
+        done = any(isinstance(entry, Requeued) and entry.epoch[:2] == state.epoch[:2] for entry in entries)
+        if state.drained is not None and not done:
+            self._write(Requeued(state.epoch, cause))
+
+    def _write(self, entry: Entry) -> RunState:
+        return self._patiently(lambda: self._log.commit(lambda _state: entry))
+
+    def _patiently(
+        self,
+        act: Callable[[], _T],
+        patience_s: float = PATIENCE_S,
+        passing: type[HpcElasticError] = StoreError,
+    ) -> _T:
+        """Return what `act` returns; try again for a while when the file system or Slurm fails."""
+        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + patience_s
+        said = False
+        while True:
+            try:
+                return act()
+            except (StoreError, passing) as error:
+                if self._clock.monotonic() >= give_up_at:
+                    raise
+                if not said:
+                    self._say(f"trying again for up to {patience_s:.0f} s: {' '.join(str(error).split())}")
+                    said = True
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

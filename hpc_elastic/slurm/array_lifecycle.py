@@ -1,0 +1,245 @@
+"""What becomes of one task of an array once its srun has returned. Pure.
+
+Each task of an array is a job of one node, and decides for itself alone; the run is that of all tasks.
+As in `lifecycle`, records decide, not exit codes.
+
+    ending in the journal                          -> Exit with its code
+    the task was started anew elsewhere            -> Leave: this script is a left-over
+    a newer submission of the run exists           -> Leave
+    drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
+    asked to stop, and others still save           -> Leave: the last ones record it
+    Slurm does not answer                          -> Leave: nothing is known, so nothing is done
+    Slurm has put the task back itself             -> Leave
+    cancelled, and other tasks run or wait         -> Leave: the run goes on without this task
+    cancelled, and there is no other task          -> Exit, recorded as cancelled
+    ended by Slurm: limit, preemption, node down   -> Requeue
+    running, the node is not needed any more       -> Requeue where a throttle keeps it waiting, else Leave
+    running, the node left or the run was drained  -> Requeue
+    running, neither of that                       -> Relaunch while that budget lasts, then Requeue
+
+Requeue means this task only. It is bounded by the restart count of the task; a task that may not be
+requeued is given up, and the run ends as failed with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.array_task import TaskStart, start_of
+from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Record, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.lifecycle import (
+    CANCELLED_CODE,
+    USERS_WISH,
+    Budgets,
+    Exit,
+    Leave,
+    Relaunch,
+    Requeue,
+    drain_cause,
+)
+from hpc_elastic.slurm.standing import JobFacts, Standing, standing
+
+_NEVER_STARTED = {
+    int(ExitCode.USAGE): "its flags are wrong",
+    126: "Python cannot be run",
+    127: "Python was not found on the node",
+}
+_ENDED = {
+    Standing.TIME_LIMIT: (Cause.TIME_LIMIT, "the time limit of this task"),
+    Standing.NODE_DOWN: (Cause.NODE_LOSS, "the node is down"),
+    Standing.PREEMPTED: (Cause.PREEMPTION, "the task was preempted"),
+}
+_LEFT = {
+    Cause.PREEMPTION: "Slurm wants the node back",
+    Cause.TIME_LIMIT: "the time limit of this task",
+    Cause.NODE_LOSS: "a node was lost",
+    Cause.JOIN_TIMEOUT: "too few nodes came",
+    Cause.AGENT_ERROR: "the agents could not go on",
+}
+
+
+class Others(NamedTuple):
+    """How many other tasks of the run Slurm has."""
+
+    running: int
+    waiting: int
+
+    @property
+    def any(self) -> bool:
+        """Whether the run can go on without this task."""
+        return self.running + self.waiting > 0
+
+
+class TaskFacts(NamedTuple):
+    """Everything the decision rests on."""
+
+    state: RunState
+    start: TaskStart  # of this task
+    submission: int  # that this task belongs to
+    job: JobFacts | None  # this task; None if Slurm does not answer
+    others: Others | None  # None if Slurm does not answer
+    srun_exit_code: int
+    left: NodeLeft | None = None  # what the agent of this start has recorded on leaving
+    is_outdated: bool = False  # the task was started anew, as the members' names tell
+    in_vain: int = 0  # newest starts of this task in a row that were in no round
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether Slurm starts no more tasks of this array than the user wants: `scale` has told it so."""
+        return self.state.wanted is not None and self.start.array == self.state.job_id
+
+
+TaskChoice = Exit | Leave | Relaunch | Requeue
+
+
+def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+    """Choose what becomes of the task."""
+    state = facts.state
+    if state.epoch.submission > facts.submission:
+        return Leave(ExitCode.FENCED, "a newer submission of this run exists")
+    if state.ending is not None and state.epoch.submission == facts.submission:
+        return _by_record(state.ending)
+    if facts.is_outdated:
+        return Leave(ExitCode.FENCED, "this task was started anew elsewhere")
+    if drain_cause(state) in USERS_WISH:
+        return _on_wish(facts)
+    stands = standing(facts.job, facts.start.restart)
+    if stands is Standing.RUNNING:
+        return _running(facts, budgets)
+    return _ended_by_slurm(facts, stands, budgets)
+
+
+def _by_record(ending: RunEnded) -> Exit:
+    is_bad = ending.decision in (Decision.FAILED, Decision.HELD)
+    code = (ending.exit_code or ExitCode.FAILED) if is_bad else ending.exit_code
+    return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
+
+
+def _on_wish(facts: TaskFacts) -> TaskChoice:
+    """End the run as stopped once all have saved; before that its last task does."""
+    state = facts.state
+    if state.drained is None and facts.others is not None and facts.others.running:
+        return Leave(ExitCode.OK, "the run is being stopped; the other nodes still save")
+    asked = state.drained or state.drain
+    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
+    reason = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
+    step = state.drained.step if state.drained is not None else None
+    reason += "" if step is None else f"; checkpoint of step {step}"
+    ending = RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
+    return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
+
+
+def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:
+    match stands:
+        case Standing.UNKNOWN:
+            return Leave(ExitCode.REQUEUE, "Slurm does not answer, so the task is left as it is")
+        case Standing.REQUEUED:
+            return Leave(ExitCode.REQUEUE, "Slurm has requeued the task itself")
+        case Standing.CANCELLED:
+            return not_requeued(facts.others, "it was cancelled", is_cancelled=True)
+        case Standing.ENDING:
+            reason = facts.job.reason if facts.job else ""
+            return Leave(ExitCode.REQUEUE, f"Slurm ends the task (Reason={reason}), so it is not requeued")
+        case _:
+            cause, why = _ENDED.get(stands, (Cause.AGENT_ERROR, stands.value))
+            return _requeue(facts, cause, why, budgets)
+
+
+def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+    left, drained = facts.left, facts.state.drained
+    if left is not None and left.cause is Cause.MEMBERSHIP:
+        return _not_needed(facts, left, budgets)
+    if left is not None:
+        return _requeue(facts, left.cause, _LEFT.get(left.cause, left.cause.value), budgets)
+    if drained is not None:
+        return _requeue(facts, drained.cause, _LEFT.get(drained.cause, drained.cause.value), budgets)
+    if facts.srun_exit_code in (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT):
+        return _requeue(facts, Cause.AGENT_ERROR, "the agent has left this node", budgets)
+    return _without_word(facts, budgets)
+
+
+def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
+    """Put a task back that the throttle keeps waiting until it is needed; else it is over."""
+    if facts.is_throttled:
+        return _requeue(facts, left.cause, f"not needed ({left.detail}); it waits for another scale", budgets)
+    return Leave(ExitCode.OK, f"not needed ({left.detail}), so the task ends")
+
+
+def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+    """Choose for a running task whose srun returned though the run goes on: srun or the agent died."""
+    code, relaunch = facts.srun_exit_code, facts.start.relaunch
+    if code in _NEVER_STARTED and facts.state.epoch.submission < facts.submission:
+        reason = f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see above"
+        return _failed(reason)
+    is_fenced = code == ExitCode.FENCED
+    said = "the run began anew meanwhile" if is_fenced else f"srun ended with exit code {code} without a word"
+    if relaunch < budgets.max_relaunch:
+        return Relaunch(1, f"{said}; start the agent again ({relaunch + 1} of {budgets.max_relaunch})")
+    return _requeue(facts, Cause.AGENT_ERROR, said, budgets)
+
+
+def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
+    used = facts.start.restart
+    if cause is Cause.AGENT_ERROR and facts.in_vain >= budgets.max_starts_in_vain:
+        why = f"{facts.in_vain} starts of this task in a row brought no workers up; the last one: {why}"
+        return _give_up(facts, why)
+    if used >= budgets.max_requeues:
+        return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used; now: {why}")
+    if facts.job is not None and not facts.job.may_requeue:
+        return _give_up(
+            facts, f"{why}, and this job may not be requeued (it was submitted with --no-requeue)"
+        )
+    if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
+        return _failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
+    return Requeue(cause, f"{why}: this task is requeued ({used + 1} of at most {budgets.max_requeues})")
+
+
+def _give_up(facts: TaskFacts, why: str) -> TaskChoice:
+    if facts.others is None or facts.others.any:
+        return Leave(ExitCode.FAILED, f"{why}; this task is given up, the run goes on without it")
+    return _failed(why)
+
+
+def not_requeued(others: Others | None, why: str, *, is_cancelled: bool) -> Exit | Leave:
+    """Choose for a task that Slurm has refused to requeue.
+
+    Args:
+        others: the other tasks.
+        why: Slurm's words.
+        is_cancelled: the task was cancelled meanwhile.
+    """
+    if others is None or others.any:
+        code = CANCELLED_CODE if is_cancelled else ExitCode.FAILED
+        return Leave(code, f"this task is given up ({why}); the run goes on without it")
+    if not is_cancelled:
+        return _failed(f"Slurm did not requeue the last task: {why}")
+    ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "all tasks of the array were cancelled", None)
+    return Exit(CANCELLED_CODE, f"the run is cancelled: {ending.reason}", ending)
+
+
+def _failed(reason: str) -> Exit:
+    record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
+    return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)
+
+
+def goodbye_of(records: Iterable[Record], start: TaskStart) -> NodeLeft | None:
+    """Return what the agent of one start of a task has recorded on leaving, None if nothing."""
+    for record in reversed(list(records)):
+        if isinstance(record.entry, NodeLeft) and start_of(record.entry.node_id) == start:
+            return record.entry
+    return None
+
+
+def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
+    """Return how many of the newest starts of a task, up to this one, were in no round and did not leave."""
+    useful: set[int] = set()
+    for record in records:
+        entry = record.entry
+        ids = [member.node_id for member in entry.members] if isinstance(entry, RoundFormed) else []
+        ids += [entry.node_id] if isinstance(entry, NodeLeft) else []
+        useful.update(one.restart for one in map(start_of, ids) if one and one.task == start.task)
+    last = max((restart for restart in useful if restart <= start.restart), default=-1)
+    return start.restart - last

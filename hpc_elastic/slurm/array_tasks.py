@@ -1,0 +1,77 @@
+"""The tasks of a run's arrays as Slurm has them. Pure.
+
+A run has one array; `scale` beyond it adds further ones. All carry the token of the submission in
+their comment, so they are found together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hpc_elastic.slurm.parse import JobState, job_state
+
+FORMAT = "%F|%K|%T|%N|%k"  # of squeue: array, index, state, nodes, comment
+_FIELDS = 5
+_RUNNING = (JobState.RUNNING, JobState.SUSPENDED)
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
+
+
+class Task(NamedTuple):
+    """One task of an array."""
+
+    array: str
+    number: int  # index in the array
+    state: JobState
+    node: str = ""
+
+    @property
+    def name(self) -> str:
+        """How Slurm's commands name it."""
+        return f"{self.array}_{self.number}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a node and is not about to end."""
+        return self.state in _RUNNING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is in the queue."""
+        return self.state in _WAITING
+
+
+def parse_tasks(text: str, *, token: str, array: str) -> list[Task]:
+    """Return the tasks of a submission, from squeue's lines with `FORMAT`.
+
+    Args:
+        text: what squeue printed, one line per task.
+        token: what the comment of its jobs starts with; empty if it is not known.
+        array: the id of the run's first array, whose tasks count whatever their comment says.
+    """
+    found = []
+    for line in text.splitlines():
+        fields = line.strip().split("|", _FIELDS - 1)
+        if len(fields) < _FIELDS or not fields[0].isdigit() or not fields[1].isdigit():
+            continue
+        is_ours = bool(token) and fields[4].split(" ", 1)[0] == token
+        if is_ours or fields[0] == array:
+            found.append(Task(fields[0], int(fields[1]), job_state(fields[2]), fields[3]))
+    return found
+
+
+def arrays_of(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """Return the ids of the arrays, the oldest first."""
+    return tuple(sorted({task.array for task in tasks}, key=int))
+
+
+def max_array_size(text: str) -> int | None:
+    """Return the number of tasks an array may have, from ``scontrol show config``; None if it is not told.
+
+    Slurm's MaxArraySize is one more than the highest index.
+    """
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "MaxArraySize" and value.strip().isdigit():
+            return int(value)
+    return None

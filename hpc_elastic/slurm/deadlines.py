@@ -1,0 +1,191 @@
+"""How long workers have, by what Slurm says: the site's settings, the job's end, its own saves. Pure.
+
+What Slurm sends (SIGTERM is the same for all of these) and when SIGKILL follows:
+
+    preemption with GraceTime          TERM now, TERM again at the end of the grace, KILL KillWait later
+    preemption without, scancel,
+    the time limit, a failed node      TERM now, KILL KillWait later
+    the warning before the limit       the signal of --signal; TERM up to 30 s after the limit
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm.standing import Standing, job_facts, standing
+
+KILL_WAIT_S = 30.0  # Slurm's default
+MARGIN_S = 5.0  # kept of KillWait for SIGTERM to the workers and the agents' own end
+CALM_S = 10.0  # to agree on a step and to finish it, before anything is saved
+SPARE = 1.25  # a save may take that much longer than it has been seen to take
+_SHARE = 4  # a drain before the limit takes at most this part of what was left when it was looked at
+_UNITS = {"": 1, "sec": 1, "min": 60, "hour": 3600, "day": 86400}
+
+_ENDINGS = {
+    Standing.TIME_LIMIT: (Cause.TIME_LIMIT, "the time limit is reached"),
+    Standing.NODE_DOWN: (Cause.NODE_LOSS, "a node of the job is down"),
+    Standing.PREEMPTED: (Cause.PREEMPTION, "preempted, without grace"),
+    Standing.CANCELLED: (Cause.CANCEL, "the job was cancelled"),
+    Standing.REQUEUED: (
+        Cause.PREEMPTION,
+        "the job is requeued: preempted without grace, a node is down, or by scontrol requeue",
+    ),
+}
+
+
+class Site(NamedTuple):
+    """What a cluster and a partition or QOS grant a job that is to end."""
+
+    kill_wait_s: float = KILL_WAIT_S
+    grace_s: float = 0.0  # of a preemption
+    over_limit_s: float = 0.0  # beyond the time limit
+    preempt_mode: str = ""
+    user_signal: bool = False  # preemption sends the signal of --signal in place of SIGTERM
+
+
+def seconds(text: str) -> float | None:
+    """Return a time as Slurm prints it [s], ``30 sec``, ``5 min`` or ``1-02:03:04``; None for other text."""
+    text = text.strip()
+    plain = re.fullmatch(r"(\d+)(?:\s+([a-z]+?)s?)?", text)
+    if plain:
+        unit = _UNITS.get(plain[2] or "")
+        return None if unit is None else float(int(plain[1]) * unit)
+    parts = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if parts is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in parts.groups())
+    return float(days * 86400 + hours * 3600 + minutes * 60 + rest)
+
+
+def config_fields(text: str) -> dict[str, str]:
+    """Return the settings in the output of ``scontrol show config``."""
+    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+
+
+def site_of(
+    config: Mapping[str, str], partition: Mapping[str, str], qos_grace_s: float | None = None
+) -> Site:
+    """Return what a site grants.
+
+    Args:
+        config: the fields of ``scontrol show config``.
+        partition: the fields of ``scontrol show partition``; empty if it is not known.
+        qos_grace_s: grace of the job's QOS, where preemption goes by QOS.
+    """
+    kill_wait_s = seconds(config.get("KillWait", ""))
+    over_s = seconds(partition.get("OverTimeLimit", ""))
+    over_minutes = over_s if over_s is not None else seconds(config.get("OverTimeLimit", "").split(" ")[0])
+    by_qos = config.get("PreemptType", "").endswith("/qos")
+    grace_s = qos_grace_s if by_qos else seconds(partition.get("GraceTime", ""))
+    parameters = f"{config.get('SlurmctldParameters', '')},{config.get('PreemptParameters', '')}"
+    return Site(
+        kill_wait_s=KILL_WAIT_S if kill_wait_s is None else kill_wait_s,
+        grace_s=grace_s or 0.0,
+        over_limit_s=60 * (over_minutes or 0.0),
+        preempt_mode=partition.get("PreemptMode") or config.get("PreemptMode", ""),
+        user_signal="send_user_signal" in parameters,
+    )
+
+
+def margin_s(kill_wait_s: float) -> float:
+    """Return what is kept of KillWait [s]."""
+    return min(MARGIN_S, kill_wait_s / 4)
+
+
+def stop_s(site: Site) -> float:
+    """Return how long workers have from a SIGTERM whose reason nobody knows yet [s]."""
+    return site.kill_wait_s - margin_s(site.kill_wait_s)
+
+
+class Why(NamedTuple):
+    """What Slurm says about a SIGTERM."""
+
+    cause: Cause | None  # None: nothing that Slurm itself does to the job
+    words: str
+    left_s: float | None  # how long workers have from the signal on; None: as long as they like
+
+
+def why(fields: Mapping[str, str], restarts: int, site: Site) -> Why:
+    """Tell why Slurm has sent SIGTERM to a job.
+
+    Args:
+        fields: those of ``scontrol show job``, asked right after the signal.
+        restarts: the restart count that this start of the job was given.
+        site: what the site grants.
+    """
+    job = job_facts(fields)
+    stands = standing(job, restarts)
+    if stands is Standing.RUNNING and job.warned:
+        grace_s = _between(fields.get("PreemptTime", ""), fields.get("EndTime", ""))
+        until = fields.get("EndTime", "").partition("T")[2]
+        left_s = stop_s(site) + (site.grace_s if grace_s is None else grace_s)
+        return Why(Cause.PREEMPTION, f"preempted, with grace until {until}", left_s)
+    if stands is Standing.RUNNING:
+        return Why(None, "the job runs on: somebody has sent the signal", None)
+    known = Cause.PREEMPTION, f"the job ends (Slurm's reason: {job.reason})"
+    cause, words = _ENDINGS.get(stands, known)
+    return Why(cause, words, stop_s(site))
+
+
+def _between(first: str, last: str) -> float | None:
+    """Return the seconds between two of Slurm's dates; None if one is none."""
+    a, b = _stamp(first), _stamp(last)
+    return None if a is None or b is None else float(max(0, b - a))
+
+
+def _stamp(text: str) -> int | None:
+    """Return the seconds of ``2026-11-21T20:00:00`` in a calendar of its own; good for differences only."""
+    found = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text)
+    if found is None:
+        return None
+    year, month, day, hours, minutes, secs = map(int, found.groups())
+    months = 12 * year + month - 3  # a year that begins in March has its odd day at its end
+    of_year = (153 * (months % 12) + 2) // 5 + day
+    days = 365 * (months // 12) + months // 48 - months // 1200 + months // 4800 + of_year
+    return ((days * 24 + hours) * 60 + minutes) * 60 + secs
+
+
+def p99(samples: Iterable[float]) -> float | None:
+    """Return the time that 99 of 100 saves do not exceed [s]; None without samples."""
+    ordered = sorted(samples)
+    return ordered[max(0, -(-99 * len(ordered) // 100) - 1)] if ordered else None
+
+
+def needed_s(saves: Iterable[float], drains: Iterable[float] = ()) -> float | None:
+    """Return how long a drain of this run is going to take [s]; None if nothing has been measured.
+
+    Args:
+        saves: how long saves have taken [s].
+        drains: how long drains have taken, from the request to the last worker's end [s].
+    """
+    save_s, drain_s = p99(saves), p99(drains)
+    known = [SPARE * save_s + CALM_S] if save_s is not None else []
+    known += [SPARE * drain_s] if drain_s is not None else []
+    return max(known, default=None)
+
+
+def warning_lead_s(saves: Iterable[float], drains: Iterable[float], default_s: float) -> float:
+    """Return how long before the limit the next start is to be warned [s], if its user has not said so.
+
+    It is never less than the default, so that one short save does not make the next one impossible.
+
+    Args:
+        saves: how long saves have taken [s].
+        drains: how long drains have taken [s].
+        default_s: what holds without measurements.
+    """
+    return max(default_s, needed_s(saves, drains) or 0.0)
+
+
+def begin_before_s(warning_s: float, needed: float | None, left_s: float) -> float:
+    """Return how long before the limit a drain begins though no signal has come [s].
+
+    Args:
+        warning_s: how long workers may take after a warning.
+        needed: from `needed_s`.
+        left_s: how much was left when this was asked first; a short job is not all drain.
+    """
+    return min(max(warning_s, needed or 0.0), left_s / _SHARE)

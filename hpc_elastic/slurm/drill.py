@@ -1,0 +1,204 @@
+"""Doing to a running job of one's own what the cluster may do to it some day.
+
+Nothing here needs more rights than the owner of the run has: signals go through Slurm's own commands, or
+through a job step beside the agents.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import InputError
+from hpc_elastic.rendezvous.journal import Member, RoundFormed
+from hpc_elastic.slurm import drill_on_node
+from hpc_elastic.slurm.array_job import is_array, tasks_of
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.deadlines import config_fields, site_of
+from hpc_elastic.slurm.drill_on_node import Deed
+from hpc_elastic.slurm.run_files import RunFiles
+
+
+class Drill(str, Enum):
+    """What is tried."""
+
+    PREEMPT = "preempt"
+    TIMEOUT = "timeout"
+    NODE_LOSS = "node-loss"
+    CRASH = "crash"
+    HANG = "hang"
+    REQUEUE = "requeue"
+
+
+_DEEDS = {
+    Drill.PREEMPT: Deed.DRAIN,
+    Drill.TIMEOUT: Deed.WARN,
+    Drill.NODE_LOSS: Deed.LOSE,
+    Drill.CRASH: Deed.CRASH,
+    Drill.HANG: Deed.FREEZE,
+}
+_SIGNALS = {Drill.PREEMPT: "TERM", Drill.TIMEOUT: "USR1"}
+ONE_WORKER = (Drill.CRASH, Drill.HANG)
+
+
+class Target(NamedTuple):
+    """Whom a drill hits."""
+
+    member: Member
+    rank: int | None  # of the worker, for what is done to one
+
+    @property
+    def agent(self) -> int:
+        """The agent's process id on its node."""
+        return int(self.member.node_id.rpartition(".")[2])
+
+    def text(self, drill: Drill) -> str:
+        """Return what is to happen, in words."""
+        node = self.member.node
+        return {
+            Drill.PREEMPT: "every agent gets SIGTERM, as when Slurm preempts the job",
+            Drill.TIMEOUT: "every agent gets SIGUSR1, as ahead of the time limit",
+            Drill.NODE_LOSS: f"the agent and the workers on {node} are killed",
+            Drill.CRASH: f"rank {self.rank} on {node} is killed",
+            Drill.HANG: f"rank {self.rank} on {node} is stopped for good (SIGSTOP)",
+            Drill.REQUEUE: "the job is put back into the queue (scontrol requeue)",
+        }[drill]
+
+
+class Struck(NamedTuple):
+    """A drill that has begun.
+
+    Attributes:
+        at: when, by the clock of the node or of this machine [s since the epoch].
+        step: the last step that was completed, if workers tell.
+    """
+
+    at: float
+    step: int | None
+
+
+def choose(formed: RoundFormed, drill: Drill, node: str | None, rank: int | None) -> Target:
+    """Return whom a drill hits: by default the last node, and of it the last worker. Pure.
+
+    Raises:
+        InputError: the round has no such node or rank.
+    """
+    ends, first = [], 0
+    for member in formed.members:
+        ends.append((member, first, first + member.slots))
+        first += member.slots
+    fits = [
+        (member, low, high)
+        for member, low, high in ends
+        if (node is None or member.node == node) and (rank is None or low <= rank < high)
+    ]
+    if not fits:
+        where, what = ("--rank", f"rank {rank}") if rank is not None else ("--node", f"node {node!r}")
+        names = ", ".join(member.node for member, _, _ in ends)
+        raise InputError(
+            f"{what} is not in round {formed.number}" + (f" on {node}" if node and rank is not None else ""),
+            where=where,
+            fix=f"it has ranks 0 to {first - 1} on {names}",
+        )
+    member, _, high = fits[-1]
+    worker = (high - 1 if rank is None else rank) if drill in ONE_WORKER else None
+    return Target(member, worker)
+
+
+class Striker:
+    """Carries a drill out.
+
+    Args:
+        run: the files of the run.
+        slurm: Slurm's commands.
+        clock: of this machine.
+    """
+
+    def __init__(self, run: RunFiles, slurm: Slurm, clock: Clock) -> None:
+        self._run = run
+        self._slurm = slurm
+        self._clock = clock
+
+    def strike(self, drill: Drill, target: Target) -> Struck:
+        """Do it.
+
+        Raises:
+            InputError: it is not possible, with what to do instead.
+            SlurmError: Slurm is not there, or refused.
+        """
+        if self._run.is_local:
+            return self._strike_here(drill, target)
+        if drill is Drill.REQUEUE:
+            at = self._clock.wall()
+            self._slurm.requeue(self._job_of(target))
+            return Struck(at, None)
+        if drill in _SIGNALS:
+            at = self._clock.wall()
+            self._slurm.cancel(self._job_of(target), signal=_SIGNALS[drill])
+            return Struck(at, None)
+        return self._on_node(target, _DEEDS[drill])
+
+    def thaw(self, target: Target) -> None:
+        """Let a worker that a drill has stopped run on, if it is still there.
+
+        Raises:
+            InputError: it is not.
+            SlurmError: Slurm is not there, or refused.
+        """
+        if self._run.is_local:
+            drill_on_node.do(self._run.paths.root, target.agent, Deed.THAW, target.rank)
+        else:
+            self._on_node(target, Deed.THAW)
+
+    def grace_s(self, drill: Drill) -> float | None:
+        """Return how long Slurm would let the agents live after its signal [s]; None if that is not known."""
+        if drill is not Drill.PREEMPT or self._run.is_local:
+            return None
+        fields = self._slurm.show_job(self._run.job_id) or {}
+        config = config_fields(self._slurm.show_config())
+        site = site_of(config, self._slurm.show_partition(fields.get("Partition", "")))
+        return site.grace_s or site.kill_wait_s
+
+    def _job_of(self, target: Target) -> str:
+        """Return the job as Slurm's commands name it: in array mode the task on the target's node."""
+        if not is_array(self._run):
+            return self._run.job_id
+        for task in tasks_of(self._run, self._slurm):
+            if task.is_running and task.node == target.member.node:
+                return task.name
+        raise InputError(
+            f"no running task of array {self._run.job_id} is on {target.member.node}",
+            where="--node",
+            fix="look with squeue, and name the node of a task that runs",
+        )
+
+    def _strike_here(self, drill: Drill, target: Target) -> Struck:
+        """Do it to agents that are processes of this machine."""
+        if drill is Drill.REQUEUE:
+            raise InputError(
+                "a run on one machine has no queue",
+                where="--requeue",
+                fix="--preempt has it start again, too",
+            )
+        root = self._run.paths.root
+        formed = self._run.state.running
+        if drill in _SIGNALS and formed is not None:
+            others = [Target(member, None) for member in formed.members]
+        else:
+            others = [target]
+        done = [drill_on_node.do(root, one.agent, _DEEDS[drill], one.rank) for one in others]
+        return Struck(done[0]["at"], max((d["step"] for d in done if d["step"] is not None), default=None))
+
+    def _on_node(self, target: Target, deed: Deed) -> Struck:
+        """Do it in a job step beside the agent."""
+        rank = () if target.rank is None else (str(target.rank),)
+        program = (sys.executable, "-m", "hpc_elastic.slurm.drill_on_node")
+        words = (*program, self._run.paths.root, str(target.agent), deed.value, *rank)
+        printed = self._slurm.step_beside(self._job_of(target), target.member.node, words)
+        done: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+        if "error" in done:
+            raise InputError(f"{target.member.node}: {done['error']}", where="drill", fix=done["fix"])
+        return Struck(done["at"], done["step"])

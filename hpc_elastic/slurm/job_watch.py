@@ -1,0 +1,247 @@
+"""What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
+
+The first node of a round asks once how long the job may run, and again shortly before the end, which
+may have been moved. A drain begins by itself before the end though no signal has come. After SIGTERM
+the node that told the others asks why it came. Nothing here is a verdict on whether a node is alive.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import SlurmError, SlurmNotFoundError, StoreError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Drained
+from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.slurm import deadlines
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.environment import LINK_SPAN, SlurmEnv
+from hpc_elastic.slurm.site import refresh_site
+from hpc_elastic.worker.checkpoints import save_times
+
+ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
+WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
+_WHY_PAUSE_S = 0.3
+_SETTLE_S = 1.0  # after the start of the workers, which comes first
+_AGAIN_S = 60.0  # after a question without an answer
+NODE_LOOK_S = 60.0
+
+
+class Told(NamedTuple):
+    """Something that Slurm says."""
+
+    cause: Cause
+    detail: str
+    until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
+    explains: bool = False  # more about a drain under way
+
+
+class JobPlace(NamedTuple):
+    """The job, as far as it has to be known to ask about it."""
+
+    paths: RunPaths
+    job_ref: str
+    restarts: int
+    nodes: tuple[str, ...]
+    end_time_s: float | None  # [s since the epoch]; None: ask
+    is_alone: bool = False  # the node is a job of its own: it asks for itself
+
+
+def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
+    """Return the job of an agent, by what Slurm has told its process."""
+    restarts = slurm.restart_count % LINK_SPAN
+    is_alone = slurm.task is not None
+    return JobPlace(paths, slurm.job_ref, restarts, slurm.node_names, slurm.end_time_s, is_alone)
+
+
+class WatchOptions(NamedTuple):
+    """What is watched."""
+
+    warning_s: float = 90.0  # how long workers have after a warning
+    node_drain: bool = False  # ask whether nodes of the job are being drained
+
+
+class JobWatch:
+    """Listens to Slurm for one agent.
+
+    Args:
+        place: the job.
+        options: what is watched.
+        slurm: Slurm's commands, which may be missing.
+        clock: paces the questions.
+        wake: wakes the agent's loop; called from the thread.
+    """
+
+    is_below_slurm = True
+
+    def __init__(
+        self, place: JobPlace, options: WatchOptions, slurm: Slurm, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self._place = place
+        self._options = options
+        self._slurm = slurm
+        self._clock = clock
+        self._wake = wake
+        self._told: deque[Told] = deque()
+        self._something = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_first = False
+        self._is_closed = False
+        self._signalled_at: float | None = None
+        self._lead_s: float | None = None  # how long before the end the drain begins
+        self._draining: set[str] = set()
+
+    def begin(self, *, is_first: bool) -> None:
+        """Take note that a round with this node has formed."""
+        with self._something:
+            self._is_first = is_first or self._place.is_alone
+        if self._is_first:
+            self._start()
+
+    def take(self) -> Told | None:
+        """Return the next notice, None if there is none; never blocks."""
+        return self._told.popleft() if self._told else None
+
+    def ask_why(self, signalled_at: float) -> None:
+        """Find out why SIGTERM has come; a notice will tell.
+
+        Args:
+            signalled_at: when, by the monotonic clock [s].
+        """
+        with self._something:
+            self._signalled_at = signalled_at
+            self._something.notify()
+        self._start()
+
+    def close(self) -> None:
+        """End; a question that is under way is left to itself."""
+        with self._something:
+            self._is_closed = True
+            self._something.notify()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+            self._thread.start()
+
+    # in the thread
+
+    def _run(self) -> None:
+        now = self._clock.monotonic()
+        limit_at = now + _SETTLE_S
+        nodes_at = now + NODE_LOOK_S if self._options.node_drain else math.inf
+        while True:
+            until = min(limit_at, nodes_at) if self._is_first else math.inf
+            if not self._wait(until):
+                return
+            signalled_at, self._signalled_at = self._signalled_at, None
+            if signalled_at is not None:
+                self._tell_why(signalled_at)
+            now = self._clock.monotonic()
+            if self._is_first and now >= limit_at:
+                limit_at = self._look_at_limit()
+            if self._is_first and now >= nodes_at:
+                self._look_for_draining()
+                nodes_at = self._clock.monotonic() + NODE_LOOK_S
+
+    def _wait(self, until: float) -> bool:
+        """Wait for a time or a question; False when there will be none any more."""
+        with self._something:
+            while not self._is_closed and self._signalled_at is None:
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0:
+                    break
+                self._something.wait(None if left_s == math.inf else min(left_s, threading.TIMEOUT_MAX))
+            return not self._is_closed
+
+    def _tell(self, told: Told) -> None:
+        self._told.append(told)
+        self._wake()
+
+    def _tell_why(self, signalled_at: float) -> None:
+        """Ask until the job's state shows what the signal was for."""
+        give_up_at = self._clock.monotonic() + WHY_PATIENCE_S
+        while not self._is_closed:
+            try:
+                fields = self._slurm.show_job(self._place.job_ref)
+            except SlurmError:
+                return
+            if fields is None:
+                return
+            site = refresh_site(self._place.paths, self._slurm, fields)
+            found = deadlines.why(fields, self._place.restarts, site)
+            is_late = self._clock.monotonic() >= give_up_at
+            if found.cause is not None or is_late:
+                until = None if found.left_s is None else signalled_at + found.left_s
+                self._tell(Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True))
+                return
+            self._clock.sleep(_WHY_PAUSE_S)
+
+    def _left_s(self) -> float | None:
+        """Return how long the job may run [s], infinite without a limit; None: nobody knows."""
+        if self._place.end_time_s is not None and self._lead_s is None:
+            return self._place.end_time_s - self._clock.wall()
+        try:
+            left_s = self._slurm.time_left_s(self._place.job_ref)
+        except SlurmNotFoundError:
+            return math.inf
+        except SlurmError:
+            return None
+        return math.inf if left_s is None else left_s
+
+    def _look_at_limit(self) -> float:
+        """Begin the drain if it is time; return when to look again [s]."""
+        left_s, now = self._left_s(), self._clock.monotonic()
+        if left_s is None:
+            return now + _AGAIN_S
+        if left_s == math.inf:
+            return math.inf
+        if self._lead_s is None:  # the first look; the end may still be moved
+            self._lead_s = deadlines.begin_before_s(self._options.warning_s, self._needed_s(), left_s)
+        if left_s > self._lead_s:
+            return now + left_s - self._lead_s
+        detail = f"the time limit is {left_s:.0f} s away"
+        self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
+        return math.inf
+
+    def _site(self) -> Site:
+        try:
+            fields = self._slurm.show_job(self._place.job_ref) or {}
+        except SlurmError:
+            fields = {}
+        return refresh_site(self._place.paths, self._slurm, fields)
+
+    def _needed_s(self) -> float | None:
+        """Return how long a drain of this run takes, by what was measured [s]."""
+        try:
+            saves = save_times(self._place.paths)
+            drains = drain_times(self._place.paths)
+        except (OSError, StoreError):
+            return None
+        return deadlines.needed_s(saves, drains)
+
+    def _look_for_draining(self) -> None:
+        try:
+            found = self._slurm.draining_nodes(self._place.nodes)
+        except SlurmError:
+            return
+        for node, reason in found.items():
+            if node not in self._draining:
+                self._draining.add(node)
+                self._tell(Told(Cause.PREEMPTION, f"{node} is being drained ({reason or 'no reason given'})"))
+
+
+def drain_times(paths: RunPaths) -> list[float]:
+    """Return how long the drains of a run have taken, from the request to the last worker's end [s].
+
+    Raises:
+        StoreError: the journal cannot be read.
+    """
+    entries = (record.entry for record in read_records(paths))
+    return [entry.took_s for entry in entries if isinstance(entry, Drained) and entry.took_s is not None]

@@ -1,0 +1,46 @@
+"""Suspect nodes are left out of a job that is submitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.slurm import ledger_rules
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.ledger_rules import RULES, Wanted
+from hpc_elastic.slurm.nodes import Say, choose, hosts, ledger_of, one_line, tell
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.store.node_ledger import place_for, read_ledger
+
+
+def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say) -> SubmitRequest:
+    """Return the request with the suspect nodes left out, and tell of it in a line.
+
+    Where nodes are remembered is kept with the request, for the job has an environment of its own.
+    """
+    spec = wanted.spec
+    place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
+    if place != place_for(wanted.paths.root):
+        wanted = replace(wanted, spec=spec.model_copy(update={"ledger": place}))
+    if not spec.exclude_suspects:
+        return wanted
+    now = clock.wall()
+    try:
+        known = ledger_rules.standings(read_ledger(place, since=RULES.oldest(now)).events, now)
+    except (HpcElasticError, OSError) as error:
+        say(f"warning: {one_line(error)}; no node is left out for what happened before")
+        return wanted
+    suspects = {one.host: f"{one.last.fault.value}: {one.last.detail}" for one in known if one.is_suspect}
+    if not suspects:
+        return wanted
+    mine = hosts(spec.exclude)
+    need = Wanted(
+        spec.node_range.high,
+        spec.gpus or 0,
+        ledger_rules.features_of(spec.constraint),
+        never=(*mine, *hosts(spec.nodelist)),
+    )
+    chosen = choose(list(suspects), spec.partition, need, slurm, say)
+    tell(chosen, suspects, say, "--no-exclude-suspects takes them in")
+    return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted

@@ -1,0 +1,35 @@
+"""The end of a job start with its nodes looked after: `finish`, and what comes before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_start import Ended, Say, Start
+from hpc_elastic.slurm.nodes import keep_off, look_after
+
+
+def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, clock: Clock, say: Say) -> Ended:
+    """End a start of a job; remember its bad nodes before, and have a requeued job do without them.
+
+    Nodes of a run on one machine are none.
+
+    Args:
+        finish: ends the start, as `Finish.run` does.
+        start: the start.
+        slurm: Slurm's commands.
+        clock: for the age of events.
+        say: prints a line.
+
+    Raises:
+        HpcElasticError: as `finish` does.
+    """
+    if start.local:
+        return finish()
+    requeue = look_after(start.paths, start.job_ref, slurm, clock, say)
+    ended = finish()
+    if ended.code == ExitCode.REQUEUE:
+        keep_off(requeue, slurm, say)
+    return ended

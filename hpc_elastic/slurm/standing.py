@@ -1,0 +1,139 @@
+"""How a job stands by Slurm's own facts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm.parse import JobState, job_state
+
+
+class JobFacts(NamedTuple):
+    """What Slurm says about the job."""
+
+    state: JobState
+    word: str  # the state in Slurm's own word
+    reason: str
+    restarts: int
+    may_requeue: bool
+    nodes: int  # that it still has
+    preempted: bool  # Slurm ended it to make room; not merely warned
+    warned: bool = False  # its preemption has begun: it is in its grace, or was
+    node_list: str = ""  # as Slurm writes it
+    held: bool = False  # it waits, and does not start before somebody releases it
+
+
+GONE = JobFacts(JobState.ENDED, "", "None", 0, may_requeue=False, nodes=0, preempted=False)
+"""A job that Slurm does not know, or no longer."""
+
+
+def job_facts(fields: Mapping[str, str]) -> JobFacts:
+    """Return the facts in the fields of ``scontrol show job``.
+
+    A job in its preemption grace has a PreemptTime and is RUNNING; one that was ended for preemption
+    has PreemptTime equal to EndTime, other than one that the user cancelled during its grace.
+    """
+    word = fields.get("JobState", "")
+    reason = fields.get("Reason", "None")
+    preempt_time = fields.get("PreemptTime", "None")
+    warned = preempt_time not in ("None", "")
+    state = job_state(word)
+    return JobFacts(
+        state=state,
+        word=word,
+        reason=reason,
+        restarts=_number(fields.get("Restarts", "")),
+        may_requeue=fields.get("Requeue", "1") != "0",
+        nodes=_number(fields.get("NumNodes", "")),
+        preempted=warned and preempt_time == fields.get("EndTime"),
+        warned=warned,
+        node_list=fields.get("NodeList", ""),
+        held=state is JobState.PENDING and ("held" in reason.lower() or fields.get("Priority") == "0"),
+    )
+
+
+def _number(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+class Standing(Enum):
+    """How the job stands when its script is about to end."""
+
+    UNKNOWN = "Slurm does not answer"
+    RUNNING = "it runs"
+    REQUEUED = "Slurm has put it back into the queue"
+    TIME_LIMIT = "it ends for its time limit"
+    NODE_DOWN = "it ends because a node is down"
+    PREEMPTED = "it ends because it was preempted"
+    SCRIPT_DIED = "it ends because its batch script was killed"
+    CANCELLED = "it was cancelled"
+    ENDING = "it ends for another reason"
+
+
+_ENDINGS = (
+    (Standing.TIME_LIMIT, "TimeLimit", "TIMEOUT"),
+    (Standing.NODE_DOWN, "NodeDown", "NODE_FAIL"),
+    (Standing.SCRIPT_DIED, "JobLaunchFailure", "LAUNCH_FAILED"),
+)
+_CAUSE_OF = {
+    Standing.TIME_LIMIT: Cause.TIME_LIMIT,
+    Standing.NODE_DOWN: Cause.NODE_LOSS,
+    Standing.PREEMPTED: Cause.PREEMPTION,
+    Standing.SCRIPT_DIED: Cause.LAUNCH_FAILURE,
+}
+_BY_SIGNAL = (Cause.PREEMPTION, Cause.TIME_LIMIT, None)  # what agents conclude from a signal alone
+
+
+def standing(job: JobFacts | None, restarts: int) -> Standing:
+    """Tell how a job stands.
+
+    Args:
+        job: what Slurm says; None if it does not answer.
+        restarts: the restart count that this start of the job was given.
+    """
+    if job is None:
+        return Standing.UNKNOWN
+    if job.restarts > restarts or job.state in (JobState.PENDING, JobState.REQUEUED):
+        return Standing.REQUEUED
+    if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+        return Standing.RUNNING
+    return _why_it_ends(job)
+
+
+def _why_it_ends(job: JobFacts) -> Standing:
+    """Tell why a job ends. While it is COMPLETING only a cancelled one has no reason."""
+    for stands, reason, word in _ENDINGS:
+        if job.reason == reason or job.word == word:
+            return stands
+    if job.preempted or job.word == "PREEMPTED":
+        return Standing.PREEMPTED
+    cancelled = job.word.startswith("CANCELLED") or job.state is JobState.COMPLETING
+    return Standing.CANCELLED if cancelled and job.reason in ("None", "") else Standing.ENDING
+
+
+def true_cause(
+    job: JobFacts | None, stands: Standing, asked: Cause | None, *, node_down: bool = False
+) -> Cause | None:
+    """Return why a start of the job ends: what Slurm says, else what the agents were told.
+
+    One signal may mean several things, so that agents that were only signalled do not know.
+
+    Args:
+        job: what Slurm says.
+        stands: how the job stands.
+        asked: why the agents leave; None if nobody asked them.
+        node_down: whether Slurm has given up one of the job's nodes.
+    """
+    if stands in _CAUSE_OF:
+        return _CAUSE_OF[stands]
+    if asked not in _BY_SIGNAL or job is None:
+        return asked
+    if job.warned:
+        return Cause.PREEMPTION
+    if stands is Standing.REQUEUED:
+        return Cause.NODE_LOSS if node_down else Cause.REQUEUE
+    return asked

@@ -1,0 +1,165 @@
+"""What is remembered of nodes over runs: a directory of small records that are never rewritten.
+
+Each event is a file of its own, created exclusively under a name that follows from the event, so that
+several runs and several writers of one event do no harm. The directory belongs to one user alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.paths import own_name
+from hpc_elastic.store import files
+from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.ownership import require_own
+
+FORMAT = 1
+FOLDER = ".hpc_elastic"
+_NODES = "nodes"
+_MAX_BYTES = 1 << 16
+_MOST_DETAIL = 500  # characters
+_NAME = re.compile(r"(\d+)\.[^/]+\.json")
+_FIX = "give a directory of your own with HPC_ELASTIC_LEDGER or ledger = ..."
+
+
+class Fault(str, Enum):
+    """What has happened on a node."""
+
+    UNFIT = "unfit"  # its probe failed
+    NODE_LOSS = "node_loss"  # its agent vanished
+    WEDGE = "wedge"  # workers hang in the kernel (state D)
+    HANG = "hang"  # its workers were the odd ones out in a hang
+    CRASH_LOOP = "crash_loop"  # workers failed there again and again
+    SUSPECTED = "suspected"  # by the user
+    FORGIVEN = "forgiven"  # by the user: what was before does not count
+
+
+class NodeEvent(NamedTuple):
+    """Something that happened on a node."""
+
+    host: str
+    fault: Fault
+    at: float  # wall time of who saw it [s since the epoch]
+    key: str  # tells the event from others of its host, kind and second
+    run: str = ""  # run id
+    detail: str = ""  # for people
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        parts = (own_name(self.host), self.fault.value, own_name(self.key))
+        return f"{int(self.at)}.{'.'.join(filter(None, parts))}.json"
+
+
+class Ledger(NamedTuple):
+    """What was read."""
+
+    events: tuple[NodeEvent, ...]  # oldest first
+    damaged: tuple[str, ...] = ()  # names of files that could not be read
+
+
+def place_for(run_root: str) -> str:
+    """Return where the nodes of a run are remembered, together with those of the runs beside it."""
+    return os.path.join(os.path.dirname(os.path.abspath(run_root)), FOLDER, _NODES)
+
+
+def remember(place: str, events: Iterable[NodeEvent]) -> list[NodeEvent]:
+    """Write down events that are not there yet; return those that are new.
+
+    Raises:
+        RunDirError: the directory is not this user's alone.
+        OSError: the file system refused.
+    """
+    wanted = {event.name: event for event in events}
+    if not wanted:
+        return []
+    _make(place)
+    known = set(files.list_names(place))
+    new = [event for name, event in wanted.items() if name not in known]
+    return [event for event in new if files.publish_new(os.path.join(place, event.name), _encode(event))]
+
+
+def _make(place: str) -> None:
+    above = os.path.dirname(place)
+    if not os.path.isdir(above):
+        make_directory(above)
+    if os.path.basename(above) == FOLDER:
+        require_own(above, f"ledger {above}")
+    make_directory(place)
+    _check(place)
+
+
+def _check(place: str) -> None:
+    try:
+        require_own(place, f"ledger {place}")
+    except RunDirError as error:
+        raise RunDirError(error.message, where=error.where, fix=f"{error.fix}; or {_FIX}") from None
+
+
+def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
+    """Read what is remembered; nothing is if there is no such directory.
+
+    Args:
+        place: the directory.
+        since: older events are not opened [s since the epoch].
+
+    Raises:
+        RunDirError: the directory is not this user's alone.
+        OSError: it cannot be listed.
+    """
+    if not os.path.isdir(place):
+        return Ledger(())
+    if os.path.basename(os.path.dirname(place)) == FOLDER:
+        require_own(os.path.dirname(place), f"ledger {os.path.dirname(place)}")
+    _check(place)
+    events, damaged = [], []
+    for name in files.list_names(place):
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[1]) < since:
+            continue
+        event = _read(os.path.join(place, name))
+        if event is None:
+            damaged.append(name)
+        else:
+            events.append(event)
+    return Ledger(tuple(sorted(events, key=lambda event: event.at)), tuple(damaged))
+
+
+def _encode(event: NodeEvent) -> bytes:
+    fields = {**event._asdict(), "detail": event.detail[:_MOST_DETAIL]}
+    return (json.dumps({"format": FORMAT, **fields}) + "\n").encode()
+
+
+def _read(path: str) -> NodeEvent | None:
+    """Return the event in a file; None if it is damaged, no plain file of this user's, or too long."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+            return None
+        return _parse(os.read(fd, _MAX_BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _parse(data: bytes) -> NodeEvent | None:
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        if fields["format"] != FORMAT:
+            return None
+        texts = (str(fields[name]) for name in ("key", "run", "detail"))
+        return NodeEvent(str(fields["host"]), Fault(fields["fault"]), float(fields["at"]), *texts)
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,378 @@
+"""A fake Slurm as a test holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess  # noqa: TID251 - starts the controller and Slurm's commands
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.multiprocessing import procfs
+from hpc_elastic.slurm import parse
+from hpc_elastic.testing.fake_slurm import client
+from hpc_elastic.testing.fake_slurm.settings import Settings, check
+
+PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+_POLL_S = 0.03
+_START_S = 60.0
+_LOOKS = 3
+_LOOK_PAUSE_S = 0.01
+_LONGEST_SOCKET = 100
+_STORY_LINES = 60
+_OF_A_JOB = ("SLURM_", "SBATCH_", "SRUN_")
+
+
+_HOSTNAME = """#!/bin/sh
+# a node has a name of its own
+if [ -n "$SLURMD_NODENAME" ]; then echo "$SLURMD_NODENAME"; else uname -n; fi
+"""
+
+
+class ConditionTimeoutError(AssertionError):
+    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
+
+
+class Process(NamedTuple):
+    """A process that Slurm has started for a job."""
+
+    node: str
+    step: str  # `batch`, `srun`, or the number of the step
+    rank: int  # of a task; for `srun` the number of its step
+    pid: int
+
+
+class FakeSlurm:
+    """A cluster on this machine; use it as a context manager, or with `start` and `stop`.
+
+    Args:
+        directory: for its files: programs (``bin``), spool, log; made if it is not there. Jobs may write
+            where they like.
+        settings: the cluster.
+        clock: paces waiting.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.directory = os.path.abspath(directory)
+        self.settings = check(settings or Settings())
+        self._clock = clock or SystemClock()
+        self._controller: subprocess.Popen[str] | None = None
+        self._short = ""  # a directory for the socket where its own has too long a name
+
+    # Start and end
+
+    def start(self) -> None:
+        """Start the controller.
+
+        Raises:
+            RuntimeError: it did not start; the text is what it said.
+        """
+        os.makedirs(os.path.join(self.directory, "spool"), exist_ok=True)
+        os.makedirs(self.bin, exist_ok=True)
+        place = os.path.join(self.directory, "socket")
+        if len(os.fsencode(place)) > _LONGEST_SOCKET:
+            self._short = tempfile.mkdtemp(prefix="slurm-")
+            place = os.path.join(self._short, "socket")
+        self._socket = place
+        for name in PROGRAMS:
+            _write_program(os.path.join(self.bin, name), place, name)
+        _write(os.path.join(self.bin, "hostname"), _HOSTNAME)
+        module = "hpc_elastic.testing.fake_slurm"
+        words = [sys.executable, "-m", module, self.directory, json.dumps(self.settings._asdict()), place]
+        with open(os.path.join(self.directory, "slurmctld.err"), "a", encoding="utf-8") as errors:
+            self._controller = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=_outside_of_jobs(os.environ),  # noqa: TID251 - the controller's Python may need it
+                start_new_session=True,
+            )
+        if self._controller.stdout is None or self._controller.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the controller of the fake Slurm did not start:\n{self._errors()}")
+
+    def stop(self) -> None:
+        """Kill all processes of all jobs and end the controller; its files stay."""
+        controller, self._controller = self._controller, None
+        if controller is None:
+            return
+        for stream in (controller.stdin, controller.stdout):
+            if stream is not None:
+                stream.close()
+        controller.wait(_START_S)
+        if self._short:
+            shutil.rmtree(self._short, ignore_errors=True)
+
+    def __enter__(self) -> FakeSlurm:  # noqa: PYI034 - Python 3.10 has no Self, and nobody subclasses this
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bin(self) -> str:
+        """The directory of the programs, to be put first on PATH."""
+        return os.path.join(self.directory, "bin")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of this process, outside of any job, in which the programs are found."""
+        found = _outside_of_jobs(os.environ)  # noqa: TID251 - what the programs of a test get
+        found["PATH"] = f"{self.bin}{os.pathsep}{found.get('PATH', os.defpath)}"
+        found["SLURM_CONF"] = os.path.join(self.directory, "slurm.conf")
+        return found
+
+    # Users
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program that finds the cluster.
+
+        Args:
+            argv: the program; no shell is involved.
+            env: added to its environment.
+            cwd: working directory; that of the cluster if None.
+            timeout: limit [s].
+
+        Returns:
+            The finished process; its exit code is not checked.
+        """
+        whole = {**self.environ, **(env or {})}
+        return subprocess.run(
+            [shutil.which(argv[0], path=whole["PATH"]) or argv[0], *argv[1:]],
+            env=whole,
+            cwd=cwd or self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def submit(self, *arguments: str, wrap: str | None = None) -> str:
+        """Submit a batch job and return its id.
+
+        Args:
+            arguments: of sbatch: options, and a script unless `wrap` is given.
+            wrap: shell commands.
+
+        Raises:
+            AssertionError: sbatch refused it; the text is what it said.
+        """
+        words = [*arguments] if wrap is None else [*arguments, f"--wrap={wrap}"]
+        done = self.run(["sbatch", "--parsable", *words])
+        if done.returncode != 0:
+            raise AssertionError(f"sbatch {shlex.join(words)}: {done.stderr}")
+        return done.stdout.strip().partition(";")[0]
+
+    def submit_high(self, nodes: int, *options: str) -> str:
+        """Take whole nodes in partition `high`, preempting who is there; returns the job's id."""
+        words = ("--partition=high", f"--nodes={nodes}", "--exclusive", "--output=/dev/null", *options)
+        return self.submit(*words, wrap="exec sleep 600")
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left, not even completing."""
+        for name in self.command("squeue", "--noheader", "--format=%A").split():
+            self.command("scancel", name)
+            self.command("scancel", "--signal=KILL", name)
+        self.wait_for(lambda: not self.command("squeue", "--noheader"), 60, "all jobs to end")
+
+    # What Slurm says
+
+    def command(self, *argv: str) -> str:
+        """Run one of Slurm's commands; returns its output, empty if it failed."""
+        answer = self._ask(argv[0], argv[1:])
+        return str(answer["out"]) if answer["code"] == 0 else ""
+
+    def job(self, job: str) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``; empty if Slurm does not know the job."""
+        return parse.show_job(self.command("scontrol", "show", "job", "--oneliner", job))
+
+    def node_state(self, name: str) -> str:
+        """Return the state of a node with its flags, such as `idle`, `mixed+drain`, `down+not_responding`."""
+        line = self.command("scontrol", "show", "node", "--oneliner", name)
+        return next((word[6:] for word in line.lower().split() if word.startswith("state=")), "")
+
+    def accounted(self, job: str) -> list[str]:
+        """Return the state of each start of a job, the oldest first, as ``sacct --duplicates`` has them."""
+        words = ("sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", job)
+        return self.command(*words).splitlines()
+
+    def processes(self, job: str) -> list[Process]:
+        """Return the processes that Slurm has started for a job: script, tasks, and each srun."""
+        return [Process(*found) for found in json.loads(self._tell("pids", job))]
+
+    def log(self) -> str:
+        """Return what the controller has written down."""
+        with open(os.path.join(self.directory, "slurmctld.log"), encoding="utf-8") as file:
+            return file.read()
+
+    def story(self) -> str:
+        """Return queue, nodes, and the end of the controller's log."""
+        lines = self.log().splitlines()[-_STORY_LINES:]
+        nodes = " ".join(f"{name}={self.node_state(name)}" for name in self.settings.node_names)
+        return "\n".join((self.command("squeue", "--states=all"), nodes, *lines, self._errors()))
+
+    def _errors(self) -> str:
+        with open(os.path.join(self.directory, "slurmctld.err"), encoding="utf-8") as file:
+            return file.read()
+
+    # Waiting
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
+        """Wait until a condition holds.
+
+        Args:
+            predicate: the condition.
+            timeout: limit [s].
+            what: the condition in words, for the message.
+
+        Raises:
+            ConditionTimeoutError: it did not hold in time; shows queue, nodes and the controller's log.
+        """
+        deadline = self._clock.monotonic() + timeout
+        while not predicate():
+            if self._clock.monotonic() > deadline:
+                raise ConditionTimeoutError(f"Waited {timeout:g} s in vain for {what}.\n{self.story()}")
+            self._clock.sleep(_POLL_S)
+
+    def wait_state(self, job: str, state: str, timeout: float = 60) -> None:
+        """Wait until a job is in a state such as `RUNNING`."""
+        self.wait_for(lambda: self.job(job).get("JobState") == state, timeout, f"job {job} to be {state}")
+
+    def wait_idle(self, timeout: float = 60) -> None:
+        """Wait until every node is idle."""
+        names = self.settings.node_names
+        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
+
+    # Time and faults
+
+    @property
+    def now(self) -> float:
+        """Slurm's time [s since the epoch]: the wall time and what `advance` has added."""
+        return float(self._tell("now"))
+
+    def advance(self, seconds: float) -> None:
+        """Move Slurm's clock forward: everything that is due happens before this returns, in its order."""
+        self._tell("advance", repr(float(seconds)))
+
+    def skip(self, longest: float = 60.0) -> float:
+        """Move Slurm's clock to the next thing that is due, if it is near and no process has anything to do.
+
+        A wait of Slurm's then costs a test no time, and no process is robbed of the time it needs.
+
+        Args:
+            longest: how far to go at most [s].
+
+        Returns:
+            How far it went [s]; 0 if a process is at work, or nothing is due so soon.
+        """
+        for _ in range(_LOOKS):
+            if self.is_busy():
+                return 0.0
+            self._clock.sleep(_LOOK_PAUSE_S)
+        return float(self._tell("skip", repr(float(longest))))
+
+    def is_busy(self) -> bool:
+        """Return whether the controller or a process of a job is at work: running, not waiting."""
+        controller = self._controller
+        root = None if controller is None else procfs.read_stat(controller.pid)
+        found = procfs.descendants([root]) if root is not None else []
+        return any(stat.state not in "STZX" for stat in found)
+
+    def crash(self, node: str) -> None:
+        """Power loss of a node: its processes are dead, Slurm notices after its timeout."""
+        self._tell("crash", node)
+
+    def boot(self, node: str) -> None:
+        """Boot a crashed node."""
+        self._tell("heal", node)
+
+    def cut(self, node: str) -> None:
+        """Cut a node off the network; its processes live on."""
+        self._tell("cut", node)
+
+    def heal(self, node: str) -> None:
+        """Connect a node again; processes of jobs that it has lost meanwhile are killed."""
+        self._tell("heal", node)
+
+    def drain(self, node: str, reason: str = "test") -> None:
+        """Give a node no more jobs."""
+        self._must("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+
+    def down(self, node: str, reason: str = "test") -> None:
+        """Take a node down by hand: its jobs are ended and put back."""
+        self._must("scontrol", "update", f"nodename={node}", "state=down", f"reason={reason}")
+
+    def resume(self, node: str) -> None:
+        """Put a node back into service."""
+        self._must("scontrol", "update", f"nodename={node}", "state=resume")
+
+    def silence(self) -> None:
+        """Let all commands fail, as when the controller is down."""
+        self._tell("answering", "no")
+
+    def speak(self) -> None:
+        """Let the commands answer again."""
+        self._tell("answering", "yes")
+
+    # Talking to the controller
+
+    def _must(self, *argv: str) -> None:
+        answer = self._ask(argv[0], argv[1:])
+        if answer["code"] != 0:
+            raise AssertionError(f"{shlex.join(argv)}: {answer['err']}")
+
+    def _tell(self, *words: str) -> str:
+        answer = self._ask("control", words)
+        if answer["code"] != 0:
+            raise AssertionError(str(answer["err"]))
+        return str(answer["out"])
+
+    def _ask(self, program: str, words: Sequence[str]) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._socket)
+            line = client.Line(connection)
+            line.send({"program": program, "words": list(words), "environ": {}, "cwd": self.directory})
+            answer = line.answer()
+        if answer is None:
+            raise RuntimeError(f"the controller of the fake Slurm is gone:\n{self._errors()}")
+        return answer
+
+
+def _outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith(_OF_A_JOB)}
+
+
+def _write_program(path: str, place: str, name: str) -> None:
+    words = shlex.join([sys.executable, "-IS", client.__file__, place, name])
+    _write(path, f'#!/bin/sh\nexec {words} "$@"\n')
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, 0o755)

@@ -1,0 +1,1 @@
+"""Real runs on a real Slurm under random faults; see `scripts/chaos --help`."""

@@ -1,0 +1,157 @@
+"""The course of one run: faults strike it one after the other, are mended, and it goes on."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
+from chaos_lib.recovery import Strike
+from hpc_elastic.clock import clock_text
+from hpc_elastic.rendezvous.state import RunState
+
+LOOK_S = 0.1
+RECOVERY_LIMIT_S = 240.0
+TOGETHER = 0.2  # how often two faults strike at once
+HASTY = 0.25  # how often a fault does not wait until the run has recovered from the last
+
+
+class Mend(NamedTuple):
+    """Something broken that is to be mended."""
+
+    due: float  # [s since the epoch]
+    fault: str
+    do: Callable[[], object]
+    began: float  # when it broke [s since the epoch]
+
+
+class Course:
+    """Strikes one run until it has had its faults, and waits for its end.
+
+    Args:
+        scene: the run and where it goes on.
+        kinds: faults that may be drawn.
+        most: how many times something strikes.
+        stop_at: no fault strikes later [s since the epoch].
+        say: prints a line.
+    """
+
+    def __init__(
+        self, scene: Scene, kinds: Sequence[str], most: int, stop_at: float, say: Callable[[str], None]
+    ) -> None:
+        self._scene = scene
+        self._kinds = kinds
+        self._left = most
+        self._stop_at = stop_at
+        self._say = say
+        self._mends: list[Mend] = []
+        self._well_since: float | None = None
+        self._last_change = time.time()
+        self._last_progress: tuple[int, int] = (0, 0)
+        self.strikes: list[Strike] = []
+        self.stalls: list[tuple[float, float]] = []
+
+    def run(self) -> list[str]:
+        """See the run to its end; returns what was broken."""
+        try:
+            return self._follow()
+        finally:
+            self._mend(everything=True)
+
+    def _follow(self) -> list[str]:
+        wait = self._next_wait()
+        while True:
+            self._mend(everything=False)
+            state = self._scene.training.state()
+            if state.ending is not None:
+                return []
+            now = time.time()
+            if self._note_progress(state, now):
+                wait = min(wait, 10.0)
+            if now - self._last_change > RECOVERY_LIMIT_S:
+                return [f"no progress for {RECOVERY_LIMIT_S:g} s: {self._scene.cluster.story()}"]
+            if self._left > 0 and now < self._stop_at and self._is_time(wait, now):
+                self._strike()
+                wait = self._next_wait()
+            time.sleep(LOOK_S)
+
+    def _note_progress(self, state: RunState, now: float) -> bool:
+        """Note whether anything is new; tells whether the run is well: it has saved in its newest round."""
+        marks = self._scene.training.marks()
+        progress = (state.last, len(marks))
+        if progress != self._last_progress:
+            self._last_progress, self._last_change = progress, now
+        running = state.running
+        is_well = running is not None and any(mark.name.round == running.number for mark in marks)
+        if is_well and not self._mends:
+            self._well_since = self._well_since or now
+        else:
+            self._well_since = None
+        return is_well
+
+    def _next_wait(self) -> float:
+        """Return how long to wait: positive once the run is well, negative from the last fault on [s]."""
+        draw = self._scene.random
+        return -draw.uniform(0.1, 8.0) if draw.random() < HASTY else draw.uniform(0.2, 4.0)
+
+    def _is_time(self, wait: float, now: float) -> bool:
+        if wait < 0:
+            last = self.strikes[-1].at if self.strikes else self._last_change
+            return now - last >= -wait
+        return self._well_since is not None and now - self._well_since >= wait
+
+    def _strike(self) -> None:
+        self._well_since = None
+        before = len(self.strikes)
+        self._strike_once()
+        if len(self.strikes) == before:
+            time.sleep(1.0)
+            return
+        self._left -= 1
+        if self._scene.random.random() < TOGETHER:
+            time.sleep(self._scene.random.uniform(0.0, 1.0))
+            self._strike_once()
+
+    def _strike_once(self) -> None:
+        draw = self._scene.random
+        weights = [FAULTS[kind].weight for kind in self._kinds]
+        kind = draw.choices(self._kinds, weights)[0]
+        going_on = {mend.fault for mend in self._mends}
+        clash = kind in going_on or (kind in NEEDS_A_DISK and going_on & set(STALLS))
+        if clash:
+            return
+        began = time.time()
+        try:
+            struck = FAULTS[kind].strike(self._scene)
+        except NoTargetError as error:
+            self._say(f"  {clock_text(began)} {kind}: nothing to hit: {error}")
+            return
+        except AssertionError as error:  # a command of the cluster refused
+            self._say(f"  {clock_text(began)} {kind}: could not strike: {str(error).splitlines()[0]}")
+            return
+        self.strikes.append(Strike(kind, began, struck.what))
+        self._last_change = began
+        self._say(f"  {clock_text(began)} {kind}: {struck.what}")
+        if struck.mend is not None:
+            self._mends.append(Mend(time.time() + struck.after_s, kind, struck.mend, began))
+
+    def _mend(self, *, everything: bool) -> None:
+        now = time.time()
+        due = [mend for mend in self._mends if everything or mend.due <= now]
+        due.sort(key=lambda mend: mend.fault not in STALLS)  # what is to be mended may hang in a stall
+        for mend in due:
+            self._mends.remove(mend)
+            try:
+                mend.do()
+            except AssertionError as error:
+                self._say(f"  {mend.fault} could not be mended: {str(error).splitlines()[0]}")
+            if mend.fault in STALLS:
+                self.stalls.append((mend.began, time.time()))
+            self._last_change = time.time()
+
+
+def draw_seed() -> int:
+    """Return a seed that nobody has chosen."""
+    return random.SystemRandom().randrange(1_000_000)

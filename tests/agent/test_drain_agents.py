@@ -1,0 +1,213 @@
+"""Whole agents in a drain: who asks for it, what workers are told, and what must not be cut short."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import Cause, Drained, DrainRequested, RoundEnded, StopAgreed
+from tests.agent.agents import STEPS, Agents, MakeAgents, gone, wait_for
+
+WAIT = """
+import time
+from hpc_elastic import worker
+rank = os.environ["RANK"]
+def wait(name):
+    while not os.path.exists(os.path.join(place, name)): time.sleep(0.01)
+def say(name, text=""):
+    with open(file + ".tmp2", "w") as out: out.write(text)
+    os.rename(file + ".tmp2", file + "." + name)
+"""
+IN_SECTION = (
+    WAIT
+    + """
+if os.environ["HPC_ELASTIC_ROUND"] != "1": sys.exit(0)
+if rank == "0":
+    with worker.critical("saving"):
+        say("in")
+        wait("go")
+        say("saved")
+    time.sleep(600)
+"""
+)
+
+
+def said(agents: Agents, name: str) -> list[Path]:
+    """Return the files by which workers have said something."""
+    return sorted(Path(agents.paths.logs).glob(f"worker.*.{name}"))
+
+
+def wait_said(agents: Agents, name: str, count: int = 1) -> None:
+    """Wait until so many workers have said it."""
+    wait_for(lambda: len(said(agents, name)) == count, f"{count} workers to say {name}")
+
+
+def is_held(agents: Agents) -> bool:
+    """Tell whether an agent shows that the end of its workers waits for somebody."""
+    return any(name.endswith(".held") for name in os.listdir(agents.paths.nodes))
+
+
+def go(agents: Agents) -> None:
+    """Let the workers that wait for it go on."""
+    Path(agents.paths.logs, "go").touch()
+
+
+def test_a_file_in_the_run_directory_stops_all_ranks(make: MakeAgents) -> None:
+    """A plain `touch` is enough: one step for all, and the file is taken away."""
+    agents = make(STEPS)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    wait_said(agents, "asks", 4)
+    Path(agents.paths.drain).touch()
+    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
+    assert 1 == len({path.read_text() for path in said(agents, "stopped")})
+    assert not Path(agents.paths.drain).exists()
+
+
+def test_the_workers_are_told_how_long_they_have(make: MakeAgents) -> None:
+    """On both nodes: the time of the signal, by each node's own clock."""
+    agents = make(
+        WAIT + "assert worker.time_left() is None\nsay('ready')\n"
+        "while worker.time_left() is None: time.sleep(0.01)\nsay('left', str(worker.time_left()))"
+    )
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--stop-timeout", "29")
+    wait_said(agents, "ready", 4)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    wait_said(agents, "left", 4)
+    assert all(0 <= float(path.read_text()) <= 29 for path in said(agents, "left"))
+
+
+def test_a_critical_section_outlives_a_failure_elsewhere(make: MakeAgents) -> None:
+    """While rank 0 saves, rank 3's failure ends nobody on rank 0's node; it is shown who holds things up."""
+    agents = make(IN_SECTION + "if rank == '3': time.sleep(0.1); sys.exit(9)\ntime.sleep(600)")
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1")
+    wait_said(agents, "in")
+    wait_for(lambda: len(agents.entries(RoundEnded)) == 1, "the failure")
+    wait_for(lambda: is_held(agents), "the hold")
+    assert not gone(agents.workers(1)[:2])
+    go(agents)
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    output = agents.output(0)
+    assert 1 == len(said(agents, "saved"))
+    assert not is_held(agents)
+    assert "rank 0 is in 'saving' since" in output
+    assert "the critical section was left after" in output
+
+
+def test_a_critical_section_has_a_limit(make: MakeAgents) -> None:
+    """One that is never left holds up a restart for --critical-timeout."""
+    agents = make(IN_SECTION + "if rank == '3': time.sleep(0.1); sys.exit(9)\ntime.sleep(600)")
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1", "--critical-timeout", "0.5")
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    assert "its time is up, the workers are ended all the same" in agents.output(0)
+    assert not said(agents, "saved")
+
+
+def test_workers_that_never_ask_finish_their_critical_section(make: MakeAgents) -> None:
+    """They are told to end by SIGTERM, but not while one of them is in a critical section."""
+    agents = make(IN_SECTION + "time.sleep(600)")
+    agents.start(0)
+    wait_said(agents, "in")
+    agents._agents[0].send_signal(signal.SIGTERM)
+    wait_for(lambda: is_held(agents), "the hold")
+    go(agents)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert 1 == len(said(agents, "saved"))
+
+
+def test_ctrl_c_twice_waits_for_nothing(make: MakeAgents) -> None:
+    """Who asks again wants it now, whatever is being saved."""
+    agents = make(IN_SECTION + "time.sleep(600)")
+    agents.start(0)
+    wait_said(agents, "in")
+    agents._agents[0].send_signal(signal.SIGINT)
+    wait_for(lambda: is_held(agents), "the hold")
+    agents._agents[0].send_signal(signal.SIGINT)
+    assert 128 + signal.SIGINT == agents.code(0)
+    assert gone(agents.workers(1))
+    assert not said(agents, "saved")
+
+
+def test_ranks_that_tell_no_step_stop_together(make: MakeAgents) -> None:
+    """A loop that only asks is stopped by its questions, long before its time is up."""
+    agents = make(
+        WAIT + "asked = 0\nwhile not worker.should_stop():\n    asked += 1\n    time.sleep(0.01)\n"
+        "    if asked == 5: say('asks')\nsay('stopped', str(asked))"
+    )
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--stop-timeout", "1000")
+    wait_said(agents, "asks", 4)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert [128 + signal.SIGTERM, ExitCode.REQUEUE] == [agents.code(0), agents.code(1)]
+    assert 1 == len({path.read_text() for path in said(agents, "stopped")})
+    assert "no step is told" in agents.output(0)
+
+
+LEAVES_A_SAVER = (
+    WAIT
+    + """
+step = 0
+while True:
+    time.sleep(0.01)
+    step += 1
+    worker.tick(step)
+    if step == 5: say("runs")
+    if worker.should_stop(): break
+if rank == "0":
+    worker.checkpoint_saved(step, shards=2)
+elif os.fork() == 0:
+    wait("go")
+    worker.checkpoint_saved(step, shards=2)
+    os._exit(0)
+say("left")
+"""
+)
+
+
+def test_the_end_waits_until_the_checkpoint_is_durable(make: MakeAgents) -> None:
+    """A process that a worker has left behind writes the last part: it is let be until the mark is there."""
+    agents = make(LEAVES_A_SAVER)
+    agents.start(0)
+    wait_said(agents, "runs", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    wait_said(agents, "left", 2)
+    wait_for(lambda: gone(agents.workers(1)), "the workers to be gone")
+    assert not agents.entries(Drained)
+    go(agents)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    (drained,), (stop,) = agents.entries(Drained), agents.entries(StopAgreed)
+    assert stop.step == drained.step
+    assert drained.took_s > 0
+
+
+def test_a_checkpoint_that_never_becomes_whole_has_the_time_of_the_drain(make: MakeAgents) -> None:
+    """Then what is left of the workers is ended, and the run goes on from an earlier one."""
+    agents = make(LEAVES_A_SAVER)
+    agents.start(0, "--stop-timeout", "1")
+    wait_said(agents, "runs", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    (drained,) = agents.entries(Drained)
+    assert drained.step is None
+
+
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_drain_is_asked_for_once(make: MakeAgents, again: signal.Signals) -> None:
+    """Every agent is signalled, and again: one request is in the journal."""
+    agents = make(STEPS)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    wait_said(agents, "asks", 4)
+    for number in (signal.SIGTERM, again):
+        for node in (0, 1):
+            agents._agents[node].send_signal(number)
+    assert {agents.code(0), agents.code(1)} <= {128 + signal.SIGTERM, 128 + again, ExitCode.REQUEUE}
+    assert [Cause.PREEMPTION] == [entry.cause for entry in agents.entries(DrainRequested)]

@@ -1,0 +1,150 @@
+"""Runs in array mode on a real Slurm: tasks that are preempted, lost, cancelled and scaled alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import SLOW, Run, installed_for_users, nodes_of, plain, submit, uninterrupted
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+ARRAY = ("--mode", "array", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
+QUICK = ("--last-call-timeout", "5")
+STEPS = 500
+
+
+def tasks(run: Run) -> dict[str, str]:
+    """Return the state of each task that Slurm has in its queue, by its number."""
+    shown = run.cluster.as_root("squeue", "--noheader", "--array", "--format=%K %T", f"--jobs={run.job_id}")
+    return dict(line.split() for line in shown.splitlines() if line.split()[0].isdigit())
+
+
+def wait_tasks(run: Run, expected: dict[str, str], timeout: float = 60) -> None:
+    """Wait until the queue holds just these tasks."""
+    run.cluster.wait_for(lambda: tasks(run) == expected, timeout, f"the tasks {expected} (now: {tasks(run)})")
+
+
+def wait_size(run: Run, size: int, timeout: float = 60) -> RoundFormed:
+    """Wait until a round of so many nodes runs and return it."""
+    state = run.wait(
+        lambda state: state.running is not None and len(state.running.members) == size,
+        f"a round of {size}",
+        timeout,
+    )
+    assert state.running is not None
+    return state.running
+
+
+def log(run: Run, task: int) -> str:
+    """Return the batch log of a task."""
+    return (run.directory / f"slurm-{run.job_id}_{task}.out").read_text()
+
+
+def task_on(run: Run, node: str) -> int:
+    """Return the number of the task that runs on a node."""
+    shown = run.cluster.as_root("squeue", "--noheader", f"--nodelist={node}", "--format=%F %K")
+    (found,) = [line.split()[1] for line in shown.splitlines() if line.split()[0] == run.job_id]
+    return int(found)
+
+
+@pytest.mark.both_trackers
+def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    """The others go on at once, below the minimum they wait and hand back, and the result is the same."""
+    flags = (*ARRAY, *QUICK, "--join-timeout", "4", "--nodes", "2:6")
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=STEPS))
+    first = wait_size(run, 4)
+    run.wait_checkpoint(20)
+    wanted = nodes_of(first)[0]  # the first node is nothing special
+    task = task_on(run, wanted)
+    high = [cluster.submit_high(1, f"--nodelist={wanted}")]
+    second = wait_size(run, 3)
+    assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(RoundEnded)]
+    assert [(wanted, Cause.PREEMPTION)] == [(each.node, each.cause) for each in run.entries(NodeLeft)]
+    assert nodes_of(first)[1:] == nodes_of(second)
+    assert second.checkpoint is not None
+    assert "this task is requeued (1 of at most 500)" in log(run, task)
+    high.append(cluster.submit_high(2, f"--nodelist={','.join(nodes_of(second)[:2])}"))
+    state = run.wait(lambda state: state.requeues > 0, "the rest to hand back", 60)
+    assert 1 == state.used(Cause.JOIN_TIMEOUT)
+    cluster.as_root("scancel", *high)
+    third = wait_size(run, 4, 90)
+    assert third.epoch >= Epoch(0, 1, 0)
+    state = run.wait_ending(120)
+    assert state.ending is not None
+    assert Decision.DONE is state.ending.decision
+    wait_tasks(run, {})  # two of the six have never had a node
+    assert uninterrupted(tmp_path, STEPS) == run.result()
+
+
+def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> None:
+    """A node crashes, an agent is killed, a node is cut off with its agent; then one and all are cancelled."""
+    run = submit(cluster, (*ARRAY, *QUICK, "--nodes", "1:3"), plain(cluster, *SLOW, steps=20 * STEPS))
+    first = wait_size(run, 3)
+    run.wait_checkpoint(20)
+    lost = nodes_of(first)[0]
+    cluster.crash(lost)
+    second = wait_size(run, 2, 30)
+    assert (Cause.NODE_LOSS, (lost,)) == run.entries(RoundEnded)[-1][1:3]
+    killed = nodes_of(second)[1]
+    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
+    third = wait_size(run, 3, 120)  # both are back: the agent on its node, the task on another one
+    assert lost not in nodes_of(third)
+    assert "start the agent again (1 of 3)" in log(run, task_on(run, killed))
+    cluster.boot(lost)
+    _cut_off(run, nodes_of(third)[2], third.number)
+    state = wait_size(run, 3, 60)
+    cancelled = task_on(run, nodes_of(state)[0])
+    cluster.run("alice", ["scancel", f"{run.job_id}_{cancelled}"])
+    wait_size(run, 2, 60)
+    cluster.wait_for(lambda: "the run goes on without it" in log(run, cancelled), 30, "its goodbye")
+    cluster.run("alice", ["scancel", run.job_id])
+    ending = run.wait_ending(60).ending
+    assert ending is not None
+    assert Decision.CANCELLED is ending.decision
+
+
+def _cut_off(run: Run, node: str, number: int) -> None:
+    """Cut a node off whose agent goes on: Slurm starts its task anew, and only the new agent stays."""
+    run.cluster.cut(node)
+    newer = run.wait(
+        lambda state: state.rounds > number and state.running is not None, "a round without the old agent", 90
+    ).running
+    assert newer is not None
+    assert node not in nodes_of(newer)
+    assert Cause.MEMBERSHIP is run.entries(RoundEnded)[-1].cause
+    agent_log = Path(run.paths.agent_log(node))
+    run.cluster.wait_for(lambda: "a newer start" in agent_log.read_text(), 30, "the old agent to stand down")
+
+
+def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:
+    """Nodes beyond the size are given back and wait; more than the array has are a further array."""
+    run = submit(cluster, (*ARRAY, *QUICK, "--nodes", "1:3"), plain(cluster, *SLOW, steps=20 * STEPS))
+    wait_size(run, 3)
+    run.wait_checkpoint(20)
+    run.command("scale", str(run.directory), "--nodes", "1")
+    wait_size(run, 1)
+    cluster.wait_for(lambda: 2 == queue(run).count("JobArrayTaskLimit"), 40, "the throttle to hold two tasks")
+    told = run.command("scale", str(run.directory), "--nodes", "4")
+    assert "1 more task is queued as array" in told.stdout
+    wait_size(run, 4, 90)
+    assert "4 tasks run" in run.command("status", str(run.directory)).stdout
+    run.command("stop", str(run.directory))
+    ending = run.wait_ending().ending
+    assert ending is not None
+    assert (Decision.STOPPED, 0) == ending[:2]
+    cluster.wait_for(lambda: "" == cluster.as_root("squeue", "--noheader").strip(), 60, "all tasks to end")
+    run.command("submit", "--resume", str(run.directory))
+    run.wait(lambda state: state.epoch.submission == 1, "the second submission", 30)
+    again = wait_size(run, 3, 60)
+    assert again.checkpoint is not None
+    task = task_on(run, nodes_of(again)[1])
+    cluster.as_root("scancel", "--signal=USR2", f"{_newest_array(run)}_{task}")  # as before the time limit
+    wait_size(run, 2, 30)
+    assert Cause.TIME_LIMIT is run.entries(NodeLeft)[-1].cause
+    wait_size(run, 3, 60)
+    run.command("cancel", str(run.directory))
+    cluster.wait_for(lambda: "" == cluster.as_root("squeue", "--noheader").strip(), 60, "all tasks to end")

@@ -1,0 +1,73 @@
+"""slurmctld killed or frozen under runs on a real Slurm: nobody of ours notices before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import USER, Run, elastic, installed_for_users, plain, submit, uninterrupted
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+SMALL = ("--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+LONG = 1000  # steps of the training that lasts over the outage
+OUTAGE_S = 25.0  # more than twice SlurmdTimeout
+
+
+@contextmanager
+def outage(cluster: Cluster, how: str) -> Iterator[float]:
+    """Take slurmctld away for a while; return when that began [s], by this machine's monotonic clock."""
+    began = SystemClock().monotonic()
+    if how == "killed":
+        cluster.command("kill-slurmctld")
+    else:
+        cluster.execute("ctl", "pkill", "-STOP", "-x", "slurmctld")
+    try:
+        yield began
+    finally:
+        if how == "killed":
+            cluster.command("start-slurmctld")
+        else:
+            cluster.execute("ctl", "pkill", "-CONT", "-x", "slurmctld")
+
+
+def agents_hear(run: Run, node: str, signal: str) -> None:
+    """Send a signal to the agent of a run on a node."""
+    pattern = rf"^[^ ]*python[^ ]* -m hpc_elastic run --run-dir={run.directory} "
+    run.cluster.execute(node, "pkill", f"-{signal}", "-f", pattern)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: Path, how: str) -> None:
+    """One trains on, one ends, one drains meanwhile: no step is lost, and all is told once it is back."""
+    trains = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster, "--step-time", "0.05", steps=LONG))
+    ends = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05"))
+    drains = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05", steps=LONG))
+    for run in (trains, ends, drains):
+        run.wait_checkpoint(20)
+    drained_node = drains.job()["BatchHost"]
+    with outage(cluster, how) as began:
+        agents_hear(drains, drained_node, "TERM")
+        drains.wait(lambda state: state.drained is not None, "the drain", 60)
+        ends.wait_ending(60)
+        shown = elastic(cluster, "status", str(trains.directory))
+        assert (0, True) == (shown.returncode, "running round 1" in shown.stdout), shown
+        cluster.wait_for(
+            lambda: SystemClock().monotonic() - began > OUTAGE_S, OUTAGE_S + 30, "the outage to be long enough"
+        )
+    ends.wait_gone(90)
+    assert "COMPLETED" == ends.job()["JobState"]
+    drains.wait(lambda state: state.requeues == 1, "the requeue", 90)
+    drains.command("stop", str(drains.directory))
+    trains.wait_ending(120)
+    assert Decision.DONE is trains.wait_ending().ending.decision  # type: ignore[union-attr]
+    assert 1 == len(trains.entries(RoundFormed))
+    assert uninterrupted(tmp_path, LONG) == trains.result()
+    drained = drains.state()
+    assert Cause.PREEMPTION not in drained.counts

@@ -1,0 +1,201 @@
+"""How starts of a job end on a real Slurm, what becomes of the run, and what its user sees."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.state import RunState
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.conftest import StartCluster
+from tests.real_slurm.jobs import SLOW, Run, installed_for_users, plain, submit
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+CRASHES = ("--max-restarts", "9", "--", sys.executable)
+
+
+def decision(run: Run, what: Decision, timeout: float = 60) -> RunState:
+    """Wait until a run has ended in a way and return its state."""
+    return run.wait(
+        lambda state: state.ending is not None and state.ending.decision is what, f"{what.value}", timeout
+    )
+
+
+def handed_back(run: Run) -> list[Cause]:
+    """Return why the starts of a run were handed back."""
+    return [entry.cause for entry in run.entries(Requeued)]
+
+
+def preempt(cluster: Cluster, run: Run, step: int = 20) -> str:
+    """Preempt a run once it has saved a step; return the id of the job that did it."""
+    run.wait_checkpoint(step)
+    return cluster.submit_high(cluster.nodes)
+
+
+def rerun(run: Run) -> list[str]:
+    """Return the ids of the further jobs of a run's submission."""
+    shown = run.cluster.as_root("squeue", "--noheader", "--all", "--states=all", "--format=%A %o")
+    ids = [line.split()[0] for line in shown.splitlines() if str(run.directory) in line]
+    return sorted((each for each in ids if each != run.job_id), key=int)
+
+
+@pytest.mark.both_trackers
+def test_a_spent_budget_holds_the_job_until_its_user_releases_it(cluster: Cluster) -> None:
+    """The job waits in the queue, says why, and goes on where it stopped after `scontrol release`."""
+    run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW))
+    high = preempt(cluster, run)
+    held = decision(run, Decision.HELD)
+    cluster.wait_state(run.job_id, "PENDING")
+    cluster.as_root("scancel", high)
+    assert held.ending is not None
+    assert "max_preemptions = 0" in held.ending.reason
+    assert "0" == run.job()["Priority"]
+    assert "max_preemptions = 0" in run.job()["Comment"]
+    shown = run.command("status", str(run.directory)).stdout
+    assert "max_preemptions = 0" in shown
+    assert f"scontrol release {run.job_id}" in shown
+    assert 0 == cluster.run("alice", ["scontrol", "release", run.job_id]).returncode
+    decision(run, Decision.DONE)
+    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+
+
+def test_the_same_failure_again_and_again_ends_the_run(cluster: Cluster) -> None:
+    """Nothing was saved in between, so that restarts that are left would not help; requeued, it says so."""
+    flags = (*ONE, "--max-restarts", "9")
+    code = "import os; raise SystemExit(f'no such file: rank {os.getpid()}')"
+    run = submit(cluster, flags, [sys.executable, "-c", code])
+    state = decision(run, Decision.FAILED)
+    run.wait_gone()
+    assert state.ending is not None
+    assert 3 == len(run.entries(RoundFormed))
+    assert "the same failure 3 times in a row, always on node" in state.ending.reason
+    assert "that node may be bad" in state.ending.reason
+    cluster.as_root("scontrol", "requeue", run.job_id)
+    cluster.wait_for(lambda: "the run was failed already since" in run.log(), 60, "the second start to end")
+    run.wait_gone()
+    assert ("FAILED", "1:0") == (run.job()["JobState"], run.job()["ExitCode"])
+    assert 3 == len(run.entries(RoundFormed))
+
+
+def test_a_job_that_may_not_be_requeued_is_submitted_again(cluster: Cluster) -> None:
+    """Preempted, it goes on as another job of the same submission, with the same counts."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    cluster.as_root("scontrol", "update", f"jobid={run.job_id}", "requeue=0")
+    high = preempt(cluster, run)
+    run.wait(lambda state: state.requeues == 1, "the end of the first job")
+    cluster.wait_for(lambda: len(rerun(run)) == 1, 30, "the second job")
+    cluster.as_root("scancel", high)
+    state = decision(run, Decision.DONE)
+    (second,) = rerun(run)
+    assert (second, 10_000, 0) == (state.job_id, state.epoch.restart, state.epoch.submission)
+    assert [Cause.PREEMPTION] == handed_back(run)
+    assert second in run.command("status", str(run.directory)).stdout
+    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+
+
+def test_the_next_job_of_a_chain_goes_on_and_what_is_left_is_taken_away(cluster: Cluster) -> None:
+    """Three jobs are queued; the second ends the run, so that the third never starts."""
+    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW))
+    second, third = rerun(run)
+    assert f"afterany:{second}" in cluster.job(third)["Dependency"]
+    high = preempt(cluster, run)
+    run.wait(lambda state: state.requeues == 1, "the end of the first job")
+    cluster.as_root("scancel", high)
+    state = decision(run, Decision.DONE)
+    assert second == state.job_id
+    cluster.wait_state(third, "CANCELLED")
+    assert "0" == cluster.job(run.job_id)["Restarts"]
+    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+
+
+def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Cluster) -> None:
+    """It may be the node's fault; once it works the run is done, and when it never does the job is held."""
+    switch = cluster.shared / "mounted"
+    flags = (*ONE, "--max-launch-failures", "1", "--setup", f"test -e {switch}")
+    well = submit(cluster, flags, plain(cluster))
+    ill = submit(cluster, (*ONE, "--max-launch-failures", "0", "--setup", "false"), plain(cluster))
+    well.wait(lambda state: state.requeues == 1, "the requeue")
+    switch.touch()
+    assert [Cause.LAUNCH_FAILURE] == handed_back(well)
+    assert f"setup failed (exit code 1): test -e {switch}" in well.entries(Requeued)[0].detail
+    held = decision(ill, Decision.HELD)
+    assert held.ending is not None
+    assert "setup failed (exit code 1): false" in held.ending.reason
+    decision(well, Decision.DONE)
+
+
+def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
+    """A node set down and a requeue by hand look like a preemption to the agents; both are told apart."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=400))
+    run.wait_checkpoint(20)
+    first = run.job()["NodeList"]
+    cluster.as_root("scontrol", "update", f"nodename={first}", "state=down", "reason=test")
+    run.wait(lambda state: state.requeues == 1, "the first requeue")
+    run.wait(lambda state: state.running is not None and state.epoch.restart == 1, "the second start")
+    cluster.run("alice", ["scontrol", "requeue", run.job_id])
+    run.wait(lambda state: state.requeues == 2, "the second requeue")
+    assert [Cause.NODE_LOSS, Cause.REQUEUE] == handed_back(run)
+
+
+@pytest.mark.both_trackers
+def test_a_job_cancelled_while_it_drains_or_waits_is_not_brought_back(cluster: Cluster) -> None:
+    """Neither in the grace of a preemption nor in the queue after it."""
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    slow = submit(cluster, (*ONE, "--stop-timeout", "4s"), [sys.executable, "-c", deaf])
+    quick = submit(cluster, ONE, plain(cluster, "--step-time", "0.5"))
+    slow.wait(lambda state: state.running is not None, "the deaf workers")
+    quick.wait(lambda state: state.running is not None, "the other workers")
+    cluster.submit_high(cluster.nodes)
+    slow.wait(lambda state: state.drain is not None, "the drain")
+    cluster.run("alice", ["scancel", slow.job_id])
+    quick.wait(lambda state: state.requeues == 1, "the requeue")
+    cluster.wait_state(quick.job_id, "PENDING")
+    cluster.run("alice", ["scancel", quick.job_id])
+    for run in (slow, quick):
+        run.wait_gone()
+        assert ("CANCELLED", True) == (run.job()["JobState"], run.job()["Restarts"] in "01")
+    assert "0" == slow.job()["Restarts"]
+    decision(slow, Decision.CANCELLED)
+
+
+def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
+    """Slurm does not requeue the job; the records and the command to go on are there."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    node = run.job()["NodeList"]
+    cluster.execute(node, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
+    run.wait_gone()
+    shown = run.command("status", str(run.directory)).stdout
+    assert "submit --resume" in shown or run.state().requeues == 1
+
+
+def test_preemption_that_cancels(start_cluster: StartCluster) -> None:
+    """With PreemptMode=CANCEL a job that hands itself back in its grace runs again."""
+    cluster = start_cluster(nodes=2, options=("--preempt", "CANCEL", "--gpus", "1"))
+    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    high = preempt(cluster, run)
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    cluster.wait_state(high, "RUNNING")
+    cluster.as_root("scancel", high)
+    decision(run, Decision.DONE)
+    assert [Cause.PREEMPTION] == handed_back(run)
+
+
+def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> None:
+    """With PreemptMode=SUSPEND nobody is lost and nothing is restarted, however long it stood still."""
+    options = ("--preempt", "SUSPEND", "--gpus", "0")
+    cluster = start_cluster(nodes=2, options=options, tracker="cgroup")
+    flags = ("--nodes", "2", "--time", "10m", "--partition", "low")
+    run = submit(cluster, flags, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    high = cluster.submit("bob", "--partition=high", "--nodes=2", "--exclusive", wrap="sleep 8")
+    cluster.wait_state(run.job_id, "SUSPENDED")
+    cluster.wait_state(high, "COMPLETED", 40)
+    decision(run, Decision.DONE)
+    assert 1 == len(run.entries(RoundFormed))
+    assert [] == handed_back(run)
+    assert Decision.DONE is run.entries(RunEnded)[-1].decision

@@ -1,0 +1,116 @@
+"""What a journal tells of nodes that failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeUnfit,
+    Record,
+    RoundEnded,
+    RoundFormed,
+)
+from hpc_elastic.rendezvous.node_faults import node_faults
+from hpc_elastic.rendezvous.state import RunState, apply
+from hpc_elastic.store.node_ledger import Fault
+
+EPOCH = Epoch(0, 0, 0)
+START = EpochStarted(EPOCH, "7", ("n1", "n2", "n3"), "n1")
+
+
+def formed(number: int, nodes: str = "n1 n2 n3", lost: tuple[str, ...] = ()) -> RoundFormed:
+    """Return a round of some nodes."""
+    members = tuple(Member(f"{node}.1", node, 2) for node in nodes.split())
+    return RoundFormed(number, EPOCH, members, "n1", 1, None, lost)
+
+
+def ended(number: int, cause: Cause, *nodes: str, failure: dict[str, Any] | None = None) -> RoundEnded:
+    """Return the end of a round."""
+    return RoundEnded(number, cause, nodes, failure)
+
+
+def told(*entries: Entry) -> list[tuple[str, Fault]]:
+    """Return who is blamed for what by a journal."""
+    records = [Record(number, 1000.0 + number, "n1", entry) for number, entry in enumerate(entries, 1)]
+    return [(one.event.host, one.event.fault) for one in node_faults(records, "run")]
+
+
+def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
+    """Return a journal with a crash on each of these nodes, one after the other."""
+    entries: list[Entry] = [START]
+    for number, node in enumerate(nodes, 1):
+        entries += [formed(number, world), ended(number, Cause.CRASH, node, failure={"exitcode": 1})]
+    return entries
+
+
+WEDGED = {"exitcode": ExitCode.WEDGED}
+
+
+@pytest.mark.parametrize(
+    ("entries", "blamed"),
+    [
+        pytest.param(
+            [formed(1), ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n2 node_loss", "n3 node_loss"], id="lost"
+        ),
+        pytest.param([NodeUnfit(EPOCH, "n3", "no GPU")], ["n3 unfit"], id="unfit"),
+        pytest.param(
+            [formed(1), ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
+            ["n2 node_loss"],
+            id="seen-late",
+        ),
+        pytest.param(
+            [formed(1), ended(1, Cause.NODE_LOSS, "n2"), formed(2, "n1 n3", lost=("n2",))],
+            ["n2 node_loss"],
+            id="seen-twice",
+        ),
+        pytest.param([formed(1), ended(1, Cause.HANG, "n2")], ["n2 hang"], id="odd-one-out"),
+        pytest.param([formed(1), ended(1, Cause.HANG, "n1", "n2", "n3")], [], id="all-hang"),
+        pytest.param(
+            [formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=WEDGED)], ["n2 wedge"], id="state-d"
+        ),
+        pytest.param([formed(1), ended(1, Cause.AGENT_ERROR, "n2")], [], id="agent-error"),
+        pytest.param([formed(1), ended(1, Cause.PREEMPTION)], [], id="preemption"),
+        pytest.param([formed(1), ended(1, Cause.CRASH, "n2")], [], id="crash"),
+    ],
+)
+def test_who_is_blamed(entries: list[Entry], blamed: list[str]) -> None:
+    """Losses, failed probes, hangs of few and workers in state D are held against their nodes, once."""
+    assert blamed == [f"{host} {fault.value}" for host, fault in told(START, *entries)]
+
+
+def test_failures_in_a_row_on_one_node_are_held_against_it() -> None:
+    """Three in a row, and again after three more."""
+    assert [] == told(*crashes("n2", "n2"))
+    assert [("n2", Fault.CRASH_LOOP)] == told(*crashes("n2", "n2", "n2"))
+    assert 2 == len(told(*crashes(*["n2"] * 6)))
+    assert [] == told(*crashes("n2", "n2", "n1", "n2"))
+    assert [] == told(*crashes(*["n1"] * 5, world="n1"))  # a run of one node fails where else
+
+
+def test_everybody_tells_of_the_same_events() -> None:
+    """Names follow from the journal; the start of the run in which it happened is known."""
+    entries: list[Entry] = [START, formed(1), ended(1, Cause.NODE_LOSS, "n2")]
+    records = [Record(number, 1000.25, "n1", entry) for number, entry in enumerate(entries, 1)]
+    (one,) = node_faults(records, "run")
+    (again,) = node_faults([*records, Record(4, 2000.0, "n1", formed(2, "n1 n3"))], "run")
+    assert one == again
+    assert (EPOCH, "1000.n2.node_loss.run-3.json") == (one.epoch, one.event.name)
+
+
+def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:
+    """It counts as lost, without a word about the batch script on it; a round with it makes it fit."""
+    state = apply(apply(RunState(), START), NodeUnfit(EPOCH, "n1", "no GPU"))
+    assert [{"n1"}, {"n1": "no GPU"}] == [state.lost, state.unfit]
+    assert state.leave_cause is None  # though the batch host is among the lost
+    assert state == apply(state, NodeUnfit(Epoch(0, 1, 0), "n2", "of another start"))
+    after = apply(state, formed(1))
+    assert (frozenset(), {}) == (after.lost, after.unfit)
+    assert after == apply(after, NodeUnfit(EPOCH, "n1", "while its workers run"))

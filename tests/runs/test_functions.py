@@ -1,0 +1,129 @@
+"""Functions as the work of a run, on this machine without Slurm."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import hpc_elastic
+from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.launcher.failures import RunFailedError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.report.run_status import Phase
+from hpc_elastic.runs import NotDoneError, Run, function
+
+LIMIT_S = 50.0
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have run directories made below the test's own directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def _scaled(values: list[float], factor: float) -> dict[str, object]:
+    rank = int(os.environ["RANK"])
+    print("this is rank", rank)  # noqa: T201 - what `logs` shows
+    return {"rank": rank, "world": int(os.environ["WORLD_SIZE"]), "value": values[rank] * factor}
+
+
+def test_values_come_back_by_rank() -> None:
+    """A function runs once per worker on two nodes, with its arguments; logs and status tell of it."""
+    run = hpc_elastic.submit(_scaled, [1.0, 2.0, 3.0, 4.0], 0.5, local=2, workers_per_node=2)
+    expected = [{"rank": rank, "world": 4, "value": (rank + 1) * 0.5} for rank in range(4)]
+    assert expected == run.results(LIMIT_S)
+    assert expected[0] == run.result()
+    assert "[1:rank 3] this is rank 3\n" == run.logs(3)
+    assert Phase.DONE is run.status().phase
+    assert "_scaled" == run.name
+    again = Run(run.directory)
+    assert expected == again.results()
+
+
+def test_what_a_worker_raises_is_told() -> None:
+    """The error of the run's first failure has its rank, text and traceback."""
+
+    def broken() -> None:
+        raise LookupError("no such shard")
+
+    run = hpc_elastic.submit(broken, local=1, max_restarts=0)
+    with pytest.raises(RunFailedError, match="no such shard") as caught:
+        run.result(LIMIT_S)
+    assert 0 == caught.value.root.rank
+
+
+def test_a_run_that_is_stopped_has_no_values() -> None:
+    """Whoever waits is told that it was stopped, and how to go on."""
+
+    def patient() -> None:
+        from hpc_elastic import worker  # noqa: PLC0415 - runs in the worker
+
+        step = 0
+        while not worker.should_stop():
+            worker.tick(step := step + 1)
+
+    run = hpc_elastic.submit(patient, local=1)
+    with pytest.raises(TimeoutError, match="has not ended in 0 s"):
+        run.wait(0)
+    while not run.logs() and run.status().phase is not Phase.RUNNING:
+        threading.Event().wait(0.05)
+    run.stop()
+    with pytest.raises(NotDoneError, match="submit --resume"):
+        run.result(LIMIT_S)
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """The message names the function and the fix."""
+    lock = threading.Lock()
+    with pytest.raises(InputError, match="_scaled or its arguments cannot be sent") as caught:
+        hpc_elastic.submit(_scaled, [lock], 1.0, local=1)
+    assert "inside of the function" in str(caught.value)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_arguments_are_for_functions() -> None:
+    """A command takes its arguments itself."""
+    with pytest.raises(InputError, match="are for functions"):
+        hpc_elastic.submit(["train.py"], 1, local=1)
+
+
+def test_a_wrong_field_is_named() -> None:
+    """As on the command line, with what is near."""
+    with pytest.raises(InputError, match="gpu_per_node"):
+        hpc_elastic.submit(["train.py"], local=1, gpu_per_node=2)
+
+
+def test_what_others_could_have_written_is_not_unpickled(tmp_path: Path) -> None:
+    """Neither a file nor a directory that others may write to, nor a link, is read."""
+    paths = RunPaths(tmp_path / "run")
+    os.mkdir(paths.root, 0o700)
+    Path(paths.function).write_bytes(function.pickled(_scaled, ([1.0], 1.0)))
+    os.chmod(paths.function, 0o622)
+    with pytest.raises(RunDirError, match="can be written by others"):
+        function.call(paths)
+    os.chmod(paths.function, 0o600)
+    os.chmod(paths.root, 0o777)
+    with pytest.raises(RunDirError, match="chmod go-w"):
+        function.call(paths)
+    os.chmod(paths.root, 0o700)
+    os.rename(paths.function, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", paths.function)
+    with pytest.raises(RunDirError, match="cannot be read"):
+        function.call(paths)
+
+
+def test_a_value_that_cannot_be_pickled_is_named(run_paths: RunPaths) -> None:
+    """It is the function's to return something else."""
+    with pytest.raises(InputError, match="rank 3 returned a lock that cannot be pickled"):
+        function.save(run_paths, 3, threading.Lock())
+
+
+def test_a_runner_that_cannot_start_is_told(tmp_path: Path) -> None:
+    """Nobody waits for a run without agents for ever."""
+    run = hpc_elastic.submit(["sleep", "600"], local=1, python=str(tmp_path / "no-python"))
+    assert run.wait(LIMIT_S).phase in (Phase.GONE, Phase.FAILED)
+    with pytest.raises(NotDoneError, match="no-python"):
+        run.result()

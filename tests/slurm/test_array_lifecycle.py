@@ -1,0 +1,262 @@
+"""What becomes of a task of an array once its srun has returned: every row of the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.array_task import TaskStart
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Record,
+    RoundFormed,
+    RunEnded,
+    SizeWanted,
+    Then,
+)
+from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.slurm.array_lifecycle import (
+    Others,
+    TaskChoice,
+    TaskFacts,
+    decide,
+    goodbye_of,
+    not_requeued,
+    starts_in_vain,
+)
+from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, Budgets, Exit, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.standing import JobFacts, job_facts
+
+EPOCH = Epoch(0, 0, 0)
+START = TaskStart("12_1", 1, 0)
+ME = f"n2.7{START.tag}"
+STARTED = EpochStarted(EPOCH, "12", ())
+ROUND = RoundFormed(1, EPOCH, (Member("n1.7@12_0-0-0", "n1", 2), Member(ME, "n2", 2)), "n1", 1, None)
+BUDGETS = Budgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
+ALONE, SOME, WAITING = Others(0, 0), Others(2, 0), Others(0, 1)
+
+
+def records_of(*entries: Entry) -> list[Record]:
+    """Return numbered records."""
+    return [Record(number, 0.0, "test", entry) for number, entry in enumerate(entries, 1)]
+
+
+def state_of(*entries: Entry) -> RunState:
+    """Return the state after these entries."""
+    return fold(RunState(), records_of(*entries))
+
+
+def scontrol(**fields: str) -> JobFacts:
+    """Return facts from what scontrol prints for a task in its second start."""
+    usual = {"JobState": "RUNNING", "Reason": "None", "Restarts": "1", "Requeue": "1", "NumNodes": "1"}
+    return job_facts({**usual, "PreemptTime": "None", "EndTime": "2026-11-21T08:00:00", **fields})
+
+
+def left(cause: Cause) -> NodeLeft:
+    """Return this task's goodbye."""
+    return NodeLeft(EPOCH, ME, "n2", cause, "why")
+
+
+RUNNING = scontrol()
+CANCELLED = scontrol(JobState="COMPLETING")
+BASE = TaskFacts(state_of(STARTED, ROUND), START, 0, RUNNING, SOME, srun_exit_code=137)
+
+
+def words(choice: TaskChoice) -> str:
+    """Return what people are told."""
+    return choice.why
+
+
+@pytest.mark.parametrize(
+    ("decision", "code", "expected"),
+    [
+        (Decision.DONE, 0, 0),
+        (Decision.FAILED, 3, 3),
+        (Decision.FAILED, 0, ExitCode.FAILED),
+        (Decision.HELD, 0, ExitCode.FAILED),
+        (Decision.STOPPED, 0, 0),
+        (Decision.CANCELLED, 130, 130),
+    ],
+)
+def test_a_verdict_is_every_tasks(decision: Decision, code: int, expected: int) -> None:
+    """Whatever Slurm says, and whatever the agent ended with."""
+    state = state_of(STARTED, RunEnded(decision, code, "why", None))
+    choice = decide(BASE._replace(state=state, job=None, others=None), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert (expected, None) == (choice.code, choice.record)
+
+
+def test_a_left_over_does_nothing() -> None:
+    """Of a task that was started anew, or of a run that was submitted again."""
+    newer = state_of(EpochStarted(Epoch(1, 0, 0), "13", ()))
+    for facts in (BASE._replace(is_outdated=True), BASE._replace(state=newer)):
+        choice = decide(facts, BUDGETS)
+        assert isinstance(choice, Leave)
+        assert ExitCode.FENCED == choice.code
+
+
+def test_the_last_task_of_a_stopped_run_records_it() -> None:
+    """Before the others have saved nobody ends the run."""
+    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+    saving = BASE._replace(state=state_of(STARTED, ROUND, asked))
+    assert isinstance(decide(saving, BUDGETS), Leave)
+    over = saving._replace(state=state_of(STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "stop")))
+    for facts in (over, saving._replace(others=ALONE)):
+        choice = decide(facts, BUDGETS)
+        assert isinstance(choice, Exit)
+        assert choice.record is not None
+        assert (Decision.STOPPED, 0) == choice.record[:2]
+
+
+@pytest.mark.parametrize("others", [SOME, WAITING, None], ids=["some run", "one waits", "unknown"])
+def test_one_cancelled_task_only_shrinks_the_run(others: Others | None) -> None:
+    """It is not brought back."""
+    choice = decide(BASE._replace(job=CANCELLED, others=others), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert CANCELLED_CODE == choice.code
+    assert "the run goes on without it" in words(choice)
+
+
+def test_the_last_cancelled_task_cancels_the_run() -> None:
+    """The whole array was cancelled: no task runs or waits."""
+    choice = decide(BASE._replace(job=CANCELLED, others=ALONE), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert Decision.CANCELLED is choice.record.decision
+
+
+@pytest.mark.parametrize(
+    ("job", "cause"),
+    [
+        (scontrol(JobState="COMPLETING", Reason="TimeLimit"), Cause.TIME_LIMIT),
+        (scontrol(JobState="COMPLETING", Reason="NodeDown"), Cause.NODE_LOSS),
+        (scontrol(JobState="COMPLETING", PreemptTime="2026-11-21T08:00:00"), Cause.PREEMPTION),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_a_task_that_slurm_ends_is_requeued(job: JobFacts, cause: Cause) -> None:
+    """It alone."""
+    choice = decide(BASE._replace(job=job), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert cause is choice.cause
+    assert "this task is requeued (2 of at most 10)" in words(choice)
+
+
+@pytest.mark.parametrize(
+    "job", [None, scontrol(Restarts="2"), scontrol(JobState="PENDING")], ids=["silent", "requeued", "pending"]
+)
+def test_what_slurm_has_done_or_does_not_tell_is_left_alone(job: JobFacts | None) -> None:
+    """The task is in Slurm's hands."""
+    assert isinstance(decide(BASE._replace(job=job), BUDGETS), Leave)
+
+
+@pytest.mark.parametrize("cause", [Cause.PREEMPTION, Cause.TIME_LIMIT])
+def test_a_node_that_left_by_itself_comes_back(cause: Cause) -> None:
+    """Slurm would not requeue a task that merely ends in its grace."""
+    choice = decide(BASE._replace(left=left(cause), srun_exit_code=75), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert cause is choice.cause
+
+
+def test_a_run_that_was_drained_as_a_whole_comes_back() -> None:
+    """Too few nodes came, which is nobody's failure: it does not count as started in vain."""
+    state = state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "1 of 2"))
+    choice = decide(BASE._replace(state=state, in_vain=9, srun_exit_code=75), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert Cause.JOIN_TIMEOUT is choice.cause
+
+
+def test_a_node_that_is_not_needed_waits_only_where_a_throttle_holds_it() -> None:
+    """A task of an array that `scale` has added ends: nothing would keep it in the queue."""
+    facts = BASE._replace(
+        state=state_of(STARTED, ROUND, SizeWanted(0, 1, "scale", 0)), left=left(Cause.MEMBERSHIP)
+    )
+    assert isinstance(decide(facts, BUDGETS), Requeue)
+    other = decide(facts._replace(start=TaskStart("99_0", 0, 0), job=scontrol(Restarts="0")), BUDGETS)
+    assert isinstance(other, Leave)
+    assert 0 == other.code
+
+
+def test_a_killed_agent_is_started_again_in_its_task() -> None:
+    """As long as that budget lasts, then the task is requeued."""
+    choice = decide(BASE, BUDGETS)
+    assert isinstance(choice, Relaunch)
+    assert 1 == choice.nodes
+    late = decide(BASE._replace(start=START._replace(relaunch=3)), BUDGETS)
+    assert isinstance(late, Requeue)
+    assert Cause.AGENT_ERROR is late.cause
+
+
+def test_an_agent_of_a_start_that_was_left_is_started_again() -> None:
+    """It was fenced because the others had begun the next start of the run."""
+    choice = decide(BASE._replace(srun_exit_code=ExitCode.FENCED), BUDGETS)
+    assert isinstance(choice, Relaunch)
+    assert "the run began anew" in words(choice)
+
+
+@pytest.mark.parametrize("code", [ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT])
+def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCode) -> None:
+    """Its task may get another node."""
+    assert isinstance(decide(BASE._replace(srun_exit_code=code), BUDGETS), Requeue)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start": START._replace(restart=10), "job": scontrol(Restarts="10")},
+        {"job": scontrol(Requeue="0")},
+        {"in_vain": 5},
+    ],
+    ids=["requeues used", "no-requeue", "in vain"],
+)
+def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, object]) -> None:
+    """The run goes on without it, and ends as failed with the last one."""
+    facts = BASE._replace(srun_exit_code=75, **changes)
+    assert isinstance(decide(facts, BUDGETS), Leave)
+    last = decide(facts._replace(others=ALONE), BUDGETS)
+    assert isinstance(last, Exit)
+    assert last.record is not None
+    assert Decision.FAILED is last.record.decision
+
+
+def test_flags_that_are_wrong_fail_the_run_at_once() -> None:
+    """No agent of this submission has ever started."""
+    choice = decide(BASE._replace(state=RunState(), srun_exit_code=127), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert "Python was not found" in words(choice)
+
+
+@pytest.mark.parametrize(("is_cancelled", "decision"), [(True, Decision.CANCELLED), (False, Decision.FAILED)])
+def test_a_refused_requeue_ends_the_run_only_with_the_last_task(
+    decision: Decision, *, is_cancelled: bool
+) -> None:
+    """While others run or wait it is this task's end alone."""
+    assert isinstance(not_requeued(SOME, "no", is_cancelled=is_cancelled), Leave)
+    choice = not_requeued(ALONE, "no", is_cancelled=is_cancelled)
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert decision is choice.record.decision
+
+
+def test_a_task_finds_its_own_goodbye() -> None:
+    """Not that of another start, or of another task."""
+    other = NodeLeft(EPOCH, "n2.5@12_1-0-0", "n2", Cause.PREEMPTION, "")
+    assert goodbye_of(records_of(STARTED, ROUND, other), START) is None
+    assert left(Cause.TIME_LIMIT) == goodbye_of(records_of(ROUND, left(Cause.TIME_LIMIT), other), START)
+
+
+def test_starts_without_a_round_or_a_goodbye_are_in_vain() -> None:
+    """They are counted from the newest one back."""
+    assert 2 == starts_in_vain(records_of(STARTED), START)
+    assert 0 == starts_in_vain(records_of(STARTED, ROUND), START)
+    assert 3 == starts_in_vain(records_of(STARTED, ROUND), START._replace(restart=4))
+    goodbye = NodeLeft(EPOCH, "n2.5@12_1-3-0", "n2", Cause.MEMBERSHIP, "")
+    assert 1 == starts_in_vain(records_of(STARTED, ROUND, goodbye), START._replace(restart=4))

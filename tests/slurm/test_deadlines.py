@@ -1,0 +1,149 @@
+"""How long workers have, by what Slurm says."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm import deadlines, parse
+from hpc_elastic.slurm.deadlines import Site
+
+RECORDED = Path(__file__).parent / "recorded" / "22.05"
+CONFIG = deadlines.config_fields((RECORDED / "scontrol_show_config.txt").read_text())
+PARTITIONS = [
+    parse.fields_of(line) for line in (RECORDED / "scontrol_show_partition.txt").read_text().splitlines()
+]
+SITE = Site(kill_wait_s=30.0, grace_s=120.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30 sec", 30),
+        ("8", 8),
+        (" 5 min ", 300),
+        ("1 hour", 3600),
+        ("00:02:00", 120),
+        ("1-00:00:10", 86410),
+        ("02:05", 125),
+        ("UNLIMITED", None),
+        ("NONE", None),
+        ("3 parsecs", None),
+        ("", None),
+    ],
+)
+def test_times_as_slurm_prints_them(text: str, expected: float | None) -> None:
+    """Numbers, units and clocks; anything else is no time."""
+    assert expected == deadlines.seconds(text)
+
+
+def test_a_recorded_site_is_read() -> None:
+    """KillWait from the configuration, grace and mode from the partition."""
+    low, low0, *_ = PARTITIONS
+    assert Site(5.0, 8.0, 0.0, "REQUEUE", user_signal=False) == deadlines.site_of(CONFIG, low)
+    assert 0.0 == deadlines.site_of(CONFIG, low0).grace_s
+    assert Site(5.0, 0.0, 0.0, "REQUEUE", user_signal=False) == deadlines.site_of(CONFIG, {})
+
+
+def test_what_is_not_told_is_slurms_default() -> None:
+    """KillWait is 30 s; nothing else is granted."""
+    assert Site() == deadlines.site_of({}, {})
+
+
+@pytest.mark.parametrize("name", ["SlurmctldParameters", "PreemptParameters"])
+def test_other_settings_of_a_site(name: str) -> None:
+    """Grace by QOS, time beyond the limit, a signal of the user's in place of SIGTERM."""
+    config = {"PreemptType": "preempt/qos", "OverTimeLimit": "2 min", name: "x,preempt_send_user_signal"}
+    site = deadlines.site_of(config, {"GraceTime": "8", "OverTimeLimit": "NONE"}, qos_grace_s=60.0)
+    assert (60.0, 120.0, True) == (site.grace_s, site.over_limit_s, site.user_signal)
+    assert 300.0 == deadlines.site_of(config, {"OverTimeLimit": "5"}).over_limit_s
+    assert 0.0 == deadlines.site_of(config, {"GraceTime": "8"}).grace_s
+
+
+@pytest.mark.parametrize(("kill_wait_s", "expected"), [(30, 25), (120, 115), (8, 6), (1, 0.75)])
+def test_the_time_after_a_signal_that_nobody_explains(kill_wait_s: float, expected: float) -> None:
+    """KillWait without a margin, which is small where KillWait is."""
+    assert expected == deadlines.stop_s(Site(kill_wait_s=kill_wait_s))
+
+
+def job(**fields: str) -> dict[str, str]:
+    """Return the fields of a running job with some changed."""
+    usual = {"JobState": "RUNNING", "Reason": "None", "Restarts": "0", "PreemptTime": "None"}
+    return {**usual, "EndTime": "2026-11-21T20:00:00", **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause", "words", "left_s"),
+    [
+        (
+            {"PreemptTime": "2026-02-28T23:59:50", "EndTime": "2026-03-01T00:00:20"},
+            Cause.PREEMPTION,
+            "preempted, with grace until 00:00:20",
+            30 + 25,
+        ),
+        ({"PreemptTime": "2026-02-28T23:59:50", "EndTime": "Unknown"}, Cause.PREEMPTION, "grace", 120 + 25),
+        ({}, None, "somebody has sent the signal", None),
+        ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, Cause.TIME_LIMIT, "time limit is reached", 25),
+        ({"JobState": "COMPLETING", "Reason": "NodeDown"}, Cause.NODE_LOSS, "node of the job is down", 25),
+        ({"JobState": "COMPLETING"}, Cause.CANCEL, "the job was cancelled", 25),
+        ({"JobState": "COMPLETING", "Restarts": "1"}, Cause.PREEMPTION, "the job is requeued", 25),
+        (
+            {"JobState": "COMPLETING", "PreemptTime": "2026-11-21T20:00:00"},
+            Cause.PREEMPTION,
+            "preempted, without grace",
+            25,
+        ),
+        ({"JobState": "COMPLETING", "Reason": "Odd"}, Cause.PREEMPTION, "(Slurm's reason: Odd)", 25),
+    ],
+)
+def test_why_a_job_is_signalled(
+    fields: dict[str, str], cause: Cause | None, words: str, left_s: float | None
+) -> None:
+    """One signal, many reasons: the job's state tells them apart, and how long there is."""
+    why = deadlines.why(job(**fields), 0, SITE)
+    assert (cause, left_s) == (why.cause, why.left_s)
+    assert words in why.words
+
+
+DATES = st.datetimes(min_value=dt.datetime(2000, 1, 1), max_value=dt.datetime(2100, 1, 1))  # noqa: DTZ001
+
+
+@given(DATES, DATES)
+def test_the_time_between_two_dates(first: dt.datetime, last: dt.datetime) -> None:
+    """As the calendar has it, over leap years; never negative."""
+    first, last = first.replace(microsecond=0), last.replace(microsecond=0)
+    expected = max(0.0, (last - first).total_seconds())
+    assert expected == deadlines._between(first.isoformat(), last.isoformat())
+
+
+def test_the_slowest_but_for_one_in_a_hundred() -> None:
+    """Few samples: the slowest of all."""
+    assert (None, 3.0) == (deadlines.p99([]), deadlines.p99([1.0, 3.0, 2.0]))
+    assert 198.0 == deadlines.p99([float(number) for number in range(1, 201)])
+
+
+def test_what_a_drain_needs() -> None:
+    """Nothing is known without a measurement; the longer of saves and drains counts, and some more."""
+    assert deadlines.needed_s([], []) is None
+    assert 100 * 1.25 + 10 == deadlines.needed_s([100.0, 20.0], [30.0])
+    assert 200 * 1.25 == deadlines.needed_s([100.0], [200.0])
+    assert (120.0, 260.0) == (
+        deadlines.warning_lead_s([1.0], [], default_s=120.0),
+        deadlines.warning_lead_s([200.0], [], default_s=120.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("warning_s", "needed", "left_s", "expected"),
+    [(90, None, 14400, 90), (90, 600, 14400, 600), (90, 5, 14400, 90), (90, None, 60, 15), (0, None, 60, 0)],
+)
+def test_when_a_drain_begins_by_itself(
+    warning_s: float, needed: float | None, left_s: float, expected: float
+) -> None:
+    """As early as the workers need; but a short job is not all drain."""
+    assert expected == deadlines.begin_before_s(warning_s, needed, left_s)

@@ -1,0 +1,204 @@
+"""What an agent hears from Slurm beside signals, from a Slurm that answers as it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import SlurmNotFoundError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import job_watch
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
+from hpc_elastic.slurm.site import keep_site, learn_site, read_site, refresh_site
+
+LIMIT_S = 30.0
+CONFIG = "KillWait = 20 sec\nPreemptType = preempt/partition_prio\n"
+LOW = {"PartitionName": "low", "GraceTime": "60", "PreemptMode": "REQUEUE"}
+
+
+class Answers(Slurm):
+    """A Slurm that says what a test wants, and counts the questions."""
+
+    def __init__(self, job: dict[str, str], left: Sequence[float | None] = ()) -> None:
+        super().__init__({})
+        self.job = job
+        self.left = list(left)
+        self.asked: list[str] = []
+        self.draining: dict[str, str] = {}
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return the job."""
+        self.asked.append(f"job {job_ref}")
+        return {"Restarts": "0", "Reason": "None", "PreemptTime": "None", "Partition": "low", **self.job}
+
+    def time_left_s(self, job_ref: str) -> float | None:  # noqa: ARG002 - there is one job
+        """Return the next answer."""
+        self.asked.append("left")
+        if not self.left:
+            raise SlurmNotFoundError("squeue")
+        return self.left.pop(0)
+
+    def show_config(self) -> str:
+        """Return a configuration."""
+        self.asked.append("config")
+        return CONFIG
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return a partition."""
+        self.asked.append(f"partition {name}")
+        return LOW
+
+    def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the nodes that are being drained."""
+        self.asked.append(f"nodes {','.join(names)}")
+        return self.draining
+
+
+class Heard:
+    """A watch, and what has been heard of it."""
+
+    def __init__(self, paths: RunPaths, slurm: Slurm, **place: object) -> None:
+        self._woken = threading.Semaphore(0)
+        self.slurm = slurm
+        job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
+        options = WatchOptions(warning_s=10.0, node_drain=True)
+        self.watch = JobWatch(job, options, slurm, SystemClock(), self._woken.release)
+
+    def next(self) -> Told:
+        """Wait for the next notice."""
+        assert self._woken.acquire(timeout=LIMIT_S)
+        told = self.watch.take()
+        assert told is not None
+        return told
+
+
+Listen = Callable[..., Heard]
+
+
+@pytest.fixture
+def listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen]:
+    """Return a function that makes watches in a hurry; all are closed afterwards."""
+    for name, seconds in (("_SETTLE_S", 0.0), ("_WHY_PAUSE_S", 0.001), ("NODE_LOOK_S", 0.01)):
+        monkeypatch.setattr(job_watch, name, seconds)
+    with ExitStack() as stack:
+
+        def new(slurm: Slurm, **place: object) -> Heard:
+            heard = Heard(RunPaths(tmp_path), slurm, **place)
+            stack.callback(heard.watch.close)
+            return heard
+
+        yield new
+
+
+def test_why_a_signal_came(listen: Listen) -> None:
+    """The job's state is asked for until it shows; what the site grants is kept in the run directory."""
+    heard = listen(Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}))
+    heard.watch.ask_why(100.0)
+    told = heard.next()
+    assert Told(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
+    assert Site(20.0, 60.0, 0.0, "REQUEUE", user_signal=False) == read_site(heard.watch._place.paths)
+    assert heard.watch.take() is None
+
+
+def test_a_signal_that_slurm_knows_nothing_of(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while that is the answer: the job runs on, and nothing of the time changes."""
+    monkeypatch.setattr(job_watch, "WHY_PATIENCE_S", 0.01)
+    heard = listen(Answers({"JobState": "RUNNING"}))
+    heard.watch.ask_why(100.0)
+    told = heard.next()
+    assert (Cause.PREEMPTION, None, True) == (told.cause, told.until, told.explains)
+    assert "somebody has sent the signal" in told.detail
+
+
+def test_a_drain_begins_before_the_end(listen: Listen) -> None:
+    """The end is asked for once, and again when it comes near: it may have been moved."""
+    slurm = Answers({"JobState": "RUNNING"}, left=[0.04, 0.04, 0.001])
+    heard = listen(slurm)
+    heard.watch.begin(is_first=True)
+    told = heard.next()
+    assert (Cause.TIME_LIMIT, False) == (told.cause, told.explains)
+    assert "the time limit is 0 s away" == told.detail
+    assert 3 == slurm.asked.count("left")
+
+
+def test_the_end_that_slurm_has_told_is_not_asked_for(listen: Listen) -> None:
+    """From Slurm 23.02 on it is in the environment; it is asked for only when it comes near."""
+    slurm = Answers({"JobState": "RUNNING"}, left=[0.001])
+    heard = listen(slurm, end_time_s=SystemClock().wall() + 0.05)
+    heard.watch.begin(is_first=True)
+    assert Cause.TIME_LIMIT is heard.next().cause
+    assert 1 == slurm.asked.count("left")
+
+
+def test_other_nodes_ask_nothing(listen: Listen) -> None:
+    """The first node of a round asks for all; a node that is a job of its own asks for itself."""
+    slurm = Answers({"JobState": "RUNNING"}, left=[0.001, 0.0])
+    heard = listen(slurm)
+    heard.watch.begin(is_first=False)
+    assert heard.watch._thread is None
+    alone = listen(slurm, is_alone=True)
+    alone.watch.begin(is_first=False)
+    assert Cause.TIME_LIMIT is alone.next().cause
+
+
+def test_nodes_that_are_being_drained(listen: Listen) -> None:
+    """Each is told once, with the administrator's reason."""
+    slurm = Answers({"JobState": "RUNNING"}, left=[None])
+    slurm.draining = {"n2": "fan broken [root@2026-11-21T20:00:00]"}
+    heard = listen(slurm)
+    heard.watch.begin(is_first=True)
+    told = heard.next()
+    assert (Cause.PREEMPTION, "n2 is being drained (fan broken [root@2026-11-21T20:00:00])") == told[:2]
+    slurm.draining["n1"] = ""
+    assert "n1 is being drained (no reason given)" == heard.next().detail
+
+
+def test_without_slurm_nothing_is_asked_again(listen: Listen) -> None:
+    """Where there is no squeue there is no limit to be known."""
+    heard = listen(Answers({"JobState": "RUNNING"}))
+    assert float("inf") == heard.watch._look_at_limit()
+
+
+def test_what_a_drain_of_the_run_takes_moves_its_beginning(tmp_path: Path, listen: Listen) -> None:
+    """Drains before it have taken longer than the warning leaves: this one begins earlier."""
+    paths = RunPaths(tmp_path)
+    log, epoch = open_log(paths, "n1"), Epoch(0, 0, 0)
+    log.commit(lambda _state: EpochStarted(epoch, "7", ()))
+    log.commit(lambda _state: Drained(epoch, Cause.STOP, 5, "", 100.0))
+    assert [100.0] == drain_times(paths)
+    heard = listen(Answers({}, left=[1000.0]))
+    clock = SystemClock()
+    at = heard.watch._look_at_limit() - clock.monotonic()
+    assert pytest.approx(1000.0 - 125.0, abs=5) == at
+
+
+def test_the_site_is_learned_at_submit(tmp_path: Path) -> None:
+    """What is kept is used; what cannot be learned any more is forgotten, and damaged it is nothing."""
+    paths, slurm = RunPaths(tmp_path), Answers({})
+    learn_site(paths, slurm, "low", "")
+    assert 20.0 == refresh_site(paths, slurm, {}).kill_wait_s
+    assert ["config", "partition low"] == slurm.asked
+    learn_site(paths, Slurm({"PATH": ""}), "low", "")
+    assert read_site(paths) is None
+    Path(paths.site).write_text('{"format": 1}')
+    assert read_site(paths) is None
+    assert Site() == refresh_site(paths, Slurm({"PATH": ""}), {})
+    keep_site(RunPaths(tmp_path / "none"), Site())
+
+
+def test_a_job_by_the_environment() -> None:
+    """The start is counted as Slurm counts it."""
+    environ = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "SLURM_JOB_NODELIST": "n[1-2]"}
+    slurm = SlurmEnv.from_environ(environ)
+    assert slurm is not None
+    assert JobPlace(RunPaths("/r"), "7", 3, ("n1", "n2"), None) == place_of(RunPaths("/r"), slurm)

@@ -1,0 +1,181 @@
+"""Which nodes are suspect, and how many of them a job can do without."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.slurm.ledger_rules import (
+    RULES,
+    Exclusion,
+    Node,
+    Wanted,
+    exclude,
+    features_of,
+    gpus_in,
+    in_partitions,
+    parse_nodes,
+    standings,
+)
+from hpc_elastic.store.node_ledger import Fault, NodeEvent
+
+NOW = 1_800_000_000.0
+DAY = RULES.half_life
+LISTED = """\
+node1|low*|idle|(null)|gpu:2
+node2|low*|down*|big,fast|gpu:a100:4(S:0-1),nvme:1
+node2|high|down*|big,fast|gpu:a100:4(S:0-1),nvme:1
+node3|high|mixed-|(null)|(null)
+
+garbage
+"""
+
+
+def event(fault: Fault, days_ago: float = 0.0, host: str = "n1") -> NodeEvent:
+    """Return an event."""
+    return NodeEvent(host, fault, NOW - days_ago * DAY, "run-1", "run", "why")
+
+
+def nodes(count: int, state: str = "idle") -> list[Node]:
+    """Return nodes n1, n2, ..."""
+    return [Node(f"n{number}", state) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "score", "is_suspect"),
+    [
+        ([event(Fault.NODE_LOSS)], 1.0, True),
+        ([event(Fault.NODE_LOSS, 0.9)], 0.536, True),
+        ([event(Fault.NODE_LOSS, 1.1)], 0.467, False),
+        ([event(Fault.HANG)], 0.4, False),
+        ([event(Fault.HANG), event(Fault.HANG, 1)], 0.6, True),
+        ([event(Fault.WEDGE, 1.9)], 0.536, True),
+        ([event(Fault.SUSPECTED, 2.5)], 0.707, True),
+        ([event(Fault.NODE_LOSS, 2), event(Fault.FORGIVEN, 1)], 0.0, False),
+        ([event(Fault.FORGIVEN, 1), event(Fault.NODE_LOSS)], 1.0, True),
+        ([event(Fault.NODE_LOSS, -1)], 1.0, True),  # a clock that goes ahead
+    ],
+)
+def test_a_nodes_score(events: list[NodeEvent], score: float, is_suspect: bool) -> None:
+    """Severities halve every day; what was before a pardon does not count."""
+    (one,) = standings(events, NOW)
+    assert is_suspect == one.is_suspect
+    assert pytest.approx(score, abs=1e-3) == one.score
+
+
+def test_the_worst_comes_first_with_its_newest_event() -> None:
+    """Nodes of the same score are in their natural order."""
+    found = standings(
+        [
+            event(Fault.HANG, 0, "n10"),
+            event(Fault.HANG, 0, "n9"),
+            event(Fault.UNFIT, 1, "n1"),
+            event(Fault.HANG),
+        ],
+        NOW,
+    )
+    assert ["n1", "n9", "n10"] == [one.host for one in found]
+    assert (Fault.HANG, 2) == (found[0].last.fault, found[0].events)
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Fault)), st.floats(0, 12)), min_size=1))
+def test_a_suspect_node_is_one_until_the_time_that_is_told(told: list[tuple[Fault, float]]) -> None:
+    """Just before it is suspect, just after it is not."""
+    events = [event(fault, days) for fault, days in told]
+    (one,) = standings(events, NOW)
+    assert (one.until is not None) == one.is_suspect
+    if one.until is not None and one.until > NOW + 10:
+        assert standings(events, one.until - 5)[0].is_suspect
+        assert not standings(events, one.until + 5)[0].is_suspect
+
+
+@pytest.mark.parametrize(
+    ("bad", "count", "least", "left_out", "kept"),
+    [
+        (["n2"], 4, 3, ["n2"], []),
+        (["n2", "n4"], 4, 3, ["n2"], ["n4"]),  # the worse one goes
+        (["n2"], 4, 4, [], ["n2"]),
+        (["n2", "n9"], 4, 1, ["n2"], []),  # of another partition: Slurm would refuse the name
+        ([f"n{n}" for n in (9, 8, 7)], 24, 20, ["n8", "n9"], ["n7"]),  # a tenth more than wanted stays
+    ],
+)
+def test_a_job_keeps_enough_nodes(
+    bad: list[str], count: int, least: int, left_out: list[str], kept: list[str]
+) -> None:
+    """The worst are left out as long as the wanted nodes and a margin are left."""
+    chosen = exclude(bad, nodes(count), Wanted(least))
+    assert (left_out, kept) == (list(chosen.nodes), list(chosen.kept))
+    assert count - len(left_out) == chosen.left
+
+
+def test_a_node_that_is_down_is_left_out_for_nothing() -> None:
+    """Nobody could use it anyway, so that it does not count."""
+    four = [*nodes(3), Node("n4", "down*")]
+    assert ("n4",) == exclude(["n4"], four, Wanted(3)).nodes
+    assert Exclusion((), ("n1",), 3) == exclude(["n1"], four, Wanted(3))
+
+
+@pytest.mark.parametrize(
+    "state", ["down", "down*", "drained", "draining", "fail", "idle*", "unknown", "maint"]
+)
+def test_nodes_that_cannot_be_used(state: str) -> None:
+    """They do not count among those that are left."""
+    assert Exclusion((), ("n1",), 1) == exclude(["n1"], [Node("n1", "idle"), Node("n2", state)], Wanted(1))
+
+
+@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "idle~", "mixed-", "completing", "planned"])
+def test_nodes_that_can_be_used(state: str) -> None:
+    """A busy or sleeping node is one that the job may get."""
+    assert ("n1",) == exclude(["n1"], [Node("n1", "idle"), Node("n2", state)], Wanted(1)).nodes
+
+
+def test_only_nodes_that_suit_the_job_count() -> None:
+    """Others cannot take the place of a suspect one."""
+    mixed = [
+        Node("n1", "idle", frozenset({"big"}), 4),
+        Node("n2", "idle", frozenset(), 4),
+        Node("n3", "idle"),
+    ]
+    assert ("n1",) == exclude(["n1"], mixed, Wanted(1)).nodes
+    assert ("n1",) == exclude(["n1"], mixed, Wanted(1, gpus=2)).nodes
+    assert () == exclude(["n1"], mixed, Wanted(2, gpus=2)).nodes
+    assert () == exclude(["n1"], mixed, Wanted(1, features=frozenset({"big"}))).nodes
+    assert () == exclude(["n1"], mixed, Wanted(1, features=None)).nodes
+    assert () == exclude(["n1"], mixed, Wanted(1, never=("n1",))).nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "features"),
+    [
+        (None, frozenset()),
+        ("(null)", frozenset()),
+        ("a&b", frozenset("ab")),
+        ("a,b", frozenset("ab")),
+        ("a|b", None),
+        ("[a*2&b]", None),
+        ("!a", None),
+    ],
+)
+def test_constraints(text: str | None, features: frozenset[str] | None) -> None:
+    """Those that name features are understood, the others are not guessed at."""
+    assert features == features_of(text)
+
+
+def test_what_sinfo_lists() -> None:
+    """Nodes with their state, features and GPUs, by partition; the default one has a star."""
+    listed = parse_nodes(LISTED)
+    big = Node("node2", "down*", frozenset({"big", "fast"}), 4)
+    assert [Node("node1", "idle", frozenset(), 2), big] == in_partitions(listed, None)
+    assert [big, Node("node3", "mixed-")] == in_partitions(listed, "high")
+    assert 3 == len(in_partitions(listed, "low,high"))
+    assert [] == in_partitions(listed, "none")
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [("(null)", 0), ("gpu", 1), ("gpu:2", 2), ("gpu:a100:4(S:0,1),gpu:h100:2", 6), ("nvme:3", 0)],
+)
+def test_gpus_of_a_node(gres: str, count: int) -> None:
+    """Types and sockets do not matter."""
+    assert count == gpus_in(gres)

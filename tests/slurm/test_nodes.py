@@ -1,0 +1,257 @@
+"""Bad nodes are remembered at the end of a start, and left out of the next one and of other jobs."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeUnfit,
+    RoundEnded,
+    RoundFormed,
+)
+from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm import request
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job_start import Ended, Start
+from hpc_elastic.slurm.nodes import keep_off, look_after
+from hpc_elastic.slurm.nodes_at_submit import without_suspects
+from hpc_elastic.slurm.nodes_finish import run_with_nodes
+from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.store.node_ledger import Fault, NodeEvent, place_for, read_ledger, remember
+from tests.slurm.stand_in import FakeJob
+
+EPOCH = Epoch(0, 0, 0)
+NAMES = ("n1", "n2", "n3")
+START = EpochStarted(EPOCH, "7", NAMES, "n1")
+ROUND = RoundFormed(1, EPOCH, tuple(Member(f"{n}.1", n, 2) for n in NAMES), "n1", 1, None)
+LOST = RoundEnded(1, Cause.NODE_LOSS, ("n2",), None)
+
+
+def _given(entry: Entry, _state: RunState) -> Entry:
+    return entry
+
+
+class Site:
+    """A run, its job and a Slurm that knows four nodes."""
+
+    def __init__(self, home: Path, nodes: int = 4) -> None:
+        self.paths = RunPaths(home / "runs" / "run")
+        prepare_run_dir(self.paths)
+        self.job = FakeJob(home / "slurm")
+        self.job.set(Partition="low")
+        lines = "".join(f"n{number}|low*|idle|(null)|gpu:2\\n" for number in range(1, nodes + 1))
+        self.program("sinfo", f"printf '{lines}'")
+        self.said: list[str] = []
+        self.ledger = place_for(self.paths.root)
+
+    def program(self, name: str, text: str) -> None:
+        """Make one of Slurm's commands a shell script."""
+        path = self.job.bin / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    @property
+    def slurm(self) -> Slurm:
+        """Return Slurm's commands."""
+        return Slurm({**self.job.environ, "PATH": f"{self.job.bin}:/usr/bin:/bin"})
+
+    def write(self, *entries: Entry) -> None:
+        """Write records of the run."""
+        log = open_log(self.paths, "n1")
+        for entry in entries:
+            log.commit(partial(_given, entry))
+
+    def spec(self, **fields: object) -> None:
+        """Keep a job spec with the run."""
+        Path(self.paths.job).write_text(json.dumps({"format": 1, "spec": fields}))
+
+    def end(self) -> list[str]:
+        """End a start whose job is requeued; return what Slurm was told."""
+        requeue = look_after(self.paths, "7", self.slurm, SystemClock(), self.said.append)
+        keep_off(requeue, self.slurm, self.said.append)
+        return self.job.calls
+
+    def wanted(self, **fields: object) -> SubmitRequest:
+        """Return a request as it is queued."""
+        spec = JobSpec(command=("true",), run_dir=str(Path(self.paths.root).with_name("next")), **fields)
+        wanted = request.plan(spec, read_template(), now_s=0)
+        return without_suspects(wanted, self.slurm, SystemClock(), self.said.append)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a run of three nodes on a cluster of four."""
+    return Site(tmp_path)
+
+
+def test_nothing_is_asked_of_slurm_while_all_is_well(site: Site) -> None:
+    """A run without faults leaves no ledger and costs no question."""
+    site.write(START, ROUND)
+    assert [] == site.end()
+    assert [] == site.job.questions
+    assert not Path(site.ledger).exists()
+
+
+def test_a_lost_node_is_remembered_and_left_out(site: Site) -> None:
+    """The requeued job does without it, and a line says so."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3", exclude="n9")
+    assert ["scontrol update JobId=7 ExcNodeList=n9,n2"] == site.end()
+    assert ["n2"] == [event.host for event in read_ledger(site.ledger).events]
+    assert "left out: n2 (vanished in round 1); they come back" in site.said[0]
+
+
+def test_what_is_left_out_already_is_not_told_again(site: Site) -> None:
+    """Slurm keeps the list over requeues."""
+    site.write(START, NodeUnfit(EPOCH, "n2", "no GPU"))
+    site.spec(nodes="3")
+    site.job.set(Partition="low", ExcNodeList="n2")
+    assert [] == site.end()
+
+
+def test_a_forgiven_node_is_taken_in_again(site: Site) -> None:
+    """What we have left out before is taken from the list, what the user left out stays."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3", exclude="n4")
+    site.end()
+    forgiven = NodeEvent("n2", Fault.FORGIVEN, SystemClock().wall() + 1, "x")
+    remember(site.ledger, [forgiven])
+    site.job.set(Partition="low", ExcNodeList="n2,n4")
+    assert "scontrol update JobId=7 ExcNodeList=n4" == site.end()[-1]
+
+
+def test_a_job_of_ones_own_script_keeps_its_list(site: Site) -> None:
+    """Without a job spec nobody knows what the user left out, so that nothing is taken from the list."""
+    site.write(START, ROUND, LOST)
+    site.job.set(Partition="low", ExcNodeList="n4", NumNodes="2")
+    assert ["scontrol update JobId=7 ExcNodeList=n4,n2"] == site.end()
+
+
+def test_a_job_keeps_the_nodes_that_it_needs(tmp_path: Path) -> None:
+    """With as many nodes as the run has at least, the bad one is taken all the same, and a line says so."""
+    site = Site(tmp_path, nodes=3)
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    assert [] == site.end()
+    assert "too few nodes would be left without them (3): n2" in site.said[0]
+
+
+def test_a_run_may_take_suspects_in(site: Site) -> None:
+    """With exclude_suspects = false nodes are remembered and nothing follows."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3", exclude_suspects=False)
+    assert [] == site.end()
+    assert read_ledger(site.ledger).events
+
+
+def test_the_ledger_may_be_elsewhere(site: Site, tmp_path: Path) -> None:
+    """The job spec names its directory."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3", ledger=str(tmp_path / "ours"))
+    site.end()
+    assert [["n2"], False] == [
+        [event.host for event in read_ledger(str(tmp_path / "ours")).events],
+        Path(site.ledger).exists(),
+    ]
+
+
+def test_without_a_ledger_the_run_looks_after_itself(site: Site) -> None:
+    """A ledger that is not ours costs a line; what this run has seen counts."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    place = Path(site.ledger)
+    place.mkdir(parents=True, mode=0o777)
+    place.chmod(0o777)
+    assert ["scontrol update JobId=7 ExcNodeList=n2"] == site.end()
+    assert "nodes are not remembered beyond this run" in site.said[0]
+
+
+@pytest.mark.parametrize("command", ["sinfo", "scontrol"])
+def test_a_slurm_that_does_not_answer_costs_a_line(site: Site, command: str) -> None:
+    """The end of the start goes on."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    site.program(command, "echo no controller >&2; exit 1")
+    site.end()
+    assert "no controller" in site.said[-1]
+    assert ["n2"] == [event.host for event in read_ledger(site.ledger).events]
+
+
+def test_a_refused_update_costs_a_line(site: Site) -> None:
+    """The job is requeued and may get the node again."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    requeue = look_after(site.paths, "7", site.slurm, SystemClock(), site.said.append)
+    site.program("scontrol", "echo Job is no longer pending execution >&2; exit 1")
+    keep_off(requeue, site.slurm, site.said.append)
+    assert "the job may get its bad nodes again (n2)" in site.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("code", "local", "updates"),
+    [(ExitCode.REQUEUE, False, 1), (ExitCode.OK, False, 0), (ExitCode.RELAUNCH, False, 0), (75, True, 0)],
+)
+def test_only_a_requeued_job_is_changed(site: Site, code: int, local: bool, updates: int) -> None:
+    """A job that runs cannot be changed, and one machine has no other nodes."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    start = Start(site.paths, EPOCH, "7", 3, local, 0)
+    ended = Ended(code, 0, RunState())
+    assert ended == run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    assert updates == len(site.job.calls)
+    assert local != Path(site.ledger).exists()
+
+
+def test_suspects_are_left_out_of_a_new_job(site: Site) -> None:
+    """The user's own and the suspects; a line has the reasons and how to take the suspects in."""
+    now = SystemClock().wall()
+    remember(site.ledger, [NodeEvent("n2", Fault.UNFIT, now, "a", "old", "no GPU")])
+    wanted = site.wanted(nodes="2", exclude="n4")
+    assert "--exclude=n4,n2" in wanted.sbatch_arguments
+    assert ["left out: n2 (unfit: no GPU); --no-exclude-suspects takes them in"] == site.said
+    assert () == site.wanted(nodes="2", exclude_suspects=False).excluded
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"nodes": "4"}, {"nodes": "2:4"}, {"nodes": "2", "nodelist": "n[1-2]"}, {"partition": "other"}],
+    ids=["all", "up-to-all", "named", "elsewhere"],
+)
+def test_a_new_job_keeps_the_nodes_that_it_wants(site: Site, fields: dict[str, object]) -> None:
+    """As many as it can use stay, and those that it asks for by name; of a strange partition none."""
+    remember(site.ledger, [NodeEvent("n2", Fault.UNFIT, SystemClock().wall(), "a", "old", "no GPU")])
+    assert () == site.wanted(**fields).excluded
+
+
+def test_a_new_job_does_without_a_ledger(site: Site) -> None:
+    """One that is not ours is a warning."""
+    Path(site.ledger).mkdir(parents=True)
+    Path(site.ledger).chmod(0o777)
+    assert () == site.wanted(nodes="2").excluded
+    assert site.said[0].startswith("warning: ledger ")
+
+
+def test_where_nodes_are_remembered_is_kept_with_the_run(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job does not have the environment of its submission."""
+    monkeypatch.setenv("HPC_ELASTIC_LEDGER", str(tmp_path / "ours"))
+    assert str(tmp_path / "ours") == site.wanted(nodes="2").spec.ledger
+    monkeypatch.delenv("HPC_ELASTIC_LEDGER")
+    assert site.wanted(nodes="2").spec.ledger is None
