@@ -16,7 +16,7 @@ from hpc_elastic.report.drill_report import Course, Saved, course_of, verdict
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, choose
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
-from hpc_elastic.slurm.values import parse_duration_s
+from hpc_elastic.slurm.values import BadValueError, parse_duration_s
 from hpc_elastic.store.files import list_names
 from hpc_elastic.worker.checkpoints import complete_marks, encode_name, parse_name
 
@@ -53,7 +53,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     """Try on a running run what the cluster may do to it, and report how it came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
-    patience_s = parse_duration_s(wait)
+    patience_s = _patience_s(wait)
     found = read_run(find_run(run))
     slurm, clock = Slurm(), SystemClock()
     target = _target(found, slurm, chosen, node, rank)
@@ -88,6 +88,13 @@ def _chosen(flags: tuple[bool, ...]) -> Drill:
 
 
 _IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
+
+
+def _patience_s(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except BadValueError as error:
+        raise InputError(str(error), where="--wait", fix=error.fix) from None
 
 
 def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: int | None) -> Target:

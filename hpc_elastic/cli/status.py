@@ -18,7 +18,7 @@ from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run
-from hpc_elastic.slurm.signs_of_life import script_counts, signs_of, silent_for
+from hpc_elastic.slurm.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.store.files import list_names
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
@@ -49,7 +49,7 @@ def status(
     asked = ask_job(found, Slurm())
     silent_s = (
         silent_for(found, SystemClock(), lambda text: typer.echo(text, err=True))
-        if _may_live(asked)
+        if may_live(asked.job)
         else None
     )
     view = RunView(found.state, found.submission, found.job_id, asked.job, found.has_script, silent_s)
@@ -66,11 +66,6 @@ def status(
         _print_timeline(found)
     typer.echo(f"next: {_next(found, where, asked)}")
     return 0
-
-
-def _may_live(asked: Asked) -> bool:
-    """Tell whether agents could be there: nobody answers, or the job runs and is not suspended."""
-    return asked.job is None or asked.job.state in (JobState.RUNNING, JobState.COMPLETING)
 
 
 def timeline(run: RunArgument) -> int:

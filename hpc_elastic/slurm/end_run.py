@@ -33,6 +33,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.signs_of_life import may_live, silent_for
 
 DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
 _LOOK_S = 0.5
@@ -48,18 +49,21 @@ class StopStep(Enum):
     END = auto()  # no worker runs: end the run as it is
 
 
-def stop_step(state: RunState, submission: int, job: JobFacts | None) -> StopStep:
+def stop_step(
+    state: RunState, submission: int, job: JobFacts | None, *, is_silent: bool = False
+) -> StopStep:
     """Choose the next step of `stop`. Pure.
 
     Args:
         state: what the records say.
         submission: number of the newest submission, -1 without one.
         job: what Slurm says; None if it was not asked or does not answer.
+        is_silent: its agents have given no sign of life for long.
     """
     is_current = state.epoch.submission >= submission
     if is_current and is_over(state):
         return StopStep.ENDED
-    if not is_current or state.ending is not None or _has_no_agents(state, job):
+    if not is_current or state.ending is not None or is_silent or _has_no_agents(state, job):
         return StopStep.END
     if drain_cause(state) in USERS_WISH:
         return StopStep.ASKED
@@ -100,6 +104,7 @@ class EndRun:
         self._slurm = slurm
         self._clock = clock
         self._say = say
+        self._silent_s: float | None = None  # for how long no agent has given a sign of life
         self._run: RunFiles = read_run(paths)
         self._log = open_log(paths, LOGIN)
         self._log.refresh()
@@ -125,7 +130,10 @@ class EndRun:
 
     def _next_step(self) -> StopStep:
         state = self._log.refresh()
-        return stop_step(state, self._run.submission, ask_job(self._run, self._slurm).job)
+        job = ask_job(self._run, self._slurm).job
+        if may_live(job):
+            self._silent_s = silent_for(read_run(self._run.paths), self._clock, self._say)
+        return stop_step(state, self._run.submission, job, is_silent=self._silent_s is not None)
 
     def _carry_out(self, step: StopStep) -> None:
         match step:

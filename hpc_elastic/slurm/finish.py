@@ -122,12 +122,13 @@ class Finish:
 
     def _node_down(self, job: JobFacts | None) -> bool:
         """Tell whether Slurm has requeued the job for the loss of a node; only then it is asked."""
-        if job is None or self._start.local or job.warned or not job.node_list:
+        nodes = self._start.node_list
+        if job is None or self._start.local or job.warned or not nodes:
             return False
         if lifecycle.standing(job, self._start.restarts) is not Standing.REQUEUED:
             return False
         try:
-            return self._slurm.has_down_node(job.node_list)
+            return self._slurm.has_down_node(nodes)
         except (SlurmCommandError, SlurmNotFoundError):
             return False
 

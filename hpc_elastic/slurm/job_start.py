@@ -32,6 +32,7 @@ class Start(NamedTuple):
     is_submitted: bool = False  # the directory must hold what `submit` has put there
     end_file: str = ""  # see LOCAL_END
     task: TaskStart | None = None  # in array mode, where it is that of one task
+    node_list: str = ""  # the nodes of the allocation as it was at the start, as Slurm writes them
     chain: int = 0  # jobs of the chain that this one belongs to; 0: it is in none
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
 
@@ -61,6 +62,7 @@ class Start(NamedTuple):
             srun_exit_code=srun_exit_code,
             is_submitted=Env.SUBMISSION in environ,
             end_file=environ.get(LOCAL_END, ""),
+            node_list=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "",
             task=task._replace(relaunch=relaunch) if task is not None else None,
         )
 

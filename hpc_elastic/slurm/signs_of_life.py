@@ -14,6 +14,8 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.roster import parse_name
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.lifecycle import JobFacts
+from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.store.files import list_names, read
 
@@ -72,6 +74,11 @@ def _age(path: str, now_s: float) -> float | None:
         return max(now_s - os.stat(path).st_ctime, 0.0)
     except OSError:
         return None
+
+
+def may_live(job: JobFacts | None) -> bool:
+    """Tell whether agents could give signs of life: nobody answers, or their job runs. Pure."""
+    return job is None or job.state in (JobState.RUNNING, JobState.COMPLETING)
 
 
 def silent_for(run: RunFiles, clock: Clock, say: Callable[[str], None] = lambda _: None) -> float | None:

@@ -178,7 +178,8 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
                 fix=f"settings stand at the top level, without [{place}]",
             )
         known = [*fields, *options.FIELDS, *options.BUILT_IN]
-        fix = options.near(place, fields) or _sbatch_hint(place) or options.near(place, known)
+        same = [name for name in fields if name == place.replace("-", "_")]
+        fix = options.near(place, same) or _sbatch_hint(place) or options.near(place, known)
         return InputError(
             f"there is no setting '{place}'", where=place, fix=fix or "see hpc-elastic submit --help"
         )

@@ -50,7 +50,7 @@ def job_facts(fields: Mapping[str, str]) -> JobFacts:
         nodes=_number(fields.get("NumNodes", "")),
         preempted=warned and preempt_time == fields.get("EndTime"),
         warned=warned,
-        node_list=fields.get("NodeList", ""),
+        node_list="" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
         held=state is JobState.PENDING and ("held" in reason.lower() or fields.get("Priority") == "0"),
     )
 

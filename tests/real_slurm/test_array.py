@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,14 @@ QUICK = ("--last-call-timeout", "5")
 STEPS = 500
 
 
-def tasks(run: Run) -> dict[str, str]:
-    """Return the state of each task that Slurm has in its queue, by its number."""
-    shown = run.cluster.as_root("squeue", "--noheader", "--array", "--format=%K %T", f"--jobs={run.job_id}")
-    return dict(line.split() for line in shown.splitlines() if line.split()[0].isdigit())
+def wait_empty_queue(cluster: Cluster) -> None:
+    """Wait until Slurm has no job any more, not even a waiting one."""
+    cluster.wait_for(lambda: "" == cluster.as_root("squeue", "--noheader").strip(), 60, "an empty queue")
 
 
-def wait_tasks(run: Run, expected: dict[str, str], timeout: float = 60) -> None:
-    """Wait until the queue holds just these tasks."""
-    run.cluster.wait_for(lambda: tasks(run) == expected, timeout, f"the tasks {expected} (now: {tasks(run)})")
+def reasons(run: Run) -> str:
+    """Return why the tasks of a run wait."""
+    return run.cluster.as_root("squeue", "--noheader", "--array", "--format=%R", f"--jobs={run.job_id}")
 
 
 def wait_size(run: Run, size: int, timeout: float = 60) -> RoundFormed:
@@ -39,9 +39,10 @@ def wait_size(run: Run, size: int, timeout: float = 60) -> RoundFormed:
     return state.running
 
 
-def log(run: Run, task: int) -> str:
-    """Return the batch log of a task."""
-    return (run.directory / f"slurm-{run.job_id}_{task}.out").read_text()
+def wait_log(run: Run, task: int, text: str) -> None:
+    """Wait until the batch log of a task holds a text."""
+    path = run.directory / f"slurm-{run.job_id}_{task}.out"
+    run.cluster.wait_for(lambda: text in path.read_text(), 30, f"{text!r} in {path}")
 
 
 def task_on(run: Run, node: str) -> int:
@@ -66,7 +67,7 @@ def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: P
     assert [(wanted, Cause.PREEMPTION)] == [(each.node, each.cause) for each in run.entries(NodeLeft)]
     assert nodes_of(first)[1:] == nodes_of(second)
     assert second.checkpoint is not None
-    assert "this task is requeued (1 of at most 500)" in log(run, task)
+    wait_log(run, task, "this task is requeued (1 of at most 500)")
     high.append(cluster.submit_high(2, f"--nodelist={','.join(nodes_of(second)[:2])}"))
     state = run.wait(lambda state: state.requeues > 0, "the rest to hand back", 60)
     assert 1 == state.used(Cause.JOIN_TIMEOUT)
@@ -76,12 +77,12 @@ def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: P
     state = run.wait_ending(120)
     assert state.ending is not None
     assert Decision.DONE is state.ending.decision
-    wait_tasks(run, {})  # two of the six have never had a node
+    wait_empty_queue(cluster)  # two of the six have never had a node
     assert uninterrupted(tmp_path, STEPS) == run.result()
 
 
 def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> None:
-    """A node crashes, an agent is killed, a node is cut off with its agent; then one and all are cancelled."""
+    """A node crashes, an agent is killed, a node is cut off; then one task and all are cancelled."""
     run = submit(cluster, (*ARRAY, *QUICK, "--nodes", "1:3"), plain(cluster, *SLOW, steps=20 * STEPS))
     first = wait_size(run, 3)
     run.wait_checkpoint(20)
@@ -93,14 +94,13 @@ def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> Non
     cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
     third = wait_size(run, 3, 120)  # both are back: the agent on its node, the task on another one
     assert lost not in nodes_of(third)
-    assert "start the agent again (1 of 3)" in log(run, task_on(run, killed))
+    wait_log(run, task_on(run, killed), "start the agent again (1 of 3)")
     cluster.boot(lost)
     _cut_off(run, nodes_of(third)[2], third.number)
-    state = wait_size(run, 3, 60)
-    cancelled = task_on(run, nodes_of(state)[0])
+    cancelled = task_on(run, nodes_of(wait_size(run, 3, 60))[0])
     cluster.run("alice", ["scancel", f"{run.job_id}_{cancelled}"])
     wait_size(run, 2, 60)
-    cluster.wait_for(lambda: "the run goes on without it" in log(run, cancelled), 30, "its goodbye")
+    wait_log(run, cancelled, "the run goes on without it")
     cluster.run("alice", ["scancel", run.job_id])
     ending = run.wait_ending(60).ending
     assert ending is not None
@@ -127,7 +127,9 @@ def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:
     run.wait_checkpoint(20)
     run.command("scale", str(run.directory), "--nodes", "1")
     wait_size(run, 1)
-    cluster.wait_for(lambda: 2 == queue(run).count("JobArrayTaskLimit"), 40, "the throttle to hold two tasks")
+    cluster.wait_for(
+        lambda: 2 == reasons(run).count("JobArrayTaskLimit"), 40, "the throttle to hold two tasks"
+    )
     told = run.command("scale", str(run.directory), "--nodes", "4")
     assert "1 more task is queued as array" in told.stdout
     wait_size(run, 4, 90)
@@ -136,15 +138,16 @@ def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:
     ending = run.wait_ending().ending
     assert ending is not None
     assert (Decision.STOPPED, 0) == ending[:2]
-    cluster.wait_for(lambda: "" == cluster.as_root("squeue", "--noheader").strip(), 60, "all tasks to end")
-    run.command("submit", "--resume", str(run.directory))
+    wait_empty_queue(cluster)
+    told = run.command("submit", "--resume", str(run.directory))
+    run = Run(cluster, run.directory, re.findall(r"job (\d+)", told.stdout)[0])
     run.wait(lambda state: state.epoch.submission == 1, "the second submission", 30)
     again = wait_size(run, 3, 60)
     assert again.checkpoint is not None
     task = task_on(run, nodes_of(again)[1])
-    cluster.as_root("scancel", "--signal=USR2", f"{_newest_array(run)}_{task}")  # as before the time limit
+    cluster.as_root("scancel", "--signal=USR2", f"{run.job_id}_{task}")  # as before the time limit
     wait_size(run, 2, 30)
     assert Cause.TIME_LIMIT is run.entries(NodeLeft)[-1].cause
     wait_size(run, 3, 60)
     run.command("cancel", str(run.directory))
-    cluster.wait_for(lambda: "" == cluster.as_root("squeue", "--noheader").strip(), 60, "all tasks to end")
+    wait_empty_queue(cluster)

@@ -46,7 +46,7 @@ def rerun(run: Run) -> list[str]:
 @pytest.mark.both_trackers
 def test_a_spent_budget_holds_the_job_until_its_user_releases_it(cluster: Cluster) -> None:
     """The job waits in the queue, says why, and goes on where it stopped after `scontrol release`."""
-    run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW))
+    run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW, steps=100))
     high = preempt(cluster, run)
     held = decision(run, Decision.HELD)
     cluster.wait_state(run.job_id, "PENDING")
@@ -83,7 +83,7 @@ def test_the_same_failure_again_and_again_ends_the_run(cluster: Cluster) -> None
 
 def test_a_job_that_may_not_be_requeued_is_submitted_again(cluster: Cluster) -> None:
     """Preempted, it goes on as another job of the same submission, with the same counts."""
-    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
     cluster.as_root("scontrol", "update", f"jobid={run.job_id}", "requeue=0")
     high = preempt(cluster, run)
     run.wait(lambda state: state.requeues == 1, "the end of the first job")
@@ -99,7 +99,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(cluster: Cluster) -> 
 
 def test_the_next_job_of_a_chain_goes_on_and_what_is_left_is_taken_away(cluster: Cluster) -> None:
     """Three jobs are queued; the second ends the run, so that the third never starts."""
-    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW))
+    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=100))
     second, third = rerun(run)
     assert f"afterany:{second}" in cluster.job(third)["Dependency"]
     high = preempt(cluster, run)
@@ -164,7 +164,7 @@ def test_a_job_cancelled_while_it_drains_or_waits_is_not_brought_back(cluster: C
 
 def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
     """Slurm does not requeue the job; the records and the command to go on are there."""
-    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
     run.wait_checkpoint(20)
     node = run.job()["NodeList"]
     cluster.execute(node, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
@@ -176,7 +176,7 @@ def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
 def test_preemption_that_cancels(start_cluster: StartCluster) -> None:
     """With PreemptMode=CANCEL a job that hands itself back in its grace runs again."""
     cluster = start_cluster(nodes=2, options=("--preempt", "CANCEL", "--gpus", "1"))
-    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
     high = preempt(cluster, run)
     run.wait(lambda state: state.requeues == 1, "the requeue")
     cluster.wait_state(high, "RUNNING")

@@ -121,9 +121,8 @@ def test_a_value_that_cannot_be_pickled_is_named(run_paths: RunPaths) -> None:
         function.save(run_paths, 3, threading.Lock())
 
 
-def test_a_runner_that_cannot_start_is_told(tmp_path: Path) -> None:
-    """Nobody waits for a run without agents for ever."""
-    run = hpc_elastic.submit(["sleep", "600"], local=1, python=str(tmp_path / "no-python"))
-    assert run.wait(LIMIT_S).phase in (Phase.GONE, Phase.FAILED)
-    with pytest.raises(NotDoneError, match="no-python"):
-        run.result()
+def test_a_run_that_cannot_start_is_told() -> None:
+    """Nobody waits for ever for a run whose agents cannot be started."""
+    run = hpc_elastic.submit(["sleep", "600"], local=1, setup=["false"])
+    with pytest.raises(NotDoneError, match="submit --resume"):
+        run.result(LIMIT_S)

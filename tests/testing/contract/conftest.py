@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.testing.fake_slurm import FakeSlurm
-from tests.testing.contract.fake_cluster import SETTINGS, FakeCluster
+from tests.testing.fake_cluster import SETTINGS, FakeCluster
 
 DIFFERENCES = {
     "test_grace_tells_the_tasks_only": "the clock skips the grace time, which the test measures",

@@ -24,10 +24,12 @@ class FakeCluster:
 
     Args:
         slurm: it; started.
+        skips: whether waiting moves Slurm's clock forward while all processes wait for something.
     """
 
-    def __init__(self, slurm: FakeSlurm) -> None:
+    def __init__(self, slurm: FakeSlurm, *, skips: bool = True) -> None:
         self.slurm = slurm
+        self._skips = skips
         self.tracker = slurm.settings.tracker
         self.node_names = list(slurm.settings.node_names)
 
@@ -79,7 +81,7 @@ class FakeCluster:
         deadline = clock.monotonic() + max(timeout, 60)
         while not predicate():
             assert clock.monotonic() < deadline, f"Waited in vain for {what}.\n{self.slurm.story()}"
-            if not self.slurm.skip(LONGEST_S):
+            if not (self._skips and self.slurm.skip(LONGEST_S)):
                 clock.sleep(POLL_S)
 
     def wait_state(self, job_id: str, state: str, timeout: float = 30) -> None:

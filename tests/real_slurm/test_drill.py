@@ -1,0 +1,49 @@
+"""``hpc-elastic drill`` as an ordinary user on a real Slurm."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RoundFormed
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import PYTHON, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+
+def drill(run: Run, *words: str) -> str:
+    """Drill a run, which must come back; return the report."""
+    done = elastic(run.cluster, "drill", str(run.directory), *words, "--yes")
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{run.log()}\n{run.journal()}"
+    assert "the run came back" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.both_trackers
+def test_one_run_survives_each_drill(cluster: Cluster) -> None:
+    """A worker, a node, a preemption and a requeue: the owner tries them all, without any privilege."""
+    run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, "--step-time", "0.05", steps=20000))
+    run.wait_checkpoint(20)
+    crash = drill(run, "--crash", "--rank", "3")
+    assert "a worker failed (node2)" in crash
+    lost = drill(run, "--node-loss", "--node", "node3")
+    assert "a node was lost (node3)" in lost
+    assert ["node1", "node2"] == nodes_of(run.entries(RoundFormed)[-1])
+    run.wait_checkpoint(run.entries(RoundFormed)[-1].checkpoint.step + 20)
+    preempted = drill(run, "--preempt")
+    assert "Slurm gives 8 s before it kills" in preempted
+    assert "in time" in preempted
+    assert re.search(r"0 steps computed again", preempted)
+    run.wait_checkpoint(run.entries(RoundFormed)[-1].checkpoint.step + 20)
+    requeued = drill(run, "--requeue")
+    assert "started again" in requeued
+    causes = [entry.cause for entry in run.entries(RoundEnded)]
+    assert [Cause.CRASH, Cause.NODE_LOSS] == causes[:2]
+    assert run.state().epoch.restart == 2
+    stranger = cluster.run(
+        "bob", [PYTHON, "-m", "hpc_elastic", "drill", str(run.directory), "--crash", "--yes"]
+    )
+    assert stranger.returncode != 0
+    run.command("cancel", str(run.directory))

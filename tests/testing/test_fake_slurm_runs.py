@@ -1,0 +1,114 @@
+"""Whole runs on a fake Slurm: preempted, cancelled, out of time, with lost nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
+from hpc_elastic.testing.fake_slurm import FakeSlurm
+from tests.real_slurm.jobs import SLOW, Run, nodes_of, plain, submit, uninterrupted
+from tests.testing.fake_cluster import FakeCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.fake_slurm(grace=120, kill_wait=120, speed=120)]
+# Limits that no process comes near on a busy machine; what Slurm itself waits for takes 1 to 3 s.
+
+TWO = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
+TWO_OR_THREE = ("--nodes", "2:3", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+
+
+@pytest.fixture
+def cluster(fake_slurm: FakeSlurm) -> FakeCluster:
+    """Return the fake as the helpers of the tests on a real Slurm take it."""
+    return FakeCluster(fake_slurm, skips=False)
+
+
+def begun(cluster: FakeCluster, flags: tuple[str, ...] = TWO, *options: str) -> Run:
+    """Submit a training and wait for its first checkpoint."""
+    run = submit(cluster, flags, plain(cluster, *(options or SLOW)))  # type: ignore[arg-type]
+    run.wait_checkpoint(20)
+    return run
+
+
+def test_a_preempted_run_resumes_by_itself(cluster: FakeCluster, tmp_path: Path) -> None:
+    """It saves, is requeued, resumes where it stopped, and ends with the result of the bare training."""
+    run = begun(cluster)
+    high = cluster.submit_high(4)
+    state = run.wait(lambda state: state.drained is not None, "the run to drain")
+    stopped = state.drained.step if state.drained else None
+    cluster.wait_state(high, "RUNNING")
+    cluster.as_root("scancel", high)
+    run.wait_ending()
+    second = run.entries(RoundFormed)[-1]
+    assert Epoch(0, 1, 0) == second.epoch
+    assert [2, 2] == [member.slots for member in second.members]
+    assert stopped == second.checkpoint.step
+    assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(Drained)]
+    cluster.wait_state(run.job_id, "COMPLETED")
+    assert ["REQUEUED", "COMPLETED"] == cluster.slurm.accounted(run.job_id)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_cancelled_run_is_not_requeued(cluster: FakeCluster) -> None:
+    """After scancel the run is over and says so."""
+    run = begun(cluster)
+    cluster.as_root("scancel", run.job_id)
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert Decision.CANCELLED is state.ending.decision
+    cluster.wait_state(run.job_id, "CANCELLED")
+    assert "0" == run.job()["Restarts"]
+
+
+def test_the_time_limit_costs_no_step(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Warned ahead of its limit, a run saves, is requeued, and goes on at the step it stopped at."""
+    run = begun(cluster)
+    cluster.slurm.advance(9 * 60)
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    state = run.wait(lambda state: state.rounds == 2, "the second start")
+    assert state.round is not None
+    assert state.round.checkpoint is not None
+    assert run.entries(Drained)[0].step == state.round.checkpoint.step
+    assert [Cause.TIME_LIMIT] == [entry.cause for entry in run.entries(Drained)]
+    run.wait_ending()
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_survivors_of_a_node_loss_go_on(cluster: FakeCluster, tmp_path: Path) -> None:
+    """With nodes 2:3 the loss of one makes the world smaller, in the same start of the job."""
+    run = begun(cluster, TWO_OR_THREE)
+    first = run.entries(RoundFormed)[0]
+    cluster.crash(nodes_of(first)[2])
+    run.wait_ending()
+    second = run.entries(RoundFormed)[-1]
+    assert nodes_of(first)[:2] == nodes_of(second)
+    assert first.epoch == second.epoch
+    assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(RoundEnded)]
+    assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.mark.parametrize("place", [1, 0], ids=["a-node", "the-batch-host"])
+def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
+    cluster: FakeCluster, tmp_path: Path, place: int
+) -> None:
+    """With exactly 2 nodes a lost one sends the job back; it finishes elsewhere."""
+    run = begun(cluster)
+    lost = nodes_of(run.entries(RoundFormed)[0])[place]
+    cluster.crash(lost)
+    run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    run.wait_ending()
+    assert lost not in nodes_of(run.entries(RoundFormed)[-1])
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) -> None:
+    """SIGKILL of srun ends the step; the script starts another one in the same start of the job."""
+    run = begun(cluster)
+    (srun,) = [one for one in cluster.slurm.processes(run.job_id) if one.step == "srun"]
+    os.kill(srun.pid, signal.SIGKILL)
+    run.wait_ending()
+    assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
+    assert uninterrupted(tmp_path) == run.result()
