@@ -10,6 +10,7 @@ from hpc_elastic.multiprocessing.procfs import children, read_stat
 _UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
 _BUSY = 0.5  # part of the time on a CPU from which on a process counts as busy
 _MOST_CHILDREN = 32
+_FROZEN = ("__refrigerator", "do_freezer_trap")  # its control group is frozen
 _STATES = {
     "R": "running",
     "S": "asleep",
@@ -40,7 +41,7 @@ class ProcessFacts(NamedTuple):
     @property
     def is_stopped(self) -> bool:
         """Whether somebody has stopped it: it cannot make progress and is not to blame."""
-        return self.state in ("T", "t")
+        return self.state in ("T", "t") or self.wchan in _FROZEN
 
 
 def usage(pid: int, now: float) -> Usage | None:

@@ -218,8 +218,7 @@ class NodeAgent(ElasticAgent):
         self._workers.hangs.look(status, counts=self._signalled.wish.cause is None)
         action = decide(self._facts(status))
         if action in _LAST:
-            self._workers.end()
-            return action
+            return self._workers.end(action)
         if not self._act(action, group):
             self._sleep(status)
         return None

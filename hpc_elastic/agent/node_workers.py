@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.beside import ASSIGN_RANKS, START
-from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.decision import Action, Group
 from hpc_elastic.agent.hang_guard import HangGuard
 from hpc_elastic.agent.hold import LOOK_S, Hold
 from hpc_elastic.agent.local_group import LocalGroup, Results
@@ -140,12 +140,7 @@ class NodeWorkers:
         pids = services.stuck(group.context.pids().values() if sees else ())
         if not pids:
             return
-        from hpc_elastic.agent.wedge import wedge_of  # noqa: PLC0415 - rare
-
-        wall_s = self._parts.clock.wall()
-        self.wedge = wedge_of(group, pids, services.state_timeout_s, self._parts.run.node, wall_s)
-        self._parts.log.say(self.wedge.words)
-        self._become(WorkerState.UNHEALTHY)
+        self._give_up(group, pids, services.state_timeout_s)
 
     def _new_hold(self) -> Hold:
         path = os.path.join(self._parts.paths.nodes, self._run.membership.node_id)
@@ -189,8 +184,12 @@ class NodeWorkers:
         self.telemetry.stopping()
         self.running.stop(signal.SIGTERM, kill_at)
 
-    def end(self) -> None:
-        """Take leave of workers that are gone."""
+    def end(self, action: Action) -> Action:
+        """Take leave of workers that are gone; return what to do then.
+
+        Args:
+            action: what follows if they are really gone.
+        """
         group = self.running
         self._hold.release()
         self.hangs.end()
@@ -199,8 +198,30 @@ class NodeWorkers:
         group.context.close(timeout=0)
         for process in group.context.unkillable():
             self._parts.log.say(f"cannot be killed: {process}")
+            action = self._outwait(group, action)
         self.last = group.values(), group.failures()
         self.group = None
+        return action
+
+    def _outwait(self, group: LocalGroup, action: Action) -> Action:
+        """Return what to do beside a worker that SIGKILL has not ended: start no other one next to it."""
+        if action is not Action.REJOIN:
+            return action
+        from hpc_elastic.agent.undead import PATIENCE_S, wait_for_undead  # noqa: PLC0415 - rare
+
+        pids = wait_for_undead(group, self._parts)
+        if not pids:
+            return action
+        self._give_up(group, pids, PATIENCE_S)
+        return Action.ABANDON
+
+    def _give_up(self, group: LocalGroup, pids: tuple[int, ...], timeout_s: float) -> None:
+        from hpc_elastic.agent.wedge import wedge_of  # noqa: PLC0415 - rare
+
+        wall_s = self._parts.clock.wall()
+        self.wedge = wedge_of(group, pids, timeout_s, self._parts.run.node, wall_s)
+        self._parts.log.say(self.wedge.words)
+        self._become(WorkerState.UNHEALTHY)
 
     def left(self, outcome: Outcome) -> Outcome:
         """Take note of how the agent ends; return it."""

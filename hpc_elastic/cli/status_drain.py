@@ -1,4 +1,4 @@
-"""What `hpc-elastic status` tells of stopping a run: how long it takes, how long there is, what holds it up."""
+"""What `hpc-elastic status` tells of stopping a run: how long it takes, and what holds it up."""
 
 from __future__ import annotations
 

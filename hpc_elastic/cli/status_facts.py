@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
@@ -38,6 +39,7 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
     elif state.rounds:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    facts += drain_facts(run.paths)
     facts += _used(run)
     facts += node_facts(state, asked.fields)
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:

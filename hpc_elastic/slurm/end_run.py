@@ -49,9 +49,7 @@ class StopStep(Enum):
     END = auto()  # no worker runs: end the run as it is
 
 
-def stop_step(
-    state: RunState, submission: int, job: JobFacts | None, *, is_silent: bool = False
-) -> StopStep:
+def stop_step(state: RunState, submission: int, job: JobFacts | None, *, is_silent: bool = False) -> StopStep:
     """Choose the next step of `stop`. Pure.
 
     Args:
@@ -151,9 +149,17 @@ class EndRun:
                 self._ask_workers()
             case StopStep.END:
                 was_held = self._log.state.ending is not None
-                self._end(Decision.STOPPED, ExitCode.OK, "no workers ran")
-                self._say("no workers run, so there is nothing to save and the run is stopped as it is")
-                self._cancel_job(only_waiting=self._log.state.drained is None and not was_held)
+                silent = self._silent_text()
+                self._end(Decision.STOPPED, ExitCode.OK, silent or "no workers ran")
+                self._say(
+                    f"{silent or 'no workers run'}, so there is nothing to save and the run is stopped as it is"
+                )
+                leaves_alone = self._log.state.drained is None and not was_held and not silent
+                self._cancel_job(only_waiting=leaves_alone)
+
+    def _silent_text(self) -> str:
+        silent_s = self._silent_s
+        return "" if silent_s is None else f"no agent has given a sign of life for {silent_s:.0f} s"
 
     def _ask_workers(self) -> None:
         asked = DrainRequested(Cause.STOP, LOGIN, Then.LEAVE, "hpc-elastic stop")

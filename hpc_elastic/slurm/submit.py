@@ -250,7 +250,10 @@ def _refusal(error: SlurmCommandError, wanted: SubmitRequest) -> SlurmCommandErr
     """Return the error with what was asked for; one without an answer stays as it is."""
     if isinstance(error, SlurmTimeoutError):
         return error
-    return RefusedError(error, " ".join(header_line(*each) for each in wanted.spec.header_options()))
+    asked = [header_line(*each) for each in wanted.spec.header_options()]
+    if wanted.excluded:
+        asked.append(f"--exclude={','.join(wanted.excluded)} (with nodes on which runs have failed of late)")
+    return RefusedError(error, " ".join(asked))
 
 
 def _is_uncertain(error: SlurmCommandError) -> bool:

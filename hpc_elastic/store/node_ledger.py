@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import own_name
 from hpc_elastic.store import files
-from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.directories import make_directories, make_directory
 from hpc_elastic.store.ownership import require_own
 
 FORMAT = 1
@@ -89,7 +89,7 @@ def remember(place: str, events: Iterable[NodeEvent]) -> list[NodeEvent]:
 def _make(place: str) -> None:
     above = os.path.dirname(place)
     if not os.path.isdir(above):
-        make_directory(above)
+        make_directories(above)
     if os.path.basename(above) == FOLDER:
         require_own(above, f"ledger {above}")
     make_directory(place)

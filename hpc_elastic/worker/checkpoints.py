@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpc_elastic.paths import RunPaths
 
 FORMAT = 1
-SAMPLES = 256  # marks that are read to learn how long a save takes
+SAMPLES = 128  # marks that are read to learn how long a save takes
 _SUFFIX = ".json"
 
 

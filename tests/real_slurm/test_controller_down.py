@@ -11,7 +11,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import USER, Run, elastic, installed_for_users, plain, submit, uninterrupted
+from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, submit, uninterrupted
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -59,7 +59,9 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
         shown = elastic(cluster, "status", str(trains.directory))
         assert (0, True) == (shown.returncode, "running round 1" in shown.stdout), shown
         cluster.wait_for(
-            lambda: SystemClock().monotonic() - began > OUTAGE_S, OUTAGE_S + 30, "the outage to be long enough"
+            lambda: SystemClock().monotonic() - began > OUTAGE_S,
+            OUTAGE_S + 30,
+            "the outage to be long enough",
         )
     ends.wait_gone(90)
     assert "COMPLETED" == ends.job()["JobState"]

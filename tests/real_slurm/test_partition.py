@@ -10,7 +10,16 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster, devcluster
-from tests.real_slurm.jobs import SLOW, THREE, Run, installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    SLOW,
+    THREE,
+    Run,
+    installed_for_users,
+    nodes_of,
+    plain,
+    submit,
+    uninterrupted,
+)
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 

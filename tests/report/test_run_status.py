@@ -136,3 +136,27 @@ def test_a_drained_run_whose_job_has_ended_says_so() -> None:
     state = state_of(STARTED, FIRST_ROUND, DRAINED)
     found = status_of(RunView(state, 0, "7", job("CANCELLED")))
     assert (Phase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found
+
+
+def test_silence_is_told_with_what_slurm_says() -> None:
+    """Records of a run whose last agent was killed say that it runs; its members do not."""
+    view = RunView(state_of(STARTED, FIRST_ROUND), 0, "7", job("RUNNING"), silent_s=45.0)
+    told = status_of(view)
+    assert Phase.SILENT is told.phase
+    assert "no agent has given a sign of life for 45 s; Slurm says: job 7 RUNNING" in told.text
+    assert "running round 1 on n1, n2" in told.text
+    assert "Slurm did not tell" in status_of(view._replace(job=None)).text
+
+
+def test_a_job_that_is_gone_needs_no_look_at_members() -> None:
+    """Slurm knows best; so it does of a requeued job that waits."""
+    view = RunView(state_of(STARTED, FIRST_ROUND), 0, "7", GONE, silent_s=45.0)
+    assert Phase.GONE is status_of(view).phase
+    assert Phase.REQUEUED is status_of(view._replace(job=job("PENDING", restarts=1))).phase
+
+
+def test_a_held_run_is_told_as_such() -> None:
+    """A run that waits for its user is neither running nor failed."""
+    held = RunEnded(Decision.HELD, 75, "max_preemptions = 0 is spent", None)
+    told = status_of(RunView(state_of(STARTED, FIRST_ROUND, held), 0, "7", None))
+    assert (Phase.HELD, True) == (told.phase, "max_preemptions" in told.text)

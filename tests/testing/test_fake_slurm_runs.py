@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
 from hpc_elastic.testing.fake_slurm import FakeSlurm
-from tests.real_slurm.jobs import SLOW, Run, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import Run, nodes_of, plain, submit, uninterrupted
 from tests.testing.fake_cluster import FakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.fake_slurm(grace=120, kill_wait=120, speed=120)]
@@ -26,9 +27,13 @@ def cluster(fake_slurm: FakeSlurm) -> FakeCluster:
     return FakeCluster(fake_slurm, skips=False)
 
 
-def begun(cluster: FakeCluster, flags: tuple[str, ...] = TWO, *options: str) -> Run:
+STEPS = 80
+
+
+def begun(cluster: FakeCluster, flags: tuple[str, ...] = TWO) -> Run:
     """Submit a training and wait for its first checkpoint."""
-    run = submit(cluster, flags, plain(cluster, *(options or SLOW)))  # type: ignore[arg-type]
+    real: Any = cluster  # has what the helpers need of a real one
+    run = submit(real, flags, plain(real, "--step-time", "0.03", steps=STEPS))
     run.wait_checkpoint(20)
     return run
 
@@ -49,7 +54,7 @@ def test_a_preempted_run_resumes_by_itself(cluster: FakeCluster, tmp_path: Path)
     assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(Drained)]
     cluster.wait_state(run.job_id, "COMPLETED")
     assert ["REQUEUED", "COMPLETED"] == cluster.slurm.accounted(run.job_id)
-    assert uninterrupted(tmp_path) == run.result()
+    assert uninterrupted(tmp_path, STEPS) == run.result()
 
 
 def test_a_cancelled_run_is_not_requeued(cluster: FakeCluster) -> None:
@@ -74,7 +79,7 @@ def test_the_time_limit_costs_no_step(cluster: FakeCluster, tmp_path: Path) -> N
     assert run.entries(Drained)[0].step == state.round.checkpoint.step
     assert [Cause.TIME_LIMIT] == [entry.cause for entry in run.entries(Drained)]
     run.wait_ending()
-    assert uninterrupted(tmp_path) == run.result()
+    assert uninterrupted(tmp_path, STEPS) == run.result()
 
 
 def test_survivors_of_a_node_loss_go_on(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_survivors_of_a_node_loss_go_on(cluster: FakeCluster, tmp_path: Path) ->
     assert nodes_of(first)[:2] == nodes_of(second)
     assert first.epoch == second.epoch
     assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(RoundEnded)]
-    assert uninterrupted(tmp_path) == run.result()
+    assert uninterrupted(tmp_path, STEPS) == run.result()
 
 
 @pytest.mark.parametrize("place", [1, 0], ids=["a-node", "the-batch-host"])
@@ -101,7 +106,7 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
     run.wait(lambda state: state.requeues == 1, "the requeue", 60)
     run.wait_ending()
     assert lost not in nodes_of(run.entries(RoundFormed)[-1])
-    assert uninterrupted(tmp_path) == run.result()
+    assert uninterrupted(tmp_path, STEPS) == run.result()
 
 
 def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -111,4 +116,4 @@ def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) ->
     os.kill(srun.pid, signal.SIGKILL)
     run.wait_ending()
     assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
-    assert uninterrupted(tmp_path) == run.result()
+    assert uninterrupted(tmp_path, STEPS) == run.result()

@@ -90,9 +90,11 @@ class StepDaemon:
         return not left
 
     def _start(self, launch: Launch) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _RESET)  # what comes too early must not be lost
         pid = os.fork()
         if pid == 0:
             _become(launch)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._tasks[pid] = launch.rank
         self._tell(f"started {launch.rank} {pid}")
 
@@ -160,6 +162,7 @@ def _become(launch: Launch) -> NoReturn:
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         copies = [os.dup(fd) for fd in launch.fds]
         for target, copy in enumerate(copies):
             os.dup2(copy, target)

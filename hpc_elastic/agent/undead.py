@@ -1,0 +1,45 @@
+"""Workers that SIGKILL has not ended: they wait in the kernel, and others would wait beside them.
+
+What a broken device or a dead mount holds is no process to start another one next to. It gets some
+time, for a file server may only be slow; then its node leaves the run to the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import StoreError
+from hpc_elastic.multiprocessing.procfs import read_stat
+
+if TYPE_CHECKING:
+    from hpc_elastic.agent.local_group import LocalGroup
+    from hpc_elastic.agent.parts import AgentParts
+
+PATIENCE_S = 60.0
+_PAUSE_S = 0.5
+
+
+def undead_of(group: LocalGroup) -> tuple[int, ...]:
+    """Return the workers of an ended group that are still there, in state D."""
+    pids = group.context.pids().values() if group.context.unkillable() else ()
+    stats = (read_stat(pid) for pid in pids)
+    return tuple(stat.pid for stat in stats if stat is not None and stat.state == "D")
+
+
+def wait_for_undead(group: LocalGroup, parts: AgentParts, patience_s: float = PATIENCE_S) -> tuple[int, ...]:
+    """Return the workers that are still there after some time; the agent stays alive meanwhile.
+
+    Args:
+        group: the workers, all of which have been sent SIGKILL.
+        parts: of the agent.
+        patience_s: how long they have [s].
+    """
+    clock, run = parts.clock, parts.rendezvous.run
+    limit = clock.monotonic() + patience_s
+    while (pids := undead_of(group)) and clock.monotonic() < limit and not parts.loop.signals:
+        parts.loop.wait(_PAUSE_S)
+        try:
+            run.tick()
+        except StoreError:
+            continue
+    return pids

@@ -1,0 +1,67 @@
+"""``status`` of a folder that holds several runs, and what it says of runs that wait or are silent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Decision, Entry, Epoch, EpochStarted, Member, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.roster import MemberName, Phase
+from hpc_elastic.rendezvous.run_log import open_log
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
+ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
+DONE = RunEnded(Decision.DONE, 0, "", None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for runs where there is no Slurm."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "no-slurm"))
+    return tmp_path / "mine"
+
+
+def make(folder: Path, name: str, *entries: Entry) -> RunPaths:
+    """Make a run with these records."""
+    paths = RunPaths(folder / name)
+    for directory in paths.directories():
+        os.makedirs(directory)
+    log = open_log(paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    return paths
+
+
+def test_a_folder_of_runs_is_listed_newest_first(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line each, and the command that tells more."""
+    make(folder, "a", STARTED, ROUND, DONE)
+    make(folder, "b", STARTED, ROUND)
+    assert 0 == app.run(["status", str(folder)])
+    lines = capfd.readouterr().out.splitlines()
+    assert {"a", "b"} == {line.split()[0] for line in lines[:2]}
+    assert lines[0].split()[1:3] >= lines[1].split()[1:3]
+    assert {"done", "running"} == {line.split()[3] for line in lines[:2]}
+    assert lines[2].startswith(f"next: hpc-elastic status {folder}/")
+    assert 2 == app.run(["stop", str(folder)])
+    assert f"it holds runs; name one of them, such as {folder}/b" in capfd.readouterr().err
+
+
+def test_a_folder_without_runs_is_no_run_directory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error says what is missing."""
+    folder.mkdir()
+    assert 2 == app.run(["status", str(folder)])
+    assert "is not a run directory" in capfd.readouterr().err
+
+
+def test_nodes_that_have_not_come_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """While the agents meet."""
+    paths = make(folder, "a", STARTED)
+    Path(paths.members, MemberName("n1.1", EPOCH, Phase.JOINING, 1, 3).text()).touch()
+    assert 0 == app.run(["status", paths.root])
+    assert "waits       for n2 (1 of 2 nodes)\n" in capfd.readouterr().out

@@ -1,0 +1,45 @@
+"""Why a job waits, in words that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.report.queue_text import missing_text, queue_text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05"},
+            "until 2026-01-02 03:04:05, as after every requeue; to start it earlier: "
+            "scontrol update jobid=7 StartTime=now",
+        ),
+        ({"Reason": "JobHeldUser"}, "held; to let it go on: scontrol release 7"),
+        ({"Reason": "job_requeued_in_held_state"}, "scontrol release 7"),
+        ({"Reason": "launch_failed_requeued_held"}, "could not start it; held"),
+        ({"Reason": "ReqNodeNotAvail,_UnavailableNodes:node[3-4]"}, "reserved: node[3-4]"),
+        ({"Reason": "ReqNodeNotAvail", "ReqNodeList": "node1"}, "reserved: node1"),
+        ({"Reason": "ReqNodeNotAvail", "ReqNodeList": "(null)"}, "drained or reserved"),
+        ({"Reason": "DependencyNeverSatisfied"}, "will never start"),
+        ({"Reason": "Dependency", "Dependency": "afterok:6(unfulfilled)"}, "to end (afterok:6(unfulfilled))"),
+        ({"Reason": "Resources"}, "waits for nodes to become free"),
+        ({"Reason": "QOSMaxJobsPerUserLimit"}, "QOS is reached (QOSMaxJobsPerUserLimit)"),
+        ({"Reason": "SomethingNew"}, "Slurm's reason: SomethingNew"),
+    ],
+)
+def test_reasons_are_explained(fields: dict[str, str], words: str) -> None:
+    """Each says what is waited for and, where the user can do something, what."""
+    assert words in queue_text({"JobId": "7", **fields})
+
+
+def test_no_reason_is_no_text() -> None:
+    """A job that is about to start has none."""
+    assert ("", "") == (queue_text({"Reason": "None"}), queue_text({}))
+
+
+def test_missing_nodes_are_named() -> None:
+    """In the order in which Slurm names them."""
+    assert "n2, n4 (2 of 4 nodes)" == missing_text(("n1", "n2", "n3", "n4"), {"n1", "n3"})
+    assert "" == missing_text(("n1",), {"n1"})
+    assert "" == missing_text((), {"n1"})
