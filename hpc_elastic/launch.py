@@ -33,7 +33,7 @@ from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Then
+from hpc_elastic.rendezvous.journal import Cause, Then
 from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
@@ -117,6 +117,7 @@ class OpenAgent(NamedTuple):
     loop: EventLoop
     log: AgentLog
     own_log: AgentLog  # only the agent's file, not the console
+    shares_console: bool = False  # with the agents on the other nodes of the same step
 
 
 @contextmanager
@@ -155,7 +156,8 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
             guard, scratch, slurm is not None, owns_process, is_task, _notices_of(options, slurm, loop)
         )
         agent = _build(options, rendezvous, loop, log, context)
-        yield OpenAgent(agent, rendezvous.run, loop, log, AgentLog(SystemClock(), options.node, [agent_log]))
+        own_log = AgentLog(SystemClock(), options.node, [agent_log])
+        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, slurm is not None and not is_task)
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
@@ -332,12 +334,17 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
 
     The first survivor does it, the next ones only if nothing has come of that after a while.
     """
-    place = run.place_among_survivors()
-    if run.state.batch_host not in run.state.lost or place is None:
+    place, state = run.place_among_survivors(), run.state
+    is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
+    is_killed = state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
+    if not (is_lost or is_killed) or place is None:
         return
     from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
 
-    log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
+    if is_killed:
+        log.say("the batch script was killed: the job is requeued from here")
+    else:
+        log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
 
 
@@ -357,7 +364,8 @@ def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcom
 def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) -> int:
     """Tell how it ended and return the exit code of the process.
 
-    Below a batch script `hpc-elastic finish` shows the root cause once, for all nodes.
+    Below a batch script `hpc-elastic finish` shows the root cause once, for all nodes; in a user's own
+    script, where the agents of a step share one output, the first node that is left does.
     """
     below_batch_script = Env.SUBMISSION in os.environ
     log = opened.log
@@ -366,10 +374,16 @@ def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) ->
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415
 
         summary = failure_summary(options.title, [FailureRecord.from_json(outcome.failure)])
-        (opened.own_log if below_batch_script else log).say(summary)
+        is_told = below_batch_script or (opened.shares_console and _another_tells(opened.run))
+        (opened.own_log if is_told else log).say(summary)
     if outcome.exit_code == ExitCode.REQUEUE and opened.loop.last_signal and not below_batch_script:
         return 128 + opened.loop.last_signal
     return outcome.exit_code
+
+
+def _another_tells(run: SharedRun) -> bool:
+    """Tell whether another node is the first of those that are left."""
+    return run.place_among_survivors() not in (0, None)
 
 
 def default_python() -> str:

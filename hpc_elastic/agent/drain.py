@@ -122,6 +122,7 @@ class Signalled:
         self._why_asked = False
         self._explanation: Notice | None = None  # not told to the others yet
         self._is_explained = False
+        self.answer: Notice | None = None  # what Slurm says about a signal
         self.wish = Wish()
 
     def begin(self, formed: RoundFormed) -> None:
@@ -180,7 +181,7 @@ class Signalled:
         is_bound = left_s is None or self._parts.times.drain.is_stop_given
         time = "" if is_bound else f"; workers have {left_s:.0f} s more"
         self._parts.log.say(f"Slurm: {notice.detail}{time}")
-        self._explanation = notice
+        self._explanation = self.answer = notice
         self._grant(notice.until)
 
     def _grant(self, until: float | None) -> None:

@@ -14,7 +14,8 @@ LOOK_S = 0.1  # between two looks at the marks
 class DurableWait:
     """Looks whether ranks have marked the checkpoint of the stop step while others have not yet.
 
-    A checkpoint that nobody has marked is not waited for: nobody may be going to save.
+    It matters only while workers that have ended have left something running. A checkpoint that nobody
+    has marked is not waited for: nobody may be going to save.
 
     Args:
         paths: the run.

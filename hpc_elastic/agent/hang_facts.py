@@ -10,7 +10,6 @@ from hpc_elastic.multiprocessing.procfs import children, read_stat
 _UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
 _BUSY = 0.5  # part of the time on a CPU from which on a process counts as busy
 _MOST_CHILDREN = 32
-_FROZEN = ("__refrigerator", "do_freezer_trap")  # its control group is frozen
 _STATES = {
     "R": "running",
     "S": "asleep",
@@ -37,11 +36,12 @@ class ProcessFacts(NamedTuple):
     wchan: str = ""  # where in the kernel it sleeps, if this may be read
     memory: str = ""  # resident, as the kernel writes it
     threads: str = ""
+    is_frozen: bool = False  # its control group is, as in Slurm's preemption by suspension
 
     @property
     def is_stopped(self) -> bool:
         """Whether somebody has stopped it: it cannot make progress and is not to blame."""
-        return self.state in ("T", "t") or self.wchan in _FROZEN
+        return self.state in ("T", "t") or self.is_frozen
 
 
 def usage(pid: int, now: float) -> Usage | None:
@@ -71,7 +71,20 @@ def facts_of(pid: int) -> ProcessFacts:
         "" if wchan in ("", "0") else wchan,
         status.get("VmRSS", "").strip(),
         status.get("Threads", "").strip(),
+        _is_frozen(pid),
     )
+
+
+def _is_frozen(pid: int) -> bool:
+    """Tell whether a control group of a process is frozen, as far as that can be seen."""
+    for line in _text(pid, "cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if names == "freezer":
+            if _read(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() in ("FROZEN", "FREEZING"):
+                return True
+        elif not names and "frozen 1" in _read(f"/sys/fs/cgroup{path}/cgroup.events"):
+            return True
+    return False
 
 
 def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str:
@@ -84,6 +97,8 @@ def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str
     """
     if not facts.state:
         return "gone"
+    if facts.is_frozen:
+        return "frozen (its control group is)"
     words = _STATES.get(facts.state, f"in state {facts.state}")
     if before is not None and after is not None and after.at > before.at and facts.state in ("R", "S"):
         part = (after.cpu_s - before.cpu_s) / (after.at - before.at)
@@ -139,8 +154,12 @@ def _mask(status: str, field: str) -> int:
 
 
 def _text(pid: int, name: str) -> str:
+    return _read(f"/proc/{pid}/{name}")
+
+
+def _read(path: str) -> str:
     try:
-        with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:  # gone, or not to be read by this user
         return ""

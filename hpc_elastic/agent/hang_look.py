@@ -105,7 +105,7 @@ class Look:
             step=one.sign.step,
             section=" > ".join(section.name for section in one.sign.sections),
             frames=frames_of(stack),
-            state=facts.state,
+            state="T" if facts.is_stopped else facts.state,
             doing=words,
             local_rank=one.local_rank,
             pid=request.pid,

@@ -129,6 +129,7 @@ class LocalGroup:
 
     def end(self) -> None:
         """End what has been started, whatever state it is in; waits for it."""
+        self.keeps_left_overs = None
         if self._context is not None:
             self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
 
@@ -185,7 +186,8 @@ class LocalGroup:
                 return Group.RUNNING
             if self.result.is_failed():
                 return Group.FAILED
-            if self.keeps_left_overs is not None and self.keeps_left_overs(now):
+            keeps = self.keeps_left_overs is not None and self.keeps_left_overs(now)
+            if keeps and not self.context.poll_stopped(now):  # something is left
                 return Group.RUNNING
             self._ended_well = True
             self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
@@ -200,6 +202,7 @@ class LocalGroup:
 
     def _end(self) -> None:
         self._gone = True
+        self.keeps_left_overs = None  # it knows this group
         for channel in self._channels:
             channel.unlink()
 

@@ -86,6 +86,7 @@ class NodeAgent(ElasticAgent):
                         return self._workers.left(outcome)
         finally:
             self._parts.notices.close()
+            self._stopping.of_round = None
             try:
                 self._workers.close()
             finally:
@@ -286,7 +287,7 @@ class NodeAgent(ElasticAgent):
             self._run,
             number,
             status,
-            waited=since is not None and self._now() - since >= self._parts.times.exit_barrier,
+            waited=since is not None and self._stopping.has_waited(since, self._now()),
             wedged=self._workers.wedge is not None,
             budgets=self._budgets,
         )._replace(leaves_alone=self._signalled.leaves_alone, hang=self._workers.hangs.hang)

@@ -45,7 +45,8 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
         return Outcome(ExitCode.FAILED, "left without a word to the others", None, result)
     if cause is None:
         return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(values))
-    return Outcome(ExitCode.REQUEUE, _stopped_text(state, cause))
+    code = ExitCode.OK if cause is Cause.STOP else ExitCode.REQUEUE  # nobody is to requeue it
+    return Outcome(code, _stopped_text(state, cause))
 
 
 def _stopped_text(state: RunState, cause: Cause) -> str:

@@ -12,7 +12,8 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 
 _WHY = {
     Cause.PREEMPTION: "Slurm wants this node back",
-    Cause.TIME_LIMIT: "the time limit of this node is near",
+    Cause.TIME_LIMIT: "the time limit of this task is near",
+    Cause.CANCEL: "this task was cancelled",
 }
 
 Insist = Callable[[Callable[[], object]], None]
@@ -34,9 +35,11 @@ class OwnLeave:
 
     def for_signal(self) -> Outcome:
         """Leave for what this agent was signalled; its workers are gone."""
-        wish = self._signalled.wish
-        cause = wish.cause or Cause.PREEMPTION
-        return self._leave(cause, wish.detail, f"{_WHY.get(cause, cause.value)} ({wish.detail})")
+        wish, answer = self._signalled.wish, self._signalled.answer
+        cause, detail = wish.cause or Cause.PREEMPTION, wish.detail
+        if answer is not None:
+            cause, detail = answer.cause, f"{detail}: {answer.detail}"
+        return self._leave(cause, detail, f"{_WHY.get(cause, cause.value)} ({detail})")
 
     def dismissed(self, why: str) -> Outcome:
         """Leave because this node is not needed."""

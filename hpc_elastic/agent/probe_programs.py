@@ -26,6 +26,7 @@ from hpc_elastic.store import probe
 
 _BEAT_S = 0.5
 _DYING_S = 2.0
+_SHOWN = 10  # lines that a check has printed, the last one is in its verdict
 _TAIL = 8192  # bytes of output that are looked at
 
 
@@ -46,7 +47,11 @@ def ask_command(options: ProbeOptions, place: Place, agent: Agent) -> tuple[Find
     """Run the user's own check; a node is fit if it ends with 0 in time."""
     said = run_program(("/bin/sh", "-c", options.command), options.timeout, place, agent)
     finding = None if said.was_interrupted else judge_command(said.exit_code, said.last_line, options)
-    return () if finding is None else (finding,)
+    if finding is None:
+        return ()
+    for line in said.output.rstrip().splitlines()[-_SHOWN:-1]:
+        agent.say(f"health command: {line}")
+    return (finding,)
 
 
 def look_closely(

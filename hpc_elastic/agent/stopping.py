@@ -68,6 +68,18 @@ class Stopping:
         self._parts.log.say("the workers are told to end")
         return True
 
+    def has_waited(self, since: float, now: float) -> bool:
+        """Tell whether the exit barrier's time is up; in a drain not before others have had theirs to save.
+
+        Args:
+            since: when this node's workers were gone [s].
+            now: monotonic time [s].
+        """
+        drain = self.of_round
+        deadline = drain.deadline if drain is not None and self._run.state.drain is not None else None
+        is_saving = deadline is not None and now < deadline + 2 * KILL_AFTER_S
+        return now - since >= self._parts.times.exit_barrier and not is_saving
+
     def end_blind(self, group: LocalGroup) -> None:
         """End the workers by what was read before, or because this agent was asked to leave."""
         if self._signalled.wish.cause is None:

@@ -6,6 +6,7 @@ from hpc_elastic.agent.insist import insist
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.spec import RunResult, WorkerState
+from hpc_elastic.errors import RendezvousError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, NodeUnfit, Then
 from hpc_elastic.rendezvous.shared_run import SharedRun
@@ -36,7 +37,9 @@ def stay_out(parts: AgentParts, reason: str) -> Outcome:
     insist(write, parts, parts.clock.monotonic() + parts.times.exit_barrier)
     drained = run.state.drained
     then = f": {drained.detail}" if drained is not None and drained.detail else "; others go on without it"
-    return Outcome(ExitCode.UNFIT, f"{run.node} is unfit{then}", None, RunResult(WorkerState.FAILED))
+    error = RendezvousError(f"{run.node} is unfit: {reason}")
+    result = RunResult(WorkerState.FAILED)
+    return Outcome(ExitCode.UNFIT, f"{run.node} is unfit{then}", None, result, error)
 
 
 def too_few_left(run: SharedRun, state: RunState) -> str:

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         resubmits=arguments.resubmit,
     )
     try:
-        slurm, clock = Slurm(), SystemClock()
+        slurm, clock = _slurm_of(arguments.job_info), SystemClock()
         ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
     except HpcElasticError as error:
         _say(f"the job is not requeued: {error}")
@@ -64,7 +64,15 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
     _tell_the_end(ended.state, start)
-    return ended.code
+    return getattr(slurm, "asks", None) or ended.code
+
+
+def _slurm_of(job_info: str | None) -> Slurm:
+    if job_info is None:
+        return Slurm()
+    from hpc_elastic.slurm.by_script import SlurmByScript  # noqa: PLC0415 - only in containers
+
+    return SlurmByScript(job_info)
 
 
 def _finish_of(start: Start, budgets: Budgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
@@ -123,6 +131,11 @@ def _add_budgets(parser: argparse.ArgumentParser) -> None:
         help="the job is one of a chain of N, of which the next one goes on",
     )  # fmt: skip
     parser.add_argument(
+        "--job-info", metavar="TEXT",
+        help="output of scontrol show job -o, where finish has no Slurm commands; it then ends with 81 "
+        "for scontrol requeue and with 82 for scontrol requeuehold",
+    )  # fmt: skip
+    parser.add_argument(
         "--launch-failure", default="", metavar="TEXT",
         help="the line of the job script that failed before srun",
     )  # fmt: skip
@@ -140,13 +153,14 @@ def _print(text: str) -> None:
 def _tell_the_end(state: RunState, start: Start) -> None:
     """Print, as the last thing in the log, why a run failed or how to take it up again."""
     ending = state.ending
-    if ending is None or ending.decision is Decision.DONE:
+    if ending is None or ending.decision in (Decision.DONE, Decision.HELD):
         return
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
         _print(failure_summary(start.paths.name, [FailureRecord.from_json(ending.failure)]))
-    _say_how_to_go_on(start)
+    if not os.path.exists(start.end_file):  # else the local runner says it
+        _say_how_to_go_on(start)
 
 
 def _say_how_to_go_on(start: Start) -> None:

@@ -16,7 +16,8 @@ from hpc_elastic.paths import RUNS_FOLDER
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Standing, standings
-from hpc_elastic.store.node_ledger import FOLDER, Fault, NodeEvent, place_for, read_ledger, remember
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import FOLDER, place_for, read_ledger, remember
 
 _ACTIONS = {"forgive": Fault.FORGIVEN, "suspect": Fault.SUSPECTED}
 _HEAD = ("NODE", "SCORE", "STATE", "LAST", "WHEN", "RUN", "WHY")

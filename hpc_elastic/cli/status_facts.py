@@ -13,6 +13,7 @@ from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import missing_text, queue_text
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.slurm.budget_use import use_of_causes
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_dir import identity_trouble
@@ -61,6 +62,7 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     why = requeues_text(run.records, state.epoch.submission)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
     texts = [f"{restarts}, {used_text(state.requeues, most_requeues, 'requeue', why)}"]
+    texts[0] += f", {causes}" if (causes := use_of_causes(state, run.spec)) else ""
     ended = restarts_text(state.counts)
     return [("used", texts[0]), *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else [])]
 

@@ -89,6 +89,7 @@ class EpochStarted(NamedTuple):
     job_id: str
     expected: tuple[str, ...]  # node names in Slurm's order; empty if unknown
     batch_host: str = ""  # the node that runs the batch script, if there is one
+    sizes: str = ""  # how many nodes its agents were started for, MIN:MAX; empty if they may differ
 
 
 class RunFacts(NamedTuple):

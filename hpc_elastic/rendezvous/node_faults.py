@@ -19,7 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
 )
 from hpc_elastic.rendezvous.state import RunState, apply
-from hpc_elastic.store.node_ledger import Fault, NodeEvent
+from hpc_elastic.store.node_events import Fault, NodeEvent
 
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 

@@ -26,7 +26,8 @@ from hpc_elastic.rendezvous.membership import Offer
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, waiting_text
+from hpc_elastic.rendezvous.strangers import refuse_stranger
+from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, unfit_text, waiting_text
 
 _T = TypeVar("_T")
 _FEW = 16  # offers that are read one after the other
@@ -183,8 +184,14 @@ class SharedFsRendezvous(RendezvousHandler):
         return self.run.node in expected[: liveness.WATCHERS] or self.run.node not in expected
 
     def _stand_in(self, state: RunState) -> None:
-        """Tell what this node brings, once per round, and that it wants to be in the next one."""
+        """Tell what this node brings, once per round, and that it wants to be in the next one.
+
+        Raises:
+            InputError: the agents there belong to another job, or were started for another size.
+        """
         member = self.run.membership
+        if state.epoch == member.epoch:
+            refuse_stranger(state, self.run.facts.job_id, self.run.settings, self._waiting.place)
         if state.leaving or state.epoch != member.epoch or self._is_in(state):
             return
         if self._offered_for != state.rounds + 1:
@@ -258,7 +265,8 @@ class SharedFsRendezvous(RendezvousHandler):
         """Return why this node cannot be in a round any more."""
         if isinstance(action, rules.TooFew):
             error = RendezvousTimeoutError if action.timed_out else NodesLostError
-            return error(too_few_text(action, self.run.settings, self._waiting.place))
+            unfit = unfit_text(self.run.state.unfit)
+            return error(too_few_text(action, self.run.settings, self._waiting.place) + unfit)
         if isinstance(action, rules.Dismissed):
             return DismissedError(f"no more than {action.wanted} nodes are wanted")
         if isinstance(action, rules.Fenced):

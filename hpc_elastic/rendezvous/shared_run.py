@@ -22,6 +22,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.run_reports import RunReports
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.strangers import sizes_text
 
 REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
 
@@ -107,7 +108,7 @@ class SharedRun(RunReports):
         """Announce this start of the run if nobody has."""
         epoch = self.membership.epoch
         first = self._log.refresh().epoch < epoch
-        state = self.commit(EpochStarted(epoch, *self.facts[1:]))
+        state = self.commit(EpochStarted(epoch, *self.facts[1:], sizes_text(self.settings)))
         self._tidies = first and state.epoch == epoch
         return state
 

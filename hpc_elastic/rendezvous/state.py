@@ -45,6 +45,7 @@ class RunState(NamedTuple):
     job_id: str = ""
     expected: tuple[str, ...] = ()  # node names of this epoch
     batch_host: str = ""  # the node with the batch script of this epoch
+    sizes: str = ""  # the --nnodes of this epoch, MIN:MAX; empty if nobody knows
     lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
     unfit: Mapping[str, str] = {}  # nodes whose probe failed in this epoch, and why
     left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
@@ -142,6 +143,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         job_id=entry.job_id,
         expected=entry.expected,
         batch_host=entry.batch_host,
+        sizes=entry.sizes,
         rounds=state.rounds,
         counts={} if resubmitted else state.counts,
         requeues=0 if resubmitted else state.requeues,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpc_elastic.rendezvous import rules
 
 FIRST_S = 2.0  # who waits no longer than this says nothing
@@ -77,6 +79,12 @@ def too_few_text(few: rules.TooFew, settings: rules.RendezvousSettings, place: s
         return f"{left}, {need} are needed; lost: {', '.join(few.missing) or 'unknown'}"
     absent = f"missing: {', '.join(few.missing)}" if few.missing else f"nobody else came to {place}".rstrip()
     return f"{few.have} of {need} nodes joined within {settings.join_timeout:g} s; {absent}"
+
+
+def unfit_text(unfit: Mapping[str, str]) -> str:
+    """Return which of the nodes that are missing have failed their probe, and why; empty if none has."""
+    told = [f"{node} ({unfit[node]})" for node in sorted(unfit)[:_MOST_NAMES]]
+    return f"; unfit: {', '.join(told)}" if told else ""
 
 
 def _names(names: tuple[str, ...] | list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -212,7 +213,8 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     """Return a worker's failure in one line; whatever the record lacks is left out."""
     code = failure.get("exitcode", 1)
     by_signal = isinstance(code, int) and code < 0
-    how = f"signal {-code}" if by_signal else f"exit code {code}"
+    is_hang = code == ExitCode.HUNG and bool(failure.get("message"))
+    how = f"signal {-code}" if by_signal else "hangs" if is_hang else f"exit code {code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
     words = failure.get("message") or ("" if by_signal else failure.get("stderr_tail")) or ""
     lines = str(words).strip().splitlines() or [""]

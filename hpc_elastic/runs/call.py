@@ -1,14 +1,27 @@
-"""A worker of a run whose work is a function: ``python -m hpc_elastic.runs.call``."""
+"""A worker of a run whose work is a function: ``python -m hpc_elastic.runs.call``.
+
+A callable with submitit's hook `checkpoint` is asked for what to call next when this worker is told to
+end: rank 0 puts its answer in place of the call, for the next start of the workers.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors import record
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.runs import function
+from hpc_elastic.store import files
+
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
+
+HOOKS = ("__submitit_checkpoint__", "checkpoint")  # submitit's names of the hook, in its order
 
 
 @record
@@ -17,8 +30,25 @@ def main() -> None:
     place = os.environ.get(Env.RUN_DIR)
     if not place:
         sys.exit("error: this is a worker of a run; start it with hpc_elastic.submit(function, ...)")
-    paths = RunPaths(place)
-    function.save(paths, int(os.environ.get("RANK", "0")), function.call(paths))
+    paths, rank = RunPaths(place), int(os.environ.get("RANK", "0"))
+    call = function.load(paths)
+    if any(hasattr(call.function, name) for name in HOOKS):
+        _heed_sigterm(paths, rank, call)
+    function.save(paths, rank, call.result())
+
+
+def _heed_sigterm(paths: RunPaths, rank: int, call: DelayedSubmission) -> None:
+    """Have SIGTERM ask the callable what to call next."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if rank == 0:
+            following = call._checkpoint_function()  # noqa: SLF001 - submitit's own plug-ins call it
+            if following is not None:
+                files.replace(paths.function, function.pickled_call(following))
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 if __name__ == "__main__":

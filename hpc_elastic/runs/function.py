@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
+
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
 
 MODULE = "hpc_elastic.runs.call"  # what each worker runs
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -26,14 +29,24 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     Raises:
         InputError: function or arguments cannot be pickled.
     """
+    from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 - only for functions
+
+    return pickled_call(DelayedSubmission(function, *args))
+
+
+def pickled_call(call: DelayedSubmission) -> bytes:
+    """Return a call that submitit has put together as bytes.
+
+    Raises:
+        InputError: function or arguments cannot be pickled.
+    """
     import cloudpickle  # noqa: PLC0415 - only for functions
-    from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 - as cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps(DelayedSubmission(function, *args))
+        data: bytes = cloudpickle.dumps(call)
     except Exception as error:  # whatever a class raises that does not want to be pickled
         raise InputError(
-            f"{name_of(function)} or its arguments cannot be sent to the workers: {error}",
+            f"{name_of(call.function)} or its arguments cannot be sent to the workers: {error}",
             where="submit",
             fix="open files, locks, sockets and CUDA tensors inside of the function",
         ) from error
@@ -46,13 +59,14 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(inner, "__name__", None) or type(inner).__name__)
 
 
-def call(paths: RunPaths) -> Any:
-    """Call what the run directory holds, and return its value.
+def load(paths: RunPaths) -> DelayedSubmission:
+    """Return the call that the run directory holds.
 
     Raises:
         RunDirError: somebody else could have written it.
     """
-    return _load(paths.function).result()
+    call: DelayedSubmission = _load(paths.function)
+    return call
 
 
 def save(paths: RunPaths, rank: int, value: Any) -> None:

@@ -48,7 +48,20 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
         raise InputError(
             f"arguments {args!r} are for functions", where="submit", fix="put them into the command"
         )
-    spec = _spec(work, fields, local)
+    return start(_spec(work, fields, local), call, local=local)
+
+
+def start(spec: JobSpec, call: bytes | None, *, local: int | None) -> Run:
+    """Queue a run, or start it here.
+
+    Args:
+        spec: what to run.
+        call: what `function.MODULE` is to call, if that is the work of the run.
+        local: how many nodes to play on this machine; None for Slurm.
+
+    Raises:
+        InputError, RunDirError, SlurmError: as for `submit`.
+    """
     wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
     return (_run_here if local is not None else _queue)(wanted, call, local or 0)
 

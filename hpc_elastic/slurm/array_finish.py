@@ -52,6 +52,7 @@ class ArrayFinish:
         self._paths = start.paths
         self._submission = start.epoch.submission
         self._srun_exit_code = start.srun_exit_code
+        self._launch_failure = start.launch_failure
         self._budgets = budgets
         self._slurm = slurm
         self._clock = clock
@@ -79,6 +80,7 @@ class ArrayFinish:
             others=None if known else self._others(),
             srun_exit_code=self._srun_exit_code,
             left=array_lifecycle.goodbye_of(records, self._task),
+            launch_failure=self._launch_failure,
             is_outdated=outdated,
             in_vain=array_lifecycle.starts_in_vain(records, self._task),
         )

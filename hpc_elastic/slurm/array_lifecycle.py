@@ -15,6 +15,7 @@ As in `lifecycle`, records decide, not exit codes.
     ended by Slurm: limit, preemption, node down   -> Requeue
     running, the node is not needed any more       -> Requeue where a throttle keeps it waiting, else Leave
     running, the node left or the run was drained  -> Requeue
+    running, a line of the script failed           -> Requeue while that budget lasts
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
 Requeue means this task only. It is bounded by the restart count of the task; a task that may not be
@@ -51,6 +52,7 @@ _ENDED = {
     Standing.TIME_LIMIT: (Cause.TIME_LIMIT, "the time limit of this task"),
     Standing.NODE_DOWN: (Cause.NODE_LOSS, "the node is down"),
     Standing.PREEMPTED: (Cause.PREEMPTION, "the task was preempted"),
+    Standing.SCRIPT_DIED: (Cause.LAUNCH_FAILURE, "the batch script was killed"),
 }
 _LEFT = {
     Cause.PREEMPTION: "Slurm wants the node back",
@@ -83,6 +85,7 @@ class TaskFacts(NamedTuple):
     others: Others | None  # None if Slurm does not answer
     srun_exit_code: int
     left: NodeLeft | None = None  # what the agent of this start has recorded on leaving
+    launch_failure: str = ""  # the line of the job script that failed before srun, and how
     is_outdated: bool = False  # the task was started anew, as the members' names tell
     in_vain: int = 0  # newest starts of this task in a row that were in no round
 
@@ -150,6 +153,8 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
 
 def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     left, drained = facts.left, facts.state.drained
+    if facts.launch_failure:
+        return _requeue(facts, Cause.LAUNCH_FAILURE, facts.launch_failure, budgets)
     if left is not None and left.cause is Cause.MEMBERSHIP:
         return _not_needed(facts, left, budgets)
     if left is not None:
@@ -183,7 +188,11 @@ def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
 
 def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
     used = facts.start.restart
-    if cause is Cause.AGENT_ERROR and facts.in_vain >= budgets.max_starts_in_vain:
+    most = {
+        Cause.AGENT_ERROR: budgets.max_starts_in_vain,
+        Cause.LAUNCH_FAILURE: budgets.max_launch_failures,
+    }.get(cause)
+    if most is not None and facts.in_vain >= most:
         why = f"{facts.in_vain} starts of this task in a row brought no workers up; the last one: {why}"
         return _give_up(facts, why)
     if used >= budgets.max_requeues:

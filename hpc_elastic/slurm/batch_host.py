@@ -1,4 +1,4 @@
-"""What is left to do when the node that runs the batch script is lost."""
+"""What is left to do when the batch script is lost, with its node or alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.budget_use import budgets_of
 from hpc_elastic.slurm.commands import Slurm
@@ -40,16 +42,17 @@ def requeue_in_its_place(
     """
     relaunch = int(environ.get(Env.RELAUNCH) or 0)
     start = Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
-    lost = read_state(paths).batch_host
+    known = read_state(paths)
 
     def handled() -> bool:
         state = read_state(paths)
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
-    if script_is_alive(paths, clock):
-        say("its batch script is alive: it decides")
-        return
-    wait_until_removed(Slurm(), start.job_ref, lost, clock, handled=handled)
+    if not script_was_killed(known):
+        if script_is_alive(paths, clock):
+            say("its batch script is alive: it decides")
+            return
+        wait_until_removed(Slurm(), start.job_ref, known.batch_host, clock, handled=handled)
     turn = clock.monotonic() + place * STAGGER_S
     while clock.monotonic() < turn and not handled():
         clock.sleep(_FIRST_PAUSE_S)
@@ -57,6 +60,11 @@ def requeue_in_its_place(
         slurm = Slurm()
         finish = Finish(start, budgets_of(stored_spec(paths))._replace(max_relaunch=0), slurm, clock, say)
         run_with_nodes(finish.run, start, slurm, clock, say)
+
+
+def script_was_killed(state: RunState) -> bool:
+    """Tell whether Slurm ends the job because its batch script was killed; time is short then."""
+    return state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
 
 
 def script_is_alive(paths: RunPaths, clock: Clock) -> bool:

@@ -25,6 +25,7 @@ _SHARE = 4  # a drain before the limit takes at most this part of what was left 
 _UNITS = {"": 1, "sec": 1, "min": 60, "hour": 3600, "day": 86400}
 
 _ENDINGS = {
+    Standing.SCRIPT_DIED: (Cause.LAUNCH_FAILURE, "its batch script was killed"),
     Standing.TIME_LIMIT: (Cause.TIME_LIMIT, "the time limit is reached"),
     Standing.NODE_DOWN: (Cause.NODE_LOSS, "a node of the job is down"),
     Standing.PREEMPTED: (Cause.PREEMPTION, "preempted, without grace"),

@@ -151,9 +151,8 @@ class EndRun:
                 was_held = self._log.state.ending is not None
                 silent = self._silent_text()
                 self._end(Decision.STOPPED, ExitCode.OK, silent or "no workers ran")
-                self._say(
-                    f"{silent or 'no workers run'}, so there is nothing to save and the run is stopped as it is"
-                )
+                why = silent or "no workers run"
+                self._say(f"{why}, so there is nothing to save and the run is stopped as it is")
                 leaves_alone = self._log.state.drained is None and not was_held and not silent
                 self._cancel_job(only_waiting=leaves_alone)
 

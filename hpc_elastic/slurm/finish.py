@@ -231,7 +231,7 @@ class Finish:
             ended = self._exit(ExitCode.REQUEUE, record)
             if ended.state.ending is None or ended.state.ending.decision is not Decision.HELD:
                 return ended
-        handed = self._hand_back().hold(why)
+        handed = self._hand_back().hold(why.removeprefix("the run is held: "))
         if handed.outcome is Outcome.DONE:
             self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
         elif handed.outcome is Outcome.REFUSED:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import natural
-from hpc_elastic.store.node_ledger import Fault, NodeEvent
+from hpc_elastic.store.node_events import Fault, NodeEvent
 
 SEVERITY: Mapping[Fault, float] = {
     Fault.UNFIT: 1.0,

@@ -66,7 +66,7 @@ WORDS = {
     Cause.NODE_LOSS: "nodes were lost",
     Cause.PREEMPTION: "the job is preempted",
     Cause.TIME_LIMIT: "the time limit",
-    Cause.REQUEUE: "somebody has requeued the job (scontrol requeue)",
+    Cause.REQUEUE: "requeued by hand (scontrol requeue), or for a node that was set down",
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "the agents could not go on",
     Cause.LAUNCH_FAILURE: "the batch script was killed",

@@ -22,7 +22,8 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Exclusion, Wanted
 from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.values import parse_nodes
-from hpc_elastic.store.node_ledger import Fault, NodeEvent, place_for, read_ledger, remember
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 
 Say = Callable[[str], None]
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.WEDGE)  # within a run one of these is enough
@@ -46,6 +47,7 @@ class Requeue(NamedTuple):
 
     job_ref: str
     nodes: tuple[str, ...] | None = None  # all that are to be excluded; None: leave the job as it is
+    said: tuple[str, ...] = ()  # what is to be told about it
 
 
 def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
@@ -74,6 +76,8 @@ def keep_off(requeue: Requeue, slurm: Slurm, say: Say) -> None:
     Slurm takes this from the job's owner as soon as the job is requeued, though its processes are still
     ending, and not before.
     """
+    for line in requeue.said:
+        say(line)
     if requeue.nodes is None:
         return
     names = ",".join(requeue.nodes)
@@ -108,11 +112,11 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
     bad = bad_nodes(blamed, events, now) if spec.get("exclude_suspects", True) else {}
     job = slurm.show_job(job_ref) or {}
     before = hosts(job.get("ExcNodeList"))
-    mine = hosts(spec.get("exclude")) if spec else before
+    mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
-    tell(chosen, bad, say, "they come back as their score falls, or by hpc-elastic nodes forgive")
     nodes = (*mine, *chosen.nodes)
-    return Requeue(job_ref, None if set(nodes) == set(before) else nodes)
+    said = told(chosen, bad, "they come back as their score falls, or by hpc-elastic nodes forgive")
+    return Requeue(job_ref, None if set(nodes) == set(before) else nodes, said)
 
 
 def bad_nodes(blamed: Sequence[Blamed], events: Sequence[NodeEvent], now: float) -> dict[str, str]:
@@ -171,14 +175,17 @@ def choose(bad: list[str], partition: str | None, need: Wanted, slurm: Slurm, sa
     return ledger_rules.exclude(bad, nodes, need)
 
 
-def tell(chosen: Exclusion, why: Mapping[str, str], say: Say, more: str) -> None:
-    """Say which nodes are left out and why, and which ones cannot be."""
+def told(chosen: Exclusion, why: Mapping[str, str], more: str) -> tuple[str, ...]:
+    """Return lines that say which nodes are left out and why, and which ones cannot be."""
+    lines = []
     if chosen.nodes:
         reasons = "; ".join(f"{host} ({why[host]})" for host in chosen.nodes[:_MOST_NAMES])
         others = len(chosen.nodes) - _MOST_NAMES
-        say(f"left out: {reasons}{f' and {others} more' if others > 0 else ''}; {more}")
+        lines.append(f"left out: {reasons}{f' and {others} more' if others > 0 else ''}; {more}")
     if chosen.kept:
-        say(f"suspect, but too few nodes would be left without them ({chosen.left}): {_names(chosen.kept)}")
+        few = f"suspect, but too few nodes would be left without them ({chosen.left})"
+        lines.append(f"{few}: {_names(chosen.kept)}")
+    return tuple(lines)
 
 
 def _names(names: Sequence[str]) -> str:

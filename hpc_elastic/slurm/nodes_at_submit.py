@@ -9,7 +9,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.slurm import ledger_rules
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Wanted
-from hpc_elastic.slurm.nodes import Say, choose, hosts, ledger_of, one_line, tell
+from hpc_elastic.slurm.nodes import Say, choose, hosts, ledger_of, one_line, told
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store.node_ledger import place_for, read_ledger
 
@@ -34,13 +34,17 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     suspects = {one.host: f"{one.last.fault.value}: {one.last.detail}" for one in known if one.is_suspect}
     if not suspects:
         return wanted
-    mine = hosts(spec.exclude)
+    mine, asked = hosts(spec.exclude), hosts(spec.nodelist)
+    if bool(spec.exclude) > bool(mine) or bool(spec.nodelist) > bool(asked):
+        say(f"not left out, as exclude or nodelist is no list of nodes: {', '.join(suspects)}")
+        return wanted
     need = Wanted(
         spec.node_range.high,
         spec.gpus or 0,
         ledger_rules.features_of(spec.constraint),
-        never=(*mine, *hosts(spec.nodelist)),
+        never=(*mine, *asked),
     )
     chosen = choose(list(suspects), spec.partition, need, slurm, say)
-    tell(chosen, suspects, say, "--no-exclude-suspects takes them in")
+    for line in told(chosen, suspects, "--no-exclude-suspects takes them in"):
+        say(line)
     return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted

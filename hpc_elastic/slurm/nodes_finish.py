@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpc_elastic.clock import Clock
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_start import Ended, Say, Start
+from hpc_elastic.slurm.links import read_links
 from hpc_elastic.slurm.nodes import keep_off, look_after
 
 
@@ -31,5 +33,17 @@ def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, cloc
     requeue = look_after(start.paths, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
-        keep_off(requeue, slurm, say)
+        for number, job_ref in enumerate(_jobs_to_come(start)):
+            said = () if number else requeue.said
+            keep_off(requeue._replace(job_ref=job_ref, said=said), slurm, say)
     return ended
+
+
+def _jobs_to_come(start: Start) -> list[str]:
+    """Return the jobs that go on with the run: the later ones of its submission, else this one again."""
+    try:
+        links = [] if start.task is not None else read_links(start.paths, start.epoch.submission)
+    except (HpcElasticError, OSError):
+        links = []
+    later = [link.job_id for link in links if link.number > start.link and link.job_id]
+    return later or [start.job_ref]

@@ -99,3 +99,11 @@ def learn_site(paths: RunPaths, slurm: Slurm, partition: str, qos: str) -> None:
         os.unlink(paths.site)
     except OSError:
         return
+
+
+def discard_drain(paths: RunPaths) -> None:
+    """Take a user's drain file away that nobody has heeded: the run is wanted again."""
+    try:
+        os.unlink(paths.drain)
+    except OSError:
+        return

@@ -22,7 +22,7 @@ from hpc_elastic.slurm.options import header_line
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.resubmit import queue_chain
-from hpc_elastic.slurm.site import learn_site
+from hpc_elastic.slurm.site import discard_drain, learn_site
 from hpc_elastic.slurm.submissions import Submission
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
@@ -188,6 +188,7 @@ class Submitter:
         return self._slurm.job_state(earlier.job_id) if earlier.job_id else None
 
     def _queue(self, wanted: SubmitRequest) -> Submitted:
+        discard_drain(wanted.paths)
         submissions.announce(wanted.paths, wanted.submission, wanted.token, now_s=self._clock.wall())
         try:
             job_id = self._sbatch(wanted)

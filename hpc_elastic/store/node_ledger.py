@@ -11,13 +11,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import own_name
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directories, make_directory
+from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.ownership import require_own
 
 FORMAT = 1
@@ -29,40 +29,17 @@ _NAME = re.compile(r"(\d+)\.[^/]+\.json")
 _FIX = "give a directory of your own with HPC_ELASTIC_LEDGER or ledger = ..."
 
 
-class Fault(str, Enum):
-    """What has happened on a node."""
-
-    UNFIT = "unfit"  # its probe failed
-    NODE_LOSS = "node_loss"  # its agent vanished
-    WEDGE = "wedge"  # workers hang in the kernel (state D)
-    HANG = "hang"  # its workers were the odd ones out in a hang
-    CRASH_LOOP = "crash_loop"  # workers failed there again and again
-    SUSPECTED = "suspected"  # by the user
-    FORGIVEN = "forgiven"  # by the user: what was before does not count
-
-
-class NodeEvent(NamedTuple):
-    """Something that happened on a node."""
-
-    host: str
-    fault: Fault
-    at: float  # wall time of who saw it [s since the epoch]
-    key: str  # tells the event from others of its host, kind and second
-    run: str = ""  # run id
-    detail: str = ""  # for people
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        parts = (own_name(self.host), self.fault.value, own_name(self.key))
-        return f"{int(self.at)}.{'.'.join(filter(None, parts))}.json"
-
-
 class Ledger(NamedTuple):
     """What was read."""
 
     events: tuple[NodeEvent, ...]  # oldest first
     damaged: tuple[str, ...] = ()  # names of files that could not be read
+
+
+def name_of(event: NodeEvent) -> str:
+    """Return the name of an event's file."""
+    parts = (own_name(event.host), event.fault.value, own_name(event.key))
+    return f"{int(event.at)}.{'.'.join(filter(None, parts))}.json"
 
 
 def place_for(run_root: str) -> str:
@@ -77,13 +54,13 @@ def remember(place: str, events: Iterable[NodeEvent]) -> list[NodeEvent]:
         RunDirError: the directory is not this user's alone.
         OSError: the file system refused.
     """
-    wanted = {event.name: event for event in events}
+    wanted = {name_of(event): event for event in events}
     if not wanted:
         return []
     _make(place)
     known = set(files.list_names(place))
-    new = [event for name, event in wanted.items() if name not in known]
-    return [event for event in new if files.publish_new(os.path.join(place, event.name), _encode(event))]
+    new = [(name, event) for name, event in wanted.items() if name not in known]
+    return [event for name, event in new if files.publish_new(os.path.join(place, name), _encode(event))]
 
 
 def _make(place: str) -> None:

@@ -69,7 +69,8 @@ class CriticalSection:
     """
 
     def __init__(self, name: str, depth: CriticalDepth) -> None:
-        if not isinstance(name, str) or not name.strip():
+        text: object = name  # training code may give anything
+        if not isinstance(text, str) or not text.strip():
             raise InputError(f"the name of a critical section is {name!r}", where="critical", fix="name it")
         self._name = section_name(name)
         self._depth = depth

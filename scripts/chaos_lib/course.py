@@ -48,7 +48,7 @@ class Course:
         self._say = say
         self._mends: list[Mend] = []
         self._well_since: float | None = None
-        self._last_change = time.time()
+        self._began = self._last_change = time.time()
         self._last_progress: tuple[int, int] = (0, 0)
         self.strikes: list[Strike] = []
         self.stalls: list[tuple[float, float]] = []
@@ -98,7 +98,7 @@ class Course:
 
     def _is_time(self, wait: float, now: float) -> bool:
         if wait < 0:
-            last = self.strikes[-1].at if self.strikes else self._last_change
+            last = self.strikes[-1].at if self.strikes else self._began
             return now - last >= -wait
         return self._well_since is not None and now - self._well_since >= wait
 
@@ -139,8 +139,13 @@ class Course:
 
     def _mend(self, *, everything: bool) -> None:
         now = time.time()
-        due = [mend for mend in self._mends if everything or mend.due <= now]
-        due.sort(key=lambda mend: mend.fault not in STALLS)  # what is to be mended may hang in a stall
+        stalled = any(mend.fault in STALLS for mend in self._mends)
+        due = [
+            mend
+            for mend in self._mends
+            if everything or (mend.due <= now and not (stalled and mend.fault in NEEDS_A_DISK))
+        ]
+        due.sort(key=lambda mend: mend.fault not in STALLS)
         for mend in due:
             self._mends.remove(mend)
             try:

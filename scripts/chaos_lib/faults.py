@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -161,6 +162,8 @@ def _kill_slurmd(scene: Scene) -> Struck:
 def _stall(scene: Scene) -> Struck:
     lasts = _lasts(scene, 1, 12)
     scene.disk.stall()
+    # by itself, since whoever is to end the stall may be caught in it
+    threading.Timer(lasts, scene.disk.go_on).start()
     return Struck(f"for {lasts} s", lasts, scene.disk.go_on)
 
 
@@ -186,4 +189,4 @@ FAULTS: Mapping[str, Fault] = {
     "disk-full": Fault(_fill, 2, costs_a_restart=True),
 }
 STALLS = ("fs-stall",)
-NEEDS_A_DISK = ("node-crash",)  # its processes cannot be killed while the disk stalls
+NEEDS_A_DISK = ("node-crash", "disk-full")  # cannot be done while the disk stalls

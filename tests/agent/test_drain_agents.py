@@ -199,6 +199,61 @@ def test_a_checkpoint_that_never_becomes_whole_has_the_time_of_the_drain(make: M
     assert drained.step is None
 
 
+SLOW_SAVER = (
+    WAIT
+    + """
+step = 0
+while not worker.should_stop():
+    time.sleep(0.01)
+    step += 1
+    worker.tick(step)
+    if step == 5: say("runs")
+if rank == "3": wait("go")
+worker.checkpoint_saved(step, shards=4)
+say("saved")
+"""
+)
+
+
+def beats(agents: Agents) -> int:
+    """Return how often the agent of node 0 has beaten."""
+    names = [name for name in os.listdir(agents.paths.members) if name.startswith("0-")]
+    return max((int(name.split("+")[4]) for name in names if name[0] != "."), default=0)
+
+
+def test_nobody_s_exit_cuts_another_s_save_short(make: MakeAgents) -> None:
+    """An agent whose workers are gone waits for the others' saves, beyond its own exit barrier's time."""
+    agents = make(SLOW_SAVER)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--exit-barrier-timeout", "0.1", "--stop-timeout", "1000")
+    wait_said(agents, "runs", 4)
+    for node in (0, 1):
+        agents._agents[node].send_signal(signal.SIGTERM)
+    wait_said(agents, "saved", 3)
+    before = beats(agents)
+    wait_for(lambda: beats(agents) > before + 5, "the first agent to have waited")
+    assert not agents.entries(Drained)
+    go(agents)
+    assert [128 + signal.SIGTERM] * 2 == [agents.code(0), agents.code(1)]
+    (drained,), (stop,) = agents.entries(Drained), agents.entries(StopAgreed)
+    assert stop.step == drained.step
+
+
+def test_a_lost_node_ends_the_wait(make: MakeAgents) -> None:
+    """Who waits for another one's save leaves when that node is gone, long before its time is up."""
+    agents = make(SLOW_SAVER)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--stop-timeout", "1000")
+    wait_said(agents, "runs", 4)
+    for node in (0, 1):
+        agents._agents[node].send_signal(signal.SIGTERM)
+    wait_said(agents, "saved", 3)
+    agents._agents[1].kill()
+    assert 128 + signal.SIGTERM == agents.code(0)
+    (drained,) = agents.entries(Drained)
+    assert drained.step is None
+
+
 @pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_drain_is_asked_for_once(make: MakeAgents, again: signal.Signals) -> None:
     """Every agent is signalled, and again: one request is in the journal."""
@@ -210,4 +265,5 @@ def test_a_drain_is_asked_for_once(make: MakeAgents, again: signal.Signals) -> N
         for node in (0, 1):
             agents._agents[node].send_signal(number)
     assert {agents.code(0), agents.code(1)} <= {128 + signal.SIGTERM, 128 + again, ExitCode.REQUEUE}
-    assert [Cause.PREEMPTION] == [entry.cause for entry in agents.entries(DrainRequested)]
+    assert 1 == len(agents.entries(DrainRequested))
+    assert 1 == len({path.read_text() for path in said(agents, "stopped")})

@@ -14,6 +14,8 @@ from hpc_elastic.rendezvous.journal import Cause, RoundEnded
 from tests.agent.agents import QUICK, MakeAgents
 from tests.real_parts import unavailable
 
+NONE_LEFT = "out of memory (the node had none left)"
+MEANWHILE = "meanwhile the kernel has killed"
 V2_MOUNTS = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
     "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -42,9 +44,7 @@ V1_MOUNTS = (
     ],
     ids=["v2", "v1", "v2-root", "v2-in-a-container", "nothing", "not-mounted"],
 )
-def test_where_the_control_group_is(
-    groups: str, mounts: str, expected: tuple[str, str, bool] | None
-) -> None:
+def test_where_the_control_group_is(groups: str, mounts: str, expected: tuple[str, str, bool] | None) -> None:
     """Below the mount of its hierarchy, without what a container hides of it."""
     assert expected == _group(groups, mounts)
 
@@ -74,8 +74,8 @@ def test_sizes_as_slurm_writes_them(size: int, text: str) -> None:
     [
         (Memory(1, 8 << 30), -9, "killed by the kernel: out of memory (limit 8G)"),
         (Memory(1, None), 137, "killed by the kernel: out of memory (the node had none left)"),
-        (Memory(1, 8 << 30), 1, "meanwhile the kernel has killed 1 process on this node: out of memory (limit 8G)"),
-        (Memory(3, None), -15, "meanwhile the kernel has killed 3 processes on this node: out of memory (the node had none left)"),
+        (Memory(1, 8 << 30), 1, f"{MEANWHILE} 1 process on this node: out of memory (limit 8G)"),
+        (Memory(3, None), -15, f"{MEANWHILE} 3 processes on this node: {NONE_LEFT}"),
         (Memory(0, 8 << 30), -9, ""),
         (None, -9, ""),
     ],
@@ -98,7 +98,9 @@ def little_memory() -> Iterator[Path]:
         limit = group / ("memory.limit_in_bytes" if is_v1 else "memory.max")
         limit.write_text(str(256 << 20))
     except OSError as error:
-        unavailable("a control group of memory", str(error))
+        if group.exists():
+            group.rmdir()
+        unavailable("control group of memory", str(error))
     yield group
     group.rmdir()
 
@@ -109,7 +111,7 @@ def test_a_worker_that_the_kernel_kills_is_told_as_such(make: MakeAgents, little
     agents = make("if os.environ['RANK'] == '1': x = bytearray(1 << 30)\nimport time; time.sleep(600)\n")
     agent = [sys.executable, "-m", "hpc_elastic", "run", "--run-dir", agents.paths.root]
     flags = ["--nproc-per-node", "2", "--max-restarts", "0", *QUICK, str(agents._script)]
-    enter = f"echo $$ > {little_memory}/cgroup.procs && exec \"$@\""
+    enter = f'echo $$ > {little_memory}/cgroup.procs && exec "$@"'
     agents._run(0, ["sh", "-c", enter, "sh", *agent, *flags], None)
     output = agents.output(0)
     assert 128 + 9 == agents.code(0)

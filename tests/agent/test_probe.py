@@ -17,7 +17,8 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Drained, NodeUnfit, RoundEnded
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.store.node_ledger import Fault, place_for, read_ledger
+from hpc_elastic.store.node_events import Fault
+from hpc_elastic.store.node_ledger import place_for, read_ledger
 from tests.agent.agents import SLEEP, MakeAgents, slurm, wait_for
 
 
@@ -68,6 +69,13 @@ def test_a_program_runs_to_its_end(place: Place, agent: Agent) -> None:
     script = 'echo "$HPC_ELASTIC_NODE is slow"; echo; exit 3'
     said = run_program(("/bin/sh", "-c", script), 30, place, agent)
     assert (3, "n1 is slow") == (said.exit_code, said.last_line)
+
+
+def test_what_a_check_prints_is_shown_if_it_fails(place: Place, agent: Agent, said: list[str]) -> None:
+    """The last lines go to the log, the very last one is the reason."""
+    probe = Probe(ProbeOptions(command="seq 30; false"), place, agent)
+    assert probe(RunState()).endswith("ended with 1 (0 is needed): 30")
+    assert [f"health command: {number}" for number in range(21, 30)] == said
 
 
 def test_a_program_that_takes_too_long_is_killed(place: Place, agent: Agent) -> None:
@@ -155,6 +163,18 @@ def test_an_unfit_node_stays_out_of_a_run(make: MakeAgents) -> None:
     assert ("n2", True) == (unfit.node, "the disk is on fire" in unfit.reason)
     assert [["n0", "n1"]] == [[member.node for member in formed.members] for formed in agents.rounds()]
     assert "n2 is unfit and stays out: health command ended with 1" in agents.output(2)
+
+
+def test_the_batch_script_of_an_unfit_node_goes_on(make: MakeAgents) -> None:
+    """The node on which the batch script runs is unfit: the others do not take it for lost."""
+    agents = make("").submitted()
+    for node in range(3):
+        agents.start(
+            *(node, "--nnodes", "2:3", "--health-command", CHECK.replace("n2", "n0")),
+            env=slurm(f"n{node}", "n[0-2]"),
+        )
+    assert [ExitCode.UNFIT, 0, 0] == [agents.code(node) for node in (0, 1, 2)]
+    assert "batch host" not in agents.output(1)
 
 
 def test_a_job_with_too_few_fit_nodes_is_handed_back(make: MakeAgents) -> None:

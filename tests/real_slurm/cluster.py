@@ -218,6 +218,18 @@ class Cluster:
         """End a partition."""
         self.command("heal", node)
 
+    def kill_controller(self) -> None:
+        """SIGKILL slurmctld once it has saved what it knows: it does so every few seconds, and only then."""
+        changed_at = SystemClock().wall()
+        self.submit("alice", "--hold", wrap="true")
+        state = self.directory / "state" / "job_state"
+        self.wait_for(lambda: state.stat().st_mtime > changed_at, 30, "slurmctld to save its state")
+        self.command("kill-slurmctld")
+
+    def start_controller(self) -> None:
+        """Start slurmctld again."""
+        self.command("start-slurmctld")
+
     def execute(self, node: str, *argv: str) -> str:
         """Run a program as root on a node; returns its output."""
         return self.command("exec", node, *argv)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, nodes_of, plain, submit, uninterrupted
 
@@ -28,13 +29,14 @@ def reasons(run: Run) -> str:
     return run.cluster.as_root("squeue", "--noheader", "--array", "--format=%R", f"--jobs={run.job_id}")
 
 
-def wait_size(run: Run, size: int, timeout: float = 60) -> RoundFormed:
-    """Wait until a round of so many nodes runs and return it."""
-    state = run.wait(
-        lambda state: state.running is not None and len(state.running.members) == size,
-        f"a round of {size}",
-        timeout,
-    )
+def wait_size(run: Run, size: int, timeout: float = 60, *, without: str = "") -> RoundFormed:
+    """Wait until a round of so many nodes runs, without one of them, and return it."""
+
+    def fits(state: RunState) -> bool:
+        formed = state.running
+        return formed is not None and len(formed.members) == size and without not in nodes_of(formed)
+
+    state = run.wait(fits, f"a round of {size}", timeout)
     assert state.running is not None
     return state.running
 
@@ -52,7 +54,6 @@ def task_on(run: Run, node: str) -> int:
     return int(found)
 
 
-@pytest.mark.both_trackers
 def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: Path) -> None:
     """The others go on at once, below the minimum they wait and hand back, and the result is the same."""
     flags = (*ARRAY, *QUICK, "--join-timeout", "4", "--nodes", "2:6")
@@ -82,42 +83,29 @@ def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: P
 
 
 def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> None:
-    """A node crashes, an agent is killed, a node is cut off; then one task and all are cancelled."""
+    """A node crashes, an agent is killed, a node is cut off with its agent; then one task and all end."""
     run = submit(cluster, (*ARRAY, *QUICK, "--nodes", "1:3"), plain(cluster, *SLOW, steps=20 * STEPS))
-    first = wait_size(run, 3)
+    lost, killed, cut = nodes_of(wait_size(run, 3))
     run.wait_checkpoint(20)
-    lost = nodes_of(first)[0]
+    task = task_on(run, killed)
+    cluster.cut(cut)  # its agent goes on: the shared directory is still there
     cluster.crash(lost)
-    second = wait_size(run, 2, 30)
-    assert (Cause.NODE_LOSS, (lost,)) == run.entries(RoundEnded)[-1][1:3]
-    killed = nodes_of(second)[1]
     cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
-    third = wait_size(run, 3, 120)  # both are back: the agent on its node, the task on another one
-    assert lost not in nodes_of(third)
-    wait_log(run, task_on(run, killed), "start the agent again (1 of 3)")
+    wait_log(run, task, "start the agent again (1 of 3)")
+    cluster.wait_for(lambda: "down" in cluster.node_state(lost), 60, f"{lost} to be down")
     cluster.boot(lost)
-    _cut_off(run, nodes_of(third)[2], third.number)
-    cancelled = task_on(run, nodes_of(wait_size(run, 3, 60))[0])
-    cluster.run("alice", ["scancel", f"{run.job_id}_{cancelled}"])
-    wait_size(run, 2, 60)
-    wait_log(run, cancelled, "the run goes on without it")
+    last = wait_size(run, 3, 120, without=cut)
+    assert killed in nodes_of(last)
+    assert Cause.NODE_LOSS in [entry.cause for entry in run.entries(RoundEnded)]
+    agent_log = Path(run.paths.agent_log(cut))
+    cluster.wait_for(lambda: "a newer start" in agent_log.read_text(), 30, "the old agent to stand down")
+    cluster.run("alice", ["scancel", f"{run.job_id}_{task}"])
+    wait_size(run, 2)
+    wait_log(run, task, "the run goes on without it")
     cluster.run("alice", ["scancel", run.job_id])
     ending = run.wait_ending(60).ending
     assert ending is not None
     assert Decision.CANCELLED is ending.decision
-
-
-def _cut_off(run: Run, node: str, number: int) -> None:
-    """Cut a node off whose agent goes on: Slurm starts its task anew, and only the new agent stays."""
-    run.cluster.cut(node)
-    newer = run.wait(
-        lambda state: state.rounds > number and state.running is not None, "a round without the old agent", 90
-    ).running
-    assert newer is not None
-    assert node not in nodes_of(newer)
-    assert Cause.MEMBERSHIP is run.entries(RoundEnded)[-1].cause
-    agent_log = Path(run.paths.agent_log(node))
-    run.cluster.wait_for(lambda: "a newer start" in agent_log.read_text(), 30, "the old agent to stand down")
 
 
 def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:

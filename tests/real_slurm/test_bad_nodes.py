@@ -63,7 +63,7 @@ def test_a_node_without_its_gpus_stays_out_and_the_run_goes_on(cluster: Cluster,
 def test_a_node_that_fails_the_users_check_is_replaced(cluster: Cluster, ledger: Path) -> None:
     """Of a run of fixed size the job is requeued without the node, by the user's own word for why."""
     check = 'test "$(hostname)" != node2 || { echo "the link is slow"; false; }'
-    run = submit(cluster, (*THREE, "--health-command", check), plain(cluster))
+    run = submit(cluster, (*THREE, "--health-check", "full", "--health-command", check), plain(cluster))
     run.wait(lambda state: state.requeues == 1, "the requeue", 40)
     cluster.wait_for(lambda: excluded(run) == "node2", 20, "the job to do without node2")
     run.wait_ending()
@@ -92,6 +92,7 @@ def test_a_lost_node_is_left_out_until_it_is_forgiven(cluster: Cluster, ledger: 
     asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
     assert f"left out: {lost} (node_loss: vanished in round 1" in asked.stderr
     assert f"--exclude={lost}" in asked.stdout
+    assert lost == excluded(submit(cluster, THREE, plain(cluster)))
     assert f"{lost} counts as sound from now on" in nodes(cluster, "forgive", lost)
     asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
     assert "--exclude" not in asked.stdout

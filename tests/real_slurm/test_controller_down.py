@@ -16,7 +16,7 @@ from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, subm
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 SMALL = ("--gpus-per-node", "1", "--time", "10m", "--partition", "low")
-LONG = 1000  # steps of the training that lasts over the outage
+LONG = 700  # steps of the training that lasts over the outage
 OUTAGE_S = 25.0  # more than twice SlurmdTimeout
 
 
@@ -25,14 +25,14 @@ def outage(cluster: Cluster, how: str) -> Iterator[float]:
     """Take slurmctld away for a while; return when that began [s], by this machine's monotonic clock."""
     began = SystemClock().monotonic()
     if how == "killed":
-        cluster.command("kill-slurmctld")
+        cluster.kill_controller()
     else:
         cluster.execute("ctl", "pkill", "-STOP", "-x", "slurmctld")
     try:
         yield began
     finally:
         if how == "killed":
-            cluster.command("start-slurmctld")
+            cluster.start_controller()
         else:
             cluster.execute("ctl", "pkill", "-CONT", "-x", "slurmctld")
 

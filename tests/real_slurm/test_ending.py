@@ -43,7 +43,6 @@ def rerun(run: Run) -> list[str]:
     return sorted((each for each in ids if each != run.job_id), key=int)
 
 
-@pytest.mark.both_trackers
 def test_a_spent_budget_holds_the_job_until_its_user_releases_it(cluster: Cluster) -> None:
     """The job waits in the queue, says why, and goes on where it stopped after `scontrol release`."""
     run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW, steps=100))
@@ -129,7 +128,7 @@ def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Clust
 
 
 def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
-    """A node set down and a requeue by hand look like a preemption to the agents; both are told apart."""
+    """A node set down and a requeue by hand send the same signal to the agents as a preemption."""
     run = submit(cluster, ONE, plain(cluster, *SLOW, steps=400))
     run.wait_checkpoint(20)
     first = run.job()["NodeList"]
@@ -138,7 +137,10 @@ def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
     run.wait(lambda state: state.running is not None and state.epoch.restart == 1, "the second start")
     cluster.run("alice", ["scontrol", "requeue", run.job_id])
     run.wait(lambda state: state.requeues == 2, "the second requeue")
-    assert [Cause.NODE_LOSS, Cause.REQUEUE] == handed_back(run)
+    by_node, by_hand = handed_back(run)
+    assert by_node in (Cause.NODE_LOSS, Cause.REQUEUE)  # a node that answers is soon up again
+    assert Cause.REQUEUE is by_hand
+    assert "scontrol requeue" in run.entries(Requeued)[-1].detail
 
 
 @pytest.mark.both_trackers
@@ -163,14 +165,15 @@ def test_a_job_cancelled_while_it_drains_or_waits_is_not_brought_back(cluster: C
 
 
 def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
-    """Slurm does not requeue the job; the records and the command to go on are there."""
+    """Slurm ends the job as failed and would leave it so; its agents hand it back before they leave."""
     run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
     run.wait_checkpoint(20)
     node = run.job()["NodeList"]
     cluster.execute(node, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
-    run.wait_gone()
-    shown = run.command("status", str(run.directory)).stdout
-    assert "submit --resume" in shown or run.state().requeues == 1
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    assert [Cause.LAUNCH_FAILURE] == handed_back(run)
+    decision(run, Decision.DONE)
+    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
 
 
 def test_preemption_that_cancels(start_cluster: StartCluster) -> None:

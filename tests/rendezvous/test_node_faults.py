@@ -20,7 +20,8 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.node_faults import node_faults
 from hpc_elastic.rendezvous.state import RunState, apply
-from hpc_elastic.store.node_ledger import Fault
+from hpc_elastic.store.node_events import Fault
+from hpc_elastic.store.node_ledger import name_of
 
 EPOCH = Epoch(0, 0, 0)
 START = EpochStarted(EPOCH, "7", ("n1", "n2", "n3"), "n1")
@@ -102,7 +103,7 @@ def test_everybody_tells_of_the_same_events() -> None:
     (one,) = node_faults(records, "run")
     (again,) = node_faults([*records, Record(4, 2000.0, "n1", formed(2, "n1 n3"))], "run")
     assert one == again
-    assert (EPOCH, "1000.n2.node_loss.run-3.json") == (one.epoch, one.event.name)
+    assert (EPOCH, "1000.n2.node_loss.run-3.json") == (one.epoch, name_of(one.event))
 
 
 def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:

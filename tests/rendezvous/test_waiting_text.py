@@ -77,7 +77,7 @@ def test_the_last_call_is_told_with_its_own_time(node: MakeNode) -> None:
 def test_a_spare_says_once_that_it_stands_by(node: MakeNode, clock: FakeClock) -> None:
     """It waits without a deadline, so that there is no more to tell."""
     first = alone(node)
-    one = SETTINGS._replace(max_nodes=1)
+    one = SETTINGS._replace(max_nodes=1, may_outgrow=True)
     until = clock.monotonic() + 100.0
 
     def wait(seconds: float) -> None:

@@ -12,8 +12,7 @@ from hpc_elastic.report.queue_text import missing_text, queue_text
     [
         (
             {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05"},
-            "until 2026-01-02 03:04:05, as after every requeue; to start it earlier: "
-            "scontrol update jobid=7 StartTime=now",
+            "until 2026-01-02 03:04:05, as after every requeue; to start it earlier: scontrol update jobid=7",
         ),
         ({"Reason": "JobHeldUser"}, "held; to let it go on: scontrol release 7"),
         ({"Reason": "job_requeued_in_held_state"}, "scontrol release 7"),

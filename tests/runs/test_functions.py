@@ -103,16 +103,16 @@ def test_what_others_could_have_written_is_not_unpickled(tmp_path: Path) -> None
     Path(paths.function).write_bytes(function.pickled(_scaled, ([1.0], 1.0)))
     os.chmod(paths.function, 0o622)
     with pytest.raises(RunDirError, match="can be written by others"):
-        function.call(paths)
+        function.load(paths)
     os.chmod(paths.function, 0o600)
     os.chmod(paths.root, 0o777)
     with pytest.raises(RunDirError, match="chmod go-w"):
-        function.call(paths)
+        function.load(paths)
     os.chmod(paths.root, 0o700)
     os.rename(paths.function, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", paths.function)
     with pytest.raises(RunDirError, match="cannot be read"):
-        function.call(paths)
+        function.load(paths)
 
 
 def test_a_value_that_cannot_be_pickled_is_named(run_paths: RunPaths) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpc_elastic.ids import ExitCode
@@ -214,10 +216,11 @@ def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCod
         {"start": START._replace(restart=10), "job": scontrol(Restarts="10")},
         {"job": scontrol(Requeue="0")},
         {"in_vain": 5},
+        {"launch_failure": "setup failed", "in_vain": 3},
     ],
-    ids=["requeues used", "no-requeue", "in vain"],
+    ids=["requeues used", "no-requeue", "in vain", "setup"],
 )
-def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, object]) -> None:
+def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, Any]) -> None:
     """The run goes on without it, and ends as failed with the last one."""
     facts = BASE._replace(srun_exit_code=75, **changes)
     assert isinstance(decide(facts, BUDGETS), Leave)
@@ -225,6 +228,14 @@ def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, object]) -> Non
     assert isinstance(last, Exit)
     assert last.record is not None
     assert Decision.FAILED is last.record.decision
+
+
+def test_a_setup_that_fails_may_work_on_another_node() -> None:
+    """The task is requeued, and the reason is the line that failed."""
+    choice = decide(BASE._replace(launch_failure="setup failed (exit code 1): module load x"), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert Cause.LAUNCH_FAILURE is choice.cause
+    assert "module load x: this task is requeued" in words(choice)
 
 
 def test_flags_that_are_wrong_fail_the_run_at_once() -> None:

@@ -18,7 +18,7 @@ from hpc_elastic.slurm.ledger_rules import (
     parse_nodes,
     standings,
 )
-from hpc_elastic.store.node_ledger import Fault, NodeEvent
+from hpc_elastic.store.node_events import Fault, NodeEvent
 
 NOW = 1_800_000_000.0
 DAY = RULES.half_life

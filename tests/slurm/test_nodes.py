@@ -24,7 +24,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import request
+from hpc_elastic.slurm import links, request
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.job_start import Ended, Start
@@ -33,7 +33,8 @@ from hpc_elastic.slurm.nodes_at_submit import without_suspects
 from hpc_elastic.slurm.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.templates import read_template
-from hpc_elastic.store.node_ledger import Fault, NodeEvent, place_for, read_ledger, remember
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0)
@@ -214,8 +215,23 @@ def test_only_a_requeued_job_is_changed(site: Site, code: int, local: bool, upda
     start = Start(site.paths, EPOCH, "7", 3, local, 0)
     ended = Ended(code, 0, RunState())
     assert ended == run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
-    assert updates == len(site.job.calls)
+    assert updates == len(site.job.calls) == len(site.said)
     assert local != Path(site.ledger).exists()
+
+
+def test_the_next_jobs_of_a_chain_do_without_a_bad_node(site: Site) -> None:
+    """They go on with the run in place of this job, and wait in the queue already."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    for number in (1, 2):
+        link = links.new_link(0, number, "token", now_s=0.0)
+        assert links.announce(site.paths, link)
+        links.record(site.paths, link._replace(job_id=f"1{number}"))
+    start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
+    ended = Ended(ExitCode.REQUEUE, 0, RunState())
+    run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    assert [f"scontrol update JobId=1{number} ExcNodeList=n2" for number in (1, 2)] == site.job.calls
+    assert 1 == len(site.said)
 
 
 def test_suspects_are_left_out_of_a_new_job(site: Site) -> None:
@@ -237,6 +253,14 @@ def test_a_new_job_keeps_the_nodes_that_it_wants(site: Site, fields: dict[str, o
     """As many as it can use stay, and those that it asks for by name; of a strange partition none."""
     remember(site.ledger, [NodeEvent("n2", Fault.UNFIT, SystemClock().wall(), "a", "old", "no GPU")])
     assert () == site.wanted(**fields).excluded
+
+
+@pytest.mark.parametrize("field", ["exclude", "nodelist"])
+def test_a_file_of_names_stays_as_it_is(site: Site, field: str) -> None:
+    """Slurm reads lists of nodes from files, too: what is in them cannot be added to."""
+    remember(site.ledger, [NodeEvent("n2", Fault.UNFIT, SystemClock().wall(), "a", "old", "no GPU")])
+    assert () == site.wanted(nodes="2", **{field: "./names"}).excluded
+    assert site.said[0].endswith("is no list of nodes: n2")
 
 
 def test_a_new_job_does_without_a_ledger(site: Site) -> None:

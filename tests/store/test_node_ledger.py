@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.store.node_ledger import Fault, NodeEvent, place_for, read_ledger, remember
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 
 LOST = NodeEvent("n1", Fault.NODE_LOSS, 1000.5, "run-7", "run", "vanished in round 2")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import date_text
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 
 _MAX_MESSAGE: Final = 2_000
@@ -179,6 +180,8 @@ def _block(record: FailureRecord) -> list[str]:
 def _exit_words(record: FailureRecord) -> str:
     if record.exitcode < 0:
         return f"signal {-record.exitcode} ({signal_name(record.exitcode)})"
+    if record.exitcode == ExitCode.HUNG and record.message:
+        return "ended by its agent"
     return f"exit code {record.exitcode}"
 
 

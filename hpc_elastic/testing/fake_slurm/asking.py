@@ -42,7 +42,7 @@ _TITLES = {
     "R": "NODELIST(REASON)",
     "S": "START_TIME", "T": "STATE", "U": "USER", "V": "SUBMIT_TIME", "Z": "WORK_DIR", "a": "ACCOUNT",
     "e": "END_TIME", "i": "JOBID", "j": "NAME", "k": "COMMENT", "l": "TIME_LIMIT", "r": "REASON", "t": "ST",
-    "u": "USER",
+    "u": "USER", "x": "EXC_NODES",
 }  # fmt: skip
 _HEADINGS = {letter: (lambda title=title: title) for letter, title in _TITLES.items()}
 
@@ -116,6 +116,11 @@ def _known(turn: Turn, text: str) -> list[Job]:
     return [job for word in text.split(",") for job in find_jobs(turn.world, word.partition(".")[0])]
 
 
+def sacctmgr(_turn: Turn, _call: Call) -> Answer:
+    """Refuse: there is no database."""
+    raise Refusal("sacctmgr: error: the fake Slurm has no accounting database\n")
+
+
 def sinfo(turn: Turn, call: Call) -> Answer:
     """List nodes."""
     flags, _ = split(call.words, "o:format p:partition n:nodes t:states O:Format S:sort M:clusters")
@@ -147,7 +152,7 @@ def sinfo(turn: Turn, call: Call) -> Answer:
 _SINFO_TITLES = {
     "P": "PARTITION", "a": "AVAIL", "l": "TIMELIMIT", "D": "NODES", "t": "STATE", "T": "STATE",
     "N": "NODELIST", "c": "CPUS", "m": "MEMORY", "G": "GRES", "E": "REASON", "n": "HOSTNAMES",
-    "R": "PARTITION",
+    "R": "PARTITION", "f": "AVAIL_FEATURES",
 }  # fmt: skip
 _SINFO_HEADINGS = {letter: (lambda title=title: title) for letter, title in _SINFO_TITLES.items()}
 

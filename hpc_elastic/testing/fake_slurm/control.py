@@ -173,13 +173,19 @@ def _replace_field(turn: Turn, job: Job, field: str, changes: Mapping[str, Calla
     value = changes[field]()
     if field == "numnodes" and isinstance(value, tuple):
         changed = job.request._replace(min_nodes=value[0], max_nodes=value[1])
-    elif field == "excnodelist" and job.state is not State.PENDING:
+    elif field == "excnodelist" and not _waits(job):
         return "Job is no longer pending execution"
     else:
         change: dict[str, Any] = {_FIELDS[field]: value}
         changed = job.request._replace(**change)
     turn.put(job._replace(request=changed))
     return ""
+
+
+def _waits(job: Job) -> bool:
+    """Tell whether a job waits, or will once its processes have ended."""
+    is_put_back = job.ending is not None and job.ending.requeue
+    return job.state is State.PENDING or (job.state is State.COMPLETING and is_put_back)
 
 
 def _start_at(turn: Turn, job: Job, value: str) -> str:
@@ -224,8 +230,10 @@ def scancel(turn: Turn, call: Call) -> Answer:
         except Refusal:
             errors.append(f"scancel: error: Kill job error on job id {word}: {INVALID_ID}\n")
             continue
+        wanted = flags.get("state", "").upper()
         for job in jobs:
-            _cancel_one(turn, call, turn.job(job.id), step, Wish(number, flags))
+            if wanted in ("", job.state.value):
+                _cancel_one(turn, call, turn.job(job.id), step, Wish(number, flags))
     return Reply(err="".join(errors), code=1 if errors else 0)
 
 

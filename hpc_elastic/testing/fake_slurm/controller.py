@@ -355,6 +355,7 @@ _COMMANDS: dict[str, Callable[[Turn, Call], Answer]] = {
     "sinfo": asking.sinfo,
     "scontrol": control.scontrol,
     "scancel": control.scancel,
+    "sacctmgr": asking.sacctmgr,
 }
 
 

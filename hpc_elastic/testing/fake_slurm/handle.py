@@ -20,7 +20,7 @@ from hpc_elastic.slurm import parse
 from hpc_elastic.testing.fake_slurm import client
 from hpc_elastic.testing.fake_slurm.settings import Settings, check
 
-PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 _POLL_S = 0.03
 _START_S = 60.0
 _LOOKS = 3

@@ -8,7 +8,6 @@ from hpc_elastic.testing.fake_slurm import endings, schedule, steps
 from hpc_elastic.testing.fake_slurm.model import BATCH, NEVER, Ending, Job, Node, Place, State, World
 from hpc_elastic.testing.fake_slurm.turn import Turn
 
-
 _FAILED = 1 << 8  # the wait status of exit code 1
 
 

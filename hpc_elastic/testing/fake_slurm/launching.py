@@ -91,7 +91,7 @@ class Launcher:
     ) -> Launch:
         job, step, task = which
         added = job_environ.of_task(world, job, step, task, self._user)
-        stdin = own[0] if task.rank == 0 and own else _open(fds, os.devnull, os.O_RDONLY)
+        stdin = own[0] if task.rank == 0 and asked.has_stdin else _open(fds, os.devnull, os.O_RDONLY)
         streams = [self._stream(which, asked, pattern, fds) for pattern in (asked.output, asked.error)]
         out = streams[0] if streams[0] is not None else own[1]
         error = streams[1] if streams[1] is not None else out if asked.output else own[2]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpc_elastic.testing.fake_slurm import endings, hosts
 from hpc_elastic.testing.fake_slurm.model import Job, Node, Request, Row, State, World
 from hpc_elastic.testing.fake_slurm.options import Refusal
-from hpc_elastic.testing.fake_slurm.settings import CLUSTER
+from hpc_elastic.testing.fake_slurm.settings import CLUSTER, VERSION
 from hpc_elastic.testing.fake_slurm.shown import node_word, nodes_of, run_time, short_span, span, stamp
 
 SQUEUE_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
@@ -105,6 +105,7 @@ def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
         "r": lambda: job.reason,
         "t": lambda: SHORT_STATES[job.state.value],
         "u": lambda: seen.user["USER"],
+        "x": lambda: hosts.compress(request.exclude),
     }
 
 
@@ -240,7 +241,8 @@ def node_fields(world: World, node: Node, partition: str) -> dict[str, Callable[
         "m": lambda: "4000",
         "G": lambda: f"gpu:{world.settings.gpus}" if world.settings.gpus else "(null)",
         "E": lambda: node.reason or "none",
-        "v": lambda: "22.05.8",
+        "f": lambda: "(null)",
+        "v": lambda: VERSION,
     }
 
 

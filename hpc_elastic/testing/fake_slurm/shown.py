@@ -10,6 +10,7 @@ from hpc_elastic.testing.fake_slurm.model import Job, Node, Partition, State, Wo
 from hpc_elastic.testing.fake_slurm.settings import CLUSTER, VERSION
 
 _DAY = 86400
+MAX_ARRAY = 1001
 
 
 def stamp(at_s: float | None, none: str = "Unknown") -> str:
@@ -207,6 +208,7 @@ def config_text(world: World) -> str:
         "RequeueExit": ",".join(map(str, settings.requeue_exit)) or "(null)",
         "AuthInfo": f"cred_expire={settings.cred_expire:.0f}",
         "JobRequeue": 1,
+        "MaxArraySize": MAX_ARRAY,
         "MinJobAge": "never forgotten",
     }
     return "\n".join(f"{name:<23} = {value}" for name, value in fields.items()) + "\n"

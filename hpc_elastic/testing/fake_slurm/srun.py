@@ -24,6 +24,7 @@ class SrunCall(NamedTuple):
     words: tuple[str, ...]
     environ: Mapping[str, str]
     directory: str
+    has_stdin: bool
     output: str  # a pattern of file names; empty: where srun writes
     error: str
     append: bool
@@ -54,6 +55,7 @@ def read(world: World, call: Call) -> SrunCall | Reply:
         words=tuple(words),
         environ=call.environ,
         directory=wishes.get("chdir", call.cwd),
+        has_stdin=wishes.get("input") != "none",
         output=wishes.get("output", ""),
         error=wishes.get("error", ""),
         append=wishes.get("open-mode", "").startswith("a"),

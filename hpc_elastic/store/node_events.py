@@ -1,0 +1,29 @@
+"""Things that happened on nodes and are remembered. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Fault(str, Enum):
+    """What has happened on a node."""
+
+    UNFIT = "unfit"  # its probe failed
+    NODE_LOSS = "node_loss"  # its agent vanished
+    WEDGE = "wedge"  # workers hang in the kernel (state D)
+    HANG = "hang"  # its workers were the odd ones out in a hang
+    CRASH_LOOP = "crash_loop"  # workers failed there again and again
+    SUSPECTED = "suspected"  # by the user
+    FORGIVEN = "forgiven"  # by the user: what was before does not count
+
+
+class NodeEvent(NamedTuple):
+    """Something that happened on a node."""
+
+    host: str
+    fault: Fault
+    at: float  # wall time of who saw it [s since the epoch]
+    key: str  # tells the event from others of its host, kind and second
+    run: str = ""  # run id
+    detail: str = ""  # for people

@@ -1,0 +1,149 @@
+"""The command line of scripts/faults."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from faults_lib.job import Launcher, MeasureError
+from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Samples, measure
+from faults_lib.table import missed, put_into, render
+from tests.real_slurm.cluster import REPOSITORY, Cluster
+
+NODES = 5
+PAGE = REPOSITORY / "docs" / "faults.md"
+DESCRIPTION = """\
+Measure on a real Slurm of 5 nodes (scripts/devcluster) how long a run takes to get over faults, as an
+unprivileged user, by time stamps that the workers leave; beside torchrun where it can get over them.
+Printed are medians. The exit code is 1 if a target is missed and --strict is given.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print the table, and return the exit code."""
+    options = _parser().parse_args(argv)
+    if os.geteuid() != 0:
+        print("faults: only root can run a cluster, since it makes namespaces; use sudo", file=sys.stderr)
+        return 2
+    os.umask(0o022)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    launchers = [launcher for launcher in Launcher if launcher.value in options.only]
+    if Launcher.TORCHRUN in launchers and importlib.util.find_spec("torch") is None:
+        print("torch is not installed here: torchrun is not measured", file=sys.stderr)
+        launchers.remove(Launcher.TORCHRUN)
+    root = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
+    root.chmod(0o755)
+    results: dict[str, dict[str, Samples]] = {launcher.value: {} for launcher in launchers}
+    failures: list[str] = []
+    try:
+        cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=options.tracker)
+        try:
+            for name in options.measure or MEASURES:
+                for launcher in launchers:
+                    _take(name, launcher, cluster, options, results, failures)
+        finally:
+            cluster.purge()
+    except KeyboardInterrupt as stop:
+        print(f"faults: ended by {stop}", file=sys.stderr)
+        return 130
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return _report(results, failures, options, argv)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _take(
+    name: str,
+    launcher: Launcher,
+    cluster: Cluster,
+    options: argparse.Namespace,
+    results: dict[str, dict[str, Samples]],
+    failures: list[str],
+) -> None:
+    """Take one measure of one launcher; what goes wrong is added to `failures`."""
+    if launcher is Launcher.TORCHRUN and name not in WITH_TORCHRUN:
+        return
+    began = time.monotonic()
+    repetitions = 1 if options.quick else options.repetitions
+    try:
+        samples = measure(name, Place(cluster, launcher, repetitions))
+    except MeasureError as error:
+        failures.append(f"{name}, {launcher.value}: {error}")
+        samples = []
+    results[launcher.value][name] = samples
+    print(
+        f"{launcher.value} {name} ({time.monotonic() - began:.0f} s): {samples}", file=sys.stderr, flush=True
+    )
+
+
+def _report(
+    results: dict[str, dict[str, Samples]], failures: list[str], options: argparse.Namespace, argv: list[str]
+) -> int:
+    judged = Launcher.OURS.value if Launcher.OURS.value in results else next(iter(results))
+    text = render(results, judged)
+    print(text)
+    for failure in failures:
+        print(f"no result: {failure}", file=sys.stderr)
+    bad = missed(results, judged)
+    if options.json:
+        plain = {
+            name: {key: [sample._asdict() for sample in samples] for key, samples in found.items()}
+            for name, found in results.items()
+        }
+        record = {"format": 1, "where": _where(argv), "samples": plain, "failures": failures}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(put_into(page, f"{_where(argv)}\n\n{text}"), encoding="utf-8")
+    return 1 if options.strict and bad else 0
+
+
+def _where(argv: list[str]) -> str:
+    """Return machine, versions, date and command in one line."""
+    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout.strip()
+    torch = ""
+    if importlib.util.find_spec("torch") is not None:
+        from importlib.metadata import version as version_of  # noqa: PLC0415 - beside its use
+
+        torch = f", torch {version_of('torch').partition('+')[0]}"
+    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
+    words = " ".join(word for word in argv if word != "--write")
+    return (
+        f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{' ' if words else ''}{words}`: "
+        f"{version}, Python {platform.python_version()}{torch}, "
+        f"Linux {platform.release().partition('-')[0]}, {cpus} CPUs with {load:.1f} runnable processes meanwhile."
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="faults", description=DESCRIPTION)
+    parser.add_argument(
+        "--repetitions", type=int, default=5, metavar="N", help="of each measure (%(default)s)"
+    )
+    parser.add_argument("--quick", action="store_true", help="one repetition of each")
+    parser.add_argument("--measure", nargs="+", choices=list(MEASURES), help="only these")
+    names = [launcher.value for launcher in Launcher]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
+    parser.add_argument("--tracker", choices=["linuxproc", "cgroup"], default="cgroup")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""Agents below a Slurm that is asked why a signal came, played by small programs."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import Cause, DrainExplained, Drained
+from tests.agent.agents import Agents, MakeAgents, slurm, wait_for
+from tests.slurm.stand_in import FakeJob
+
+SAVES = """
+import time
+from hpc_elastic import worker
+step = 0
+while not worker.should_stop():
+    time.sleep(0.01)
+    step += 1
+    worker.tick(step)
+    if step == 5: open(file + ".runs", "w").close()
+while not os.path.exists(os.path.join(place, "go")): time.sleep(0.01)
+worker.checkpoint_saved(step, shards=4)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    """Slurm's commands, which know one job."""
+    return FakeJob(tmp_path / "slurm")
+
+
+def start(agents: Agents, job: FakeJob, *flags: str, **env: str) -> None:
+    """Start two agents of the job and wait until their workers run."""
+    agents.submitted()
+    for node in (0, 1):
+        environ = {**slurm(f"n{node}", "n[0-1]"), "PATH": job.environ["PATH"], **env}
+        agents.start(node, *flags, env=environ)
+    runs = Path(agents.paths.logs).glob
+    wait_for(lambda: len(list(runs("*.runs"))) == 4, "the workers to run")
+
+
+def signal_both(agents: Agents) -> None:
+    """Send both agents SIGTERM, as Slurm does."""
+    for node in (0, 1):
+        agents._agents[node].send_signal(signal.SIGTERM)
+
+
+def test_the_reason_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
+    """One agent asks; what Slurm says is in the journal, in its words, and is what the start ends for."""
+    agents = make(SAVES)
+    start(agents, job)
+    job.set(JobState="COMPLETING", Reason="TimeLimit")
+    signal_both(agents)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert [Cause.TIME_LIMIT] == [entry.cause for entry in agents.entries(Drained)]
+    outputs = agents.output(0) + agents.output(1)
+    assert 2 == outputs.count("SIGTERM received (preemption, scancel, the time limit or a failed node;")
+    assert 1 == outputs.count("Slurm: the time limit is reached; workers have")
+
+
+def test_a_time_that_was_given_holds(make: MakeAgents, job: FakeJob) -> None:
+    """With --stop-timeout the reason is told, and changes nothing of the time."""
+    agents = make(SAVES)
+    start(agents, job, "--stop-timeout", "1000")
+    job.set(JobState="COMPLETING")
+    signal_both(agents)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    lines = (agents.output(0) + agents.output(1)).splitlines()
+    assert ["Slurm: the job was cancelled"] == [
+        line.partition("] ")[2] for line in lines if "Slurm: the job was" in line
+    ]
+
+
+def test_a_run_on_one_machine_asks_no_slurm(make: MakeAgents, job: FakeJob) -> None:
+    """What plays Slurm there has no job that the real one could know."""
+    agents = make(SAVES)
+    start(agents, job, HPC_ELASTIC_LOCAL="1")
+    signal_both(agents)
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert not agents.entries(DrainExplained)
+    assert "SIGTERM received: workers have 25 s" in agents.output(0)

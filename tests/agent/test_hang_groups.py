@@ -1,0 +1,193 @@
+"""Which ranks are the odd ones out."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.agent.hang_groups import (
+    Frame,
+    RankLook,
+    frames_of,
+    main_stack,
+    odd_ones,
+    ranks_text,
+    vote_text,
+)
+
+WAIT = (Frame("all_reduce", "/venv/torch/distributed_c10d.py", "2806"), Frame("step", "train.py", "40"))
+LOAD = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", "320"),
+    Frame("__next__", "/venv/torch/dataloader.py", "630"),
+    Frame("step", "train.py", "38"),
+)
+OTHER_WAY = (WAIT[0], Frame("barrier", "extra.py", "7"), Frame("step", "train.py", "55"))
+
+PY_SPY = """Process 4242: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 4242 (idle): "MainThread"
+    wait (threading.py:320)
+    __next__ (torch/utils/data/dataloader.py:630)
+    <module> (train.py:38)
+Thread 4243 (idle): "Thread-1"
+    run (helper.py:3)
+"""
+
+
+def looks(*places: tuple[int | None, tuple[Frame, ...]], node_of: int = 2) -> list[RankLook]:
+    """Return ranks at a step and in a stack each, `node_of` on each node."""
+    return [
+        RankLook(rank, f"n{rank // node_of + 1}", step, frames=frames)
+        for rank, (step, frames) in enumerate(places)
+    ]
+
+
+def odd(*places: tuple[int | None, tuple[Frame, ...]]) -> list[int]:
+    """Return the odd ranks."""
+    return [look.rank for look in odd_ones(looks(*places)).odd]
+
+
+def test_one_in_another_place() -> None:
+    """By step and by stack, whichever tells them apart."""
+    assert [3] == odd((119, WAIT), (119, WAIT), (119, WAIT), (118, LOAD))
+    assert [3] == odd((119, WAIT), (119, WAIT), (119, WAIT), (119, LOAD))
+    assert [3] == odd((119, WAIT), (119, WAIT), (119, WAIT), (118, WAIT))
+    assert [3] == odd((119, WAIT), (119, WAIT), (119, WAIT), (120, LOAD))
+    assert [0, 3] == odd((118, LOAD), (119, WAIT), (119, WAIT), (118, LOAD), (119, WAIT))
+
+
+def test_lines_of_a_loop_and_paths_of_nodes_do_not_count() -> None:
+    """The same call in another turn, or from another copy of the library."""
+    elsewhere = (Frame("all_reduce", "/scratch/n2/torch/distributed_c10d.py", "2807"), WAIT[1])
+    assert [3] == odd((119, WAIT), (119, elsewhere), (119, WAIT), (119, LOAD))
+
+
+def test_ways_to_the_same_call_are_one_place_if_need_be() -> None:
+    """Half of the ranks have come to it from elsewhere."""
+    assert [4] == odd((119, WAIT), (119, WAIT), (119, OTHER_WAY), (119, OTHER_WAY), (119, LOAD))
+
+
+def test_without_a_majority_who_is_behind_is_odd() -> None:
+    """Two of four; and nobody if all are at the same step in as many places."""
+    assert [2, 3] == odd((119, WAIT), (119, WAIT), (118, LOAD), (118, LOAD))
+    assert [] == odd((119, WAIT), (119, WAIT), (119, LOAD), (119, LOAD))
+    assert [1] == odd((5, ()), (None, ()))
+
+
+def test_all_in_one_place_has_no_odd_one() -> None:
+    """Nor has nobody at all."""
+    assert [] == odd((7, WAIT), (7, WAIT))
+    assert ((), ()) == odd_ones([])
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.integers(0, 2), st.sampled_from([(), WAIT, LOAD, OTHER_WAY])), max_size=9
+    )
+)
+def test_the_odd_ones_are_never_more_than_half(places: list[tuple[int | None, tuple[Frame, ...]]]) -> None:
+    """Unless they are behind; who is odd is not also one of the others, and nobody is left out."""
+    vote = odd_ones(looks(*places))
+    assert not vote.odd or sorted([*vote.odd, *vote.others]) == sorted(looks(*places))
+    low = min((-1 if step is None else step for step, _ in places), default=0)
+    behind = all((-1 if look.step is None else look.step) == low for look in vote.odd)
+    assert len(vote.odd) <= len(places) / 2 or behind
+    assert vote_text(vote, looks(*places)) or not places
+
+
+def test_words() -> None:
+    """Who it is, where, and where the others are."""
+    four = looks((119, WAIT), (119, WAIT), (119, WAIT), (118, LOAD))
+    waiting = "step 119, in all_reduce (distributed_c10d.py:2806)"
+    loading = "in __next__ (dataloader.py:630)"
+    words = f"rank 3 (n2): step 118, {loading}; the 3 others: {waiting}"
+    assert words == vote_text(odd_ones(four), four)
+    two = looks((119, WAIT), (118, ()))
+    two[1] = two[1]._replace(section="eval > load", doing="stuck in the kernel (state D)")
+    stuck = "step 118, section eval > load, stuck in the kernel (state D)"
+    words = f"rank 1 (n1): {stuck}; the other: {waiting}"
+    assert words == vote_text(odd_ones(two), two)
+    alone = looks((None, LOAD))
+    assert "rank 0 (n1): before the first step, in __next__ (dataloader.py:630)" == vote_text(
+        odd_ones(alone), alone
+    )
+    even = looks((7, WAIT), (7, LOAD))
+    assert vote_text(odd_ones(even), even).startswith(
+        "no rank stands out: rank 0 (n1): step 7, in all_reduce"
+    )
+
+
+def test_many_ranks_are_not_all_named() -> None:
+    """The text stays readable with thousands of them."""
+    many = looks(*[(1, LOAD)] * 400, *[(2, WAIT)] * 600)
+    text = vote_text(odd_ones(many), many)
+    assert "rank 7 (n4) and 392 more" in text.replace("7 (n4),", "rank 7 (n4)")
+    assert len(text) < 500
+    assert "rank 5 (n3)" == ranks_text([many[5]])
+
+
+def test_the_main_thread_of_a_real_dump() -> None:
+    """Faulthandler writes it last, whatever other threads there are."""
+    ready, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        ready.set()
+        go.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait()
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        text = file.read()
+    go.set()
+    thread.join()
+    names = [frame.name for frame in frames_of(main_stack(text))]
+    assert "other" in text
+    assert "test_the_main_thread_of_a_real_dump" == names[0]
+    assert "other" not in names
+
+
+def test_what_py_spy_writes() -> None:
+    """It writes the main thread first."""
+    frames = frames_of(main_stack(PY_SPY))
+    assert ["wait", "__next__", "<module>"] == [frame.name for frame in frames]
+    assert "__next__ (dataloader.py:630)" == str(RankLook(0, "n", frames=frames).innermost)
+
+
+@pytest.mark.parametrize("text", ["", "Killed", "Process 1: x\n", "Fatal Python error\n\nno stack"])
+def test_no_stack_at_all(text: str) -> None:
+    """Whatever else there is in the file."""
+    assert () == frames_of(main_stack(text))
+
+
+LOOKS = st.builds(
+    RankLook,
+    st.integers(0, 9999),
+    st.text(max_size=5),
+    st.none() | st.integers(0, 10**9),
+    st.text(max_size=5),
+    st.lists(st.builds(Frame, st.text(max_size=5), st.text(max_size=5), st.text(max_size=3))).map(tuple),
+)
+
+
+@given(LOOKS)
+def test_what_is_written_is_read(look: RankLook) -> None:
+    """By another node."""
+    assert look == RankLook.from_json(look.to_json())
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"rank": "x", "node": "n"}, {"node": "n"}])
+def test_without_a_rank_it_is_refused(data: object) -> None:
+    """Everything else may be missing or odd."""
+    with pytest.raises(ValueError, match=r"no rank|invalid literal"):
+        RankLook.from_json(data)
+    odd_data = {"rank": 1, "node": "n", "frames": [["a"], 3], "step": "x", "stack": 4, "new": 1}
+    assert RankLook(1, "n") == RankLook.from_json(odd_data)

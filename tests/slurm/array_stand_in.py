@@ -1,0 +1,70 @@
+"""Slurm's commands for one array, as the end of a task and `scale` use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpc_elastic.errors import SlurmCommandError
+from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.commands import Slurm
+
+
+class ArraySlurm(Slurm):
+    """Answers from its attributes and writes down what it is asked to do.
+
+    Attributes:
+        tasks: the tasks that are not over.
+        fields: what ``scontrol show job`` says about any task.
+        done: the commands that change something.
+        is_silent: whether no command works.
+        refused: whether no task is requeued.
+    """
+
+    def __init__(self, tasks: Sequence[Task] = (), **fields: str) -> None:
+        super().__init__({})
+        self.tasks = list(tasks)
+        self.fields = {"JobState": "RUNNING", "Restarts": "0", "Reason": "None", "Requeue": "1", **fields}
+        self.done: list[str] = []
+        self.is_silent = False
+        self.refused = False
+        self.most: int | None = 1001
+
+    def _answer(self, what: str = "") -> None:
+        if self.is_silent:
+            raise SlurmCommandError(("scontrol",), 1, "Unable to contact slurm controller")
+        if what:
+            self.done.append(what)
+
+    def array_tasks(self, token: str, array: str) -> list[Task]:  # noqa: ARG002 - it has only these
+        """Return the tasks."""
+        self._answer()
+        return self.tasks
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:  # noqa: ARG002 - the same for all
+        """Return the fields."""
+        self._answer()
+        return self.fields
+
+    def requeue(self, job_ref: str) -> None:
+        """Write it down."""
+        if self.refused:
+            raise SlurmCommandError(("scontrol", "requeue"), 1, "not now")
+        self._answer(f"requeue {job_ref}")
+
+    def cancel_waiting(self, job_ref: str) -> None:
+        """Write it down."""
+        self._answer(f"cancel waiting {job_ref}")
+
+    def throttle(self, array: str, tasks: int) -> None:
+        """Write it down."""
+        self._answer(f"throttle {array} {tasks}")
+
+    def max_array_size(self) -> int | None:
+        """Return what was set."""
+        self._answer()
+        return self.most
+
+    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:  # noqa: ARG002 - not looked at
+        """Write it down."""
+        self._answer(f"sbatch {arguments[0]} {arguments[-1]}")
+        return "99"

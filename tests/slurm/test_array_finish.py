@@ -1,0 +1,159 @@
+"""The end of one task of an array, with real records and a Slurm that only answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Requeued,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.slurm.array_finish import ArrayFinish
+from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.job_start import Ended, Start
+from hpc_elastic.slurm.lifecycle import Budgets
+from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.testing.clock import FakeClock
+from tests.slurm.array_stand_in import ArraySlurm
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ())
+ME = "n2.1@7_1-0-0"
+ROUND = RoundFormed(1, EPOCH, (Member("n1.1@7_0-0-0", "n1", 1), Member(ME, "n2", 1)), "n1", 1234, None)
+LEFT = NodeLeft(EPOCH, ME, "n2", Cause.PREEMPTION, "SIGTERM")
+MINE = Task("7", 1, JobState.RUNNING, "n2")
+OTHER = Task("7", 0, JobState.RUNNING, "n1")
+WAITING = Task("7", 2, JobState.PENDING)
+
+
+class TaskEnd:
+    """The run of an array whose task 7_1 ends.
+
+    Args:
+        root: an empty directory.
+        slurm: what Slurm answers.
+    """
+
+    def __init__(self, root: Path, slurm: ArraySlurm) -> None:
+        self.paths = RunPaths(root)
+        for directory in self.paths.directories():
+            Path(directory).mkdir(parents=True)
+        Path(self.paths.identity).write_text("{}")
+        self.slurm = slurm
+        self.said: list[str] = []
+
+    def finish(self, *entries: Entry, code: int = 75) -> Ended:
+        """Write records, then end the task's start whose srun ended with a code."""
+        log = open_log(self.paths, "test")
+        for entry in entries:
+            log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+        environ = {
+            Env.MODE: "array",
+            Env.SUBMISSION: "0",
+            "SLURM_ARRAY_JOB_ID": "7",
+            "SLURM_ARRAY_TASK_ID": "1",
+            "SLURM_JOB_ID": "8",
+        }
+        start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
+        return ArrayFinish(start, Budgets(), self.slurm, FakeClock(), self.said.append).run()
+
+
+def test_only_this_task_is_requeued(tmp_path: Path) -> None:
+    """By the name of the task: the job id of the last one is that of the whole array."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, LEFT).code
+    assert ["requeue 7_1"] == end.slurm.done
+    assert 0 == read_state(end.paths).requeues
+
+
+def test_a_run_that_goes_back_as_a_whole_is_recorded_once(tmp_path: Path) -> None:
+    """Whichever task is the first."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    drained = Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "1 of 2")
+    end.finish(STARTED, drained)
+    end.finish()
+    requeued = [record.entry for record in read_records(end.paths) if isinstance(record.entry, Requeued)]
+    assert [Requeued(EPOCH, Cause.JOIN_TIMEOUT)] == requeued
+    assert ["requeue 7_1"] * 2 == end.slurm.done
+
+
+@pytest.mark.parametrize(("decision", "code"), [(Decision.DONE, 0), (Decision.FAILED, 3)])
+def test_a_verdict_takes_the_waiting_tasks_away(tmp_path: Path, decision: Decision, code: int) -> None:
+    """Of all arrays of the run; those that run end by the record."""
+    further = Task("9", 0, JobState.PENDING)
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER, WAITING, further]))
+    assert code == end.finish(STARTED, RunEnded(decision, code, "why", None), code=code).code
+    assert ["cancel waiting 7", "cancel waiting 9"] == end.slurm.done
+
+
+def test_a_verdict_holds_without_slurm(tmp_path: Path) -> None:
+    """The tasks that stay in the queue find it when they start."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, WAITING]))
+    end.slurm.is_silent = True
+    assert 0 == end.finish(STARTED, RunEnded(Decision.DONE, 0, "", None), code=0).code
+    assert any("squeue tells nothing" in line for line in end.said)
+
+
+def test_the_last_cancelled_task_ends_the_run(tmp_path: Path) -> None:
+    """One of several only leaves it."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER], JobState="COMPLETING"))
+    assert 130 == end.finish(STARTED, ROUND, LEFT).code
+    assert read_state(end.paths).ending is None
+    end.slurm.tasks = [MINE._replace(state=JobState.COMPLETING), OTHER._replace(state=JobState.COMPLETING)]
+    assert 130 == end.finish().code
+    ending = read_state(end.paths).ending
+    assert ending is not None
+    assert Decision.CANCELLED is ending.decision
+    assert [] == end.slurm.done
+
+
+def test_a_left_over_asks_nobody(tmp_path: Path) -> None:
+    """The members' names tell that the task runs elsewhere; Slurm may not be reachable from here."""
+    end = TaskEnd(tmp_path, ArraySlurm())
+    end.slurm.is_silent = True
+    (tmp_path / "members" / "n5.1@7_1-1-0+0-0-0+running+1+3+4").touch()
+    assert ExitCode.FENCED == end.finish(STARTED, ROUND, code=77).code
+    assert 1 == len(end.said)
+
+
+def test_a_killed_agent_is_started_again(tmp_path: Path) -> None:
+    """In the same task, on its one node."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert (ExitCode.RELAUNCH, 1) == end.finish(STARTED, ROUND, code=137)[:2]
+
+
+def test_a_refused_requeue_costs_the_run_only_this_task(tmp_path: Path) -> None:
+    """It is tried for minutes; then the others go on, and without others the run has failed."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    end.slurm.refused = True
+    assert ExitCode.FAILED == end.finish(STARTED, ROUND, LEFT).code
+    assert read_state(end.paths).ending is None
+    end.slurm.tasks = [MINE]
+    assert ExitCode.FAILED == end.finish().code
+    ending = read_state(end.paths).ending
+    assert ending is not None
+    assert "not now" in ending.reason
+
+
+def test_flags_that_are_wrong_are_recorded_though_no_agent_came(tmp_path: Path) -> None:
+    """The ending belongs to this submission, and to the array."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, WAITING]))
+    assert ExitCode.FAILED == end.finish(code=2).code
+    state = read_state(end.paths)
+    assert ("7", EPOCH) == (state.job_id, state.epoch)
+    assert state.ending is not None
+    assert ["cancel waiting 7"] == end.slurm.done

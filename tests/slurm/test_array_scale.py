@@ -1,0 +1,130 @@
+"""How many tasks run: what Slurm is told, and how an array looks as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, SizeWanted
+from hpc_elastic.rendezvous.run_log import open_log, read_state
+from hpc_elastic.slurm import run_dir, submissions
+from hpc_elastic.slurm.array_job import facts_of, job_ids
+from hpc_elastic.slurm.array_scale import Share, shares
+from hpc_elastic.slurm.array_tasks import Task, max_array_size, parse_tasks
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.request import plan
+from hpc_elastic.slurm.run_files import read_run
+from hpc_elastic.slurm.scale import scale
+from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.templates import read_template
+from tests.slurm.array_stand_in import ArraySlurm
+
+FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
+MORE = Task("9", 0, JobState.RUNNING, "n9")
+QUEUE = """\
+7|0|RUNNING|n1|hpc_elastic:ab my comment
+7|1|PENDING||hpc_elastic:ab
+9|0|COMPLETING|n3|hpc_elastic:ab
+9|[1-3]|PENDING||hpc_elastic:ab
+8|N/A|RUNNING|n4|hpc_elastic:ab
+5|0|RUNNING|n5|hpc_elastic:abc
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """Return a run in array mode of 1 to 4 nodes that was submitted as array 7 and has begun."""
+    spec = JobSpec(command="true", nodes="1:4", mode="array", run_dir=str(tmp_path / "run"))
+    wanted = plan(spec, read_template("array"), now_s=0)
+    run_dir.create(wanted, now_s=0)
+    submissions.announce(wanted.paths, 0, wanted.token, now_s=0)
+    submissions.record(wanted.paths, Submission(0, wanted.token, "7"))
+    open_log(wanted.paths, "n1").commit(lambda _: EpochStarted(Epoch(0, 0, 0), "7", ()))
+    return wanted.paths
+
+
+def test_the_tasks_of_a_submission_are_found_by_its_token() -> None:
+    """Other jobs of the user's are not counted, nor what squeue did not list task by task."""
+    found = parse_tasks(QUEUE, token="hpc_elastic:ab", array="7")
+    assert ["7_0", "7_1", "9_0"] == [task.name for task in found]
+    assert [(True, False), (False, True), (False, False)] == [
+        (task.is_running, task.is_waiting) for task in found
+    ]
+    assert ["5_0"] == [task.name for task in parse_tasks(QUEUE, token="", array="5")]
+
+
+def test_the_largest_array_is_read_from_the_settings() -> None:
+    """A cluster that does not tell sets no limit here."""
+    assert 1001 == max_array_size("MailProg                = /bin/mail\nMaxArraySize            = 1001\n")
+    assert max_array_size("MaxJobCount = 5") is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (5, [Share("7", 4, 4), Share("9", 1, 1)]),
+        (4, [Share("7", 4, 4), Share("9", 1, 0)]),
+        (1, [Share("7", 4, 1), Share("9", 1, 0)]),
+    ],
+)
+def test_older_arrays_keep_their_tasks(wanted: int, expected: list[Share]) -> None:
+    """An array of which nothing is needed gets none."""
+    assert expected == shares([MORE, *FOUR], wanted)
+
+
+def test_fewer_nodes_are_a_throttle(paths: RunPaths) -> None:
+    """The agents are told by a record that the others are not to stand by."""
+    slurm, said = ArraySlurm(FOUR), []  # type: ignore[var-annotated]
+    scale(paths, 2, said.append, slurm=slurm)
+    assert ["throttle 7 2"] == slurm.done
+    assert SizeWanted(0, 2, "hpc-elastic scale", 0) == read_state(paths).size
+
+
+def test_spares_that_are_kept_run_on(paths: RunPaths) -> None:
+    """They stand by until one is needed."""
+    slurm = ArraySlurm(FOUR)
+    scale(paths, 2, print, slurm=slurm, keep_spares=True)
+    assert ["throttle 7 0"] == slurm.done
+    assert SizeWanted(0, 2, "hpc-elastic scale", None) == read_state(paths).size
+
+
+def test_more_nodes_than_tasks_are_a_further_array(paths: RunPaths) -> None:
+    """Of the same script and submission; what was cancelled is replaced, too."""
+    slurm = ArraySlurm(FOUR[1:])
+    scale(paths, 6, print, slurm=slurm)
+    assert ["sbatch --array=0-2 0", "throttle 7 0"] == slurm.done
+
+
+def test_what_cannot_be_had_changes_nothing(paths: RunPaths) -> None:
+    """Too few nodes, too large an array, or an array that is over: one error, no record."""
+    slurm = ArraySlurm(FOUR)
+    slurm.most = 3
+    with pytest.raises(InputError, match="4 more tasks are needed, and this cluster allows 3"):
+        scale(paths, 8, print, slurm=slurm)
+    slurm.tasks = []
+    with pytest.raises(InputError, match="array 7 has no task left"):
+        scale(paths, 2, print, slurm=slurm)
+    assert [] == slurm.done
+    assert read_state(paths).size is None
+
+
+def test_only_an_array_has_spares_to_keep(paths: RunPaths) -> None:
+    """In a run that is one job they always stand by."""
+    Path(paths.job).write_text('{"spec": {"nodes": "1:4"}}')
+    with pytest.raises(InputError, match="always stand by"):
+        scale(paths, 2, print, keep_spares=True)
+
+
+def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
+    """It runs as long as one task does; the restart counts of tasks say nothing about the run."""
+    waiting = Task("7", 4, JobState.PENDING)
+    facts, fields = facts_of([*FOUR[:2], waiting])
+    assert (JobState.RUNNING, 0, 2) == (facts.state, facts.restarts, facts.nodes)
+    assert {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1"} == fields
+    assert JobState.PENDING is facts_of([waiting])[0].state
+    assert JobState.COMPLETING is facts_of([MORE._replace(state=JobState.COMPLETING)])[0].state
+    assert ("7", "9") == job_ids(read_run(paths), ArraySlurm([*FOUR, MORE]))
