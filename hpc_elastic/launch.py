@@ -15,7 +15,7 @@ from hpc_elastic.agent.hang_times import HangOptions
 from hpc_elastic.agent.local_group import Command
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.node_agent import NodeAgent
-from hpc_elastic.agent.notices import NoNotices, Notices
+from hpc_elastic.agent.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts, AgentTimes, SignalMeanings
 from hpc_elastic.agent.probe import Agent as ProbedAgent
@@ -238,13 +238,14 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
     """Return what an agent hears from Slurm beside signals; nothing where there is none."""
     if slurm is None or Env.LOCAL in os.environ:
         return NoNotices()
-    from hpc_elastic.slurm import job_watch  # noqa: PLC0415 - only below Slurm
-    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - as above
 
-    place = job_watch.place_of(options.paths, slurm)
-    wanted = job_watch.WatchOptions(options.times.drain.warning, options.watch_node_drain)
-    asked = Slurm(query_timeout_s=job_watch.ASK_TIMEOUT_S)
-    return job_watch.JobWatch(place, wanted, asked, SystemClock(), loop.wake)
+    def watch() -> Notices:
+        from hpc_elastic.slurm.job_watch import WatchOptions, watch_job  # noqa: PLC0415 - not to start
+
+        wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain)
+        return watch_job(options.paths, slurm, wanted, loop.wake)
+
+    return LaterNotices(watch, is_alone=slurm.task is not None)
 
 
 def _start_settings(options: LaunchOptions, context: StartContext) -> StartSettings:

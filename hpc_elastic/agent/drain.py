@@ -164,7 +164,7 @@ class Signalled:
             if notice.explains:
                 self._explain(notice, now)
             else:
-                self._parts.log.say(f"{notice.detail}: the workers are asked to save and leave")
+                self._parts.log.say(f"the workers are asked to save and leave for {notice.detail}")
                 until = now + times.of(notice.cause) if notice.until is None else notice.until
                 self.wish = heard(self.wish, notice.cause, notice.detail, until)
         state, me = self._run.state, self._run.membership.node_id

@@ -114,9 +114,13 @@ class HangWatch:
         """Return what a worker's channel showed last."""
         return self._of(local_rank).sign
 
+    def since(self, local_rank: int) -> float:
+        """Return when a worker has shown its last sign of life (monotonic [s])."""
+        return self._of(local_rank).since
+
     def silence_s(self, local_rank: int, now: float) -> float:
         """Return for how long a worker has shown no sign of life [s]."""
-        return now - self._of(local_rank).since
+        return now - self.since(local_rank)
 
     def is_half_over(self, local_rank: int, now: float) -> bool:
         """Tell whether a worker's silence is as long as half of what it may be."""
@@ -143,9 +147,10 @@ class HangWatch:
             now: monotonic time [s].
         """
         gap, self._looked = now - self._looked, now
+        is_long = gap >= self._least_gap_s
         for rank, sign in signs.items():
-            self._note(rank, sign, now, is_whole=gap < self._longest_gap_s(rank))
-        if any(gap >= self._longest_gap_s(rank) for rank in signs):
+            self._note(rank, sign, now, is_whole=not is_long or gap < self._longest_gap_s(rank))
+        if is_long and any(gap >= self._longest_gap_s(rank) for rank in signs):
             self.forgive(now)  # who did not look may have been stopped together with the workers
             return ()
         return tuple(silence for rank in signs for silence in self._overdue(rank, now))

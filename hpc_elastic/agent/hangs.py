@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_elastic.agent import hang_facts
 from hpc_elastic.agent.decision import Group, Hang
 from hpc_elastic.agent.hang_file import read_lengths, write_lengths
-from hpc_elastic.agent.hang_groups import RankLook, odd_ones, ranks_text, vote_text
-from hpc_elastic.agent.hang_look import Look, Place, Subject, is_stopped, read_looks
 from hpc_elastic.agent.hang_times import START, is_worth_writing
 from hpc_elastic.agent.hang_watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.agent.memory import read_memory
-from hpc_elastic.ids import ExitCode
-from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
     from hpc_elastic.agent.hang_facts import Usage
+    from hpc_elastic.agent.hang_groups import RankLook
+    from hpc_elastic.agent.hang_look import Look
+    from hpc_elastic.agent.hang_verdict import Evidence, Verdict
     from hpc_elastic.agent.local_group import LocalGroup
     from hpc_elastic.agent.parts import AgentParts
     from hpc_elastic.rendezvous.journal import HangSuspected
@@ -34,16 +33,10 @@ if TYPE_CHECKING:
 _GATHER_S = 15.0  # for the other nodes to hear of it and to look
 _LEAVE_S = 45.0  # for the node that asked to say what it has found, before another one asks
 _PAUSE_S = 0.1  # between two turns during a look
+_NOTE_S = 0.5  # nobody is silent for long who was heard of so lately
 _BETWEEN_WRITES_S = 60.0
 _LEAST_GAP_S = 1.0
 _BEATS = 3.0  # a turn that comes so many heartbeats late was held up
-
-
-class Verdict(NamedTuple):
-    """What was found."""
-
-    failure: FailureRecord  # of the first of the odd ranks
-    nodes: tuple[str, ...]  # where the odd ranks are
 
 
 class _Asked(NamedTuple):
@@ -154,7 +147,9 @@ class Hangs:
 
     def _note_usage(self, now: float) -> None:
         """Remember the CPU time of who begins to be silent for long."""
-        for local_rank in self._group.context.pids():
+        for local_rank in range(len(self._group.channels)):
+            if now - self._watch.since(local_rank) < _NOTE_S:
+                continue
             sign = self._watch.sign(local_rank)
             known = self._usage.get(local_rank)
             if known is not None and known[0] != sign:
@@ -201,6 +196,8 @@ class Hangs:
 
     def _begin(self, record: HangSuspected, now: float) -> None:
         """Have the workers write down where they are."""
+        from hpc_elastic.agent.hang_look import Look, Place, Subject  # noqa: PLC0415 - rare
+
         self._drop_look()
         self._asked = _Asked(record, now)
         place, group = self._group.place, self._group
@@ -253,88 +250,54 @@ class Hangs:
         return mine and bool(self._suspects) and self._again_at == math.inf and self._verdict is None
 
     def _judge(self, now: float) -> Hang:
+        from hpc_elastic.agent import hang_verdict  # noqa: PLC0415 - rare
+
         asked, running = self._asked, self._run.state.running
         if asked is None or running is None:
             return Hang.NONE
         living = self._run.live_members(running)
         nodes = [member.node for member in running.members if member.node_id in living]
-        try:
-            found = read_looks(self._directory(asked.record), nodes)
-        except OSError:
-            found = {}
-        missing = [node for node in nodes if node not in found]
-        if missing and now - asked.at < _GATHER_S:
+        evidence = hang_verdict.gather(self._directory(asked.record), nodes)
+        if evidence.missing and now - asked.at < _GATHER_S:
             return Hang.NONE
-        looks = [look for node in nodes for look in found.get(node, ())]
-        if self._is_in_vain(looks, now):
-            self._suspects = ()
+        suspects = {self._rank(silence) for silence, _ in self._suspects}
+        stopped = hang_verdict.stopped_text(evidence)
+        moved = hang_verdict.has_moved(evidence, self._first, suspects)
+        if stopped or moved or not self._are_still_silent():
+            self._acquit(stopped, now)
             return Hang.NONE
-        if self._is_to_look_again(looks, now):
+        if self._is_to_look_again(evidence, now):
             return Hang.NONE
-        self._verdict = self._find(looks, missing, self._directory(asked.record))
+        case = hang_verdict.Case(self._parts.run.node, self._why, suspects)
+        self._verdict = hang_verdict.judge(case, evidence, self._parts.clock.wall())
         return Hang.PROVEN
 
     def _are_still_silent(self) -> bool:
         sign = self._watch.sign
         return any(is_still(one, before, sign(one.local_rank)) for one, before in self._suspects)
 
-    def _is_in_vain(self, looks: Sequence[RankLook], now: float) -> bool:
-        """Tell whether there is no hang, and say so."""
-        stopped = [look for look in looks if is_stopped(look)]
+    def _acquit(self, stopped: str, now: float) -> None:
+        """Take the suspicion back, and say so."""
+        self._suspects, self._first = (), {}
         if stopped:
             self._watch.forgive(now)
-            self._tell_once(f"{ranks_text(stopped)}: stopped (SIGSTOP): that time does not count")
-            return True
-        if not self._are_still_silent():
+            self._tell_once(stopped)
+        else:
             self._parts.log.say("the workers go on: no hang")
-            return True
-        if any(self._has_moved(look) for look in looks if look.rank in self._suspect_ranks()):
-            self._parts.log.say("the workers go on, they are somewhere else now: no hang")
-            return True
-        return False
 
-    def _has_moved(self, look: RankLook) -> bool:
-        before = self._first.get(look.rank)
-        return before is not None and before.frames != look.frames
-
-    def _suspect_ranks(self) -> set[int]:
-        return {self._rank(silence) for silence, _ in self._suspects}
-
-    def _is_to_look_again(self, looks: Sequence[RankLook], now: float) -> bool:
+    def _is_to_look_again(self, evidence: Evidence, now: float) -> bool:
         """Tell whether only a second look is enough: nobody has said how long this may take."""
         is_first = not self._first
         if not is_first or not all(self._is_learned(silence) for silence, _ in self._suspects):
             return False
-        self._first = {look.rank: look for look in looks}
+        self._first = {look.rank: look for look in evidence.looks}
         self._again_at = now + self._options.recheck
         self._parts.log.say(f"{self.detail}; a second look follows in {self._options.recheck:g} s")
-        return True
+        return bool(self._first)
 
     def _is_learned(self, silence: Silence) -> bool:
         given = self._options.first_step if silence.kind == START else self._options.timeout
         return silence.section is None and given is None
-
-    def _find(self, looks: Sequence[RankLook], missing: Sequence[str], directory: str) -> Verdict:
-        vote = odd_ones(looks)
-        suspects = [look for look in looks if look.rank in self._suspect_ranks()]
-        odd = vote.odd or tuple(suspects)
-        nodes = tuple(dict.fromkeys(look.node for look in odd)) or (self._parts.run.node,)
-        unheard = f"; nothing was heard from {', '.join(missing)}" if missing else ""
-        where = f"; stacks of all ranks in {directory}"
-        words = f"{self._why}: {vote_text(vote, looks)}{unheard}{where}" if looks else self.detail + unheard
-        first = odd[0] if odd else RankLook(min(self._suspect_ranks()), self._parts.run.node)
-        failure = FailureRecord(
-            rank=first.rank,
-            local_rank=first.local_rank,
-            node=first.node,
-            pid=first.pid,
-            exitcode=ExitCode.HUNG,
-            message=words,
-            traceback=first.stack,
-            log=first.log,
-            timestamp=self._parts.clock.wall(),
-        )
-        return Verdict(failure, nodes)
 
     # words
 
@@ -366,10 +329,9 @@ def _sign_of(channel: Channel, before: Sign) -> Sign:
         channel: of a worker.
         before: what it showed last.
     """
+    ticks, count = channel.pulse
+    if count == before.section_count:
+        return before if ticks == before.ticks else Sign(ticks, count, channel.last_step, before.sections)
     critical = channel.critical
-    ticks = channel.ticks
-    count = channel.section_count + (int(critical.since * 1000) if critical else 0)
-    if (ticks, count) == (before.ticks, before.section_count):
-        return before
     inside = (Section(-1, critical.name, None),) if critical else ()
     return Sign(ticks, count, channel.last_step, (*channel.sections, *inside))

@@ -6,6 +6,7 @@ take seconds to answer, and the agent's loop never waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from hpc_elastic.rendezvous.journal import Cause
@@ -82,3 +83,42 @@ class NoNotices:
 
     def close(self) -> None:
         """End nothing."""
+
+
+class LaterNotices:
+    """Who tells is made when it is needed first, which is after the workers have started.
+
+    Args:
+        make: makes it.
+        is_alone: whether each node listens for itself, not only the first one of a round.
+    """
+
+    is_below_slurm = True
+
+    def __init__(self, make: Callable[[], Notices], *, is_alone: bool) -> None:
+        self._make = make
+        self._is_alone = is_alone
+        self._made: Notices | None = None
+
+    def _notices(self) -> Notices:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def begin(self, *, is_first: bool) -> None:
+        """Listen if this node is to."""
+        if is_first or self._is_alone or self._made is not None:
+            self._notices().begin(is_first=is_first or self._is_alone)
+
+    def take(self) -> Notice | None:
+        """Return the next notice."""
+        return None if self._made is None else self._made.take()
+
+    def ask_why(self, signalled_at: float) -> None:
+        """Find out why a signal has come."""
+        self._notices().ask_why(signalled_at)
+
+    def close(self) -> None:
+        """End."""
+        if self._made is not None:
+            self._made.close()

@@ -51,8 +51,8 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
 
 def _stopped_text(state: RunState, cause: Cause) -> str:
     detail = state.drained.detail if state.drained else ""
-    is_only_signalled = cause is Cause.PREEMPTION and detail.startswith("SIG") and state.explained is None
-    words = f"for {detail}" if is_only_signalled else f"for {cause.value.replace('_', ' ')}"
+    is_only_asked = cause is Cause.PREEMPTION and detail and state.explained is None
+    words = f"for {detail}" if is_only_asked else f"for {cause.value.replace('_', ' ')}"
     words = "on request" if cause is Cause.STOP else words
     step = state.drained.step if state.drained else None
     return f"stopped {words}" + ("" if step is None else f", checkpoint of step {step}")

@@ -17,7 +17,7 @@ _HELD = ".held"
 
 def drain_facts(paths: RunPaths) -> list[tuple[str, str]]:
     """Return labels and texts; nothing where nothing is known."""
-    facts = [("waits", text) for text in held_texts(paths)]
+    facts = [("held up", text) for text in held_texts(paths)]
     saves = _saves_text(paths)
     if saves:
         facts.append(("saving", saves))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
+from hpc_elastic.rendezvous.array_task import is_newer, start_of
 from hpc_elastic.rendezvous.journal import Epoch, Member
 from hpc_elastic.rendezvous.roster import (
     MEMBERS,
@@ -213,6 +214,16 @@ class Membership:
             name = parse_name(text) or parse_suspicion(text)
             if is_news(text) or (name is not None and name.epoch < self.epoch):
                 self._store.unmark(MEMBERS, text)
+
+    def remove_outdated(self) -> None:
+        """Take away the names that earlier starts of this agent's task have left behind, if it is one's."""
+        mine = start_of(self.node_id)
+        names = [name for name in self._listed if f"@{mine.task}-" in name] if mine is not None else []
+        for text in names:
+            name = parse_name(text)
+            if name is not None and is_newer(self.node_id, than=name.node_id):
+                with suppress(StoreError):
+                    self._store.unmark(MEMBERS, text)
 
     def tell_step(self, round_number: int, step: int) -> None:
         """Tell the first step at which this node's ranks can all stop; -1 if none of them says."""

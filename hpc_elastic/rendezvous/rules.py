@@ -181,8 +181,8 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     if len(ready) < settings.min_nodes and view.state.expected:
         coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:
-            left = len(ready) + len(coming)
-            return TooFew(left, _gone(view.state, ready), timed_out=False)
+            gone = tuple(node for node in _gone(view.state, ready) if node not in coming)
+            return TooFew(len(ready) + len(coming), gone, timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
     return Wait(len(ready), absent)

@@ -268,7 +268,8 @@ class SharedFsRendezvous(RendezvousHandler):
             unfit = unfit_text(self.run.state.unfit)
             return error(too_few_text(action, self.run.settings, self._waiting.place) + unfit)
         if isinstance(action, rules.Dismissed):
-            return DismissedError(f"no more than {action.wanted} nodes are wanted")
+            nodes = "1 node is" if action.wanted == 1 else f"{action.wanted} nodes are"
+            return DismissedError(f"no more than {nodes} wanted")
         if isinstance(action, rules.Fenced):
             return RendezvousGracefulExitError("a newer start of this run exists")
         return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))

@@ -128,6 +128,7 @@ class SharedRun(RunReports):
     def take_place(self, formed: RoundFormed) -> int:
         """Be a member of a round from now on; return the group rank."""
         self.membership.ensure_phase(Phase.RUNNING, formed.number)
+        self.membership.remove_outdated()
         self._beats = 0
         self._on_watch = False
         return [member.node_id for member in formed.members].index(self.membership.node_id)

@@ -51,8 +51,6 @@ CAUSES = {
     Cause.LAUNCH_FAILURE: "the agents could not start",
 }
 
-MANY_MEANINGS = ("SIGTERM", "SIGHUP", "SIGQUIT")  # preemption, scancel, the limit, a node that is down
-
 
 class Moment(NamedTuple):
     """One thing that happened."""
@@ -133,9 +131,13 @@ def cause_text(cause: Cause, state: RunState) -> str:
 
 
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
+    if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
+        detail = f" ({entry.detail})" if entry.detail else ""
+        return f"{entry.node} is to leave, the others go on: {CAUSES[entry.cause]}{detail}"
     if entry.then is Then.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
-    if entry.cause is Cause.PREEMPTION and entry.detail in MANY_MEANINGS:
+    says_all = entry.detail.startswith(CAUSES[entry.cause])
+    if says_all or (entry.cause is Cause.PREEMPTION and entry.detail):  # a signal may mean something else
         return f"drain asked for on {entry.node}: {entry.detail}"
     detail = f" ({entry.detail})" if entry.detail else ""
     return f"drain asked for on {entry.node}: {CAUSES[entry.cause]}{detail}"
@@ -151,8 +153,9 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
 
 
 def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
-    detail = f" ({entry.detail})" if entry.detail else ""
-    return f"{entry.node} left: {CAUSES[entry.cause]}{detail}"
+    if entry.cause is Cause.MEMBERSHIP and entry.detail:
+        return f"{entry.node} left: {entry.detail}"
+    return f"{entry.node} left: {CAUSES[entry.cause]}" + (f" ({entry.detail})" if entry.detail else "")
 
 
 def _drained(entry: Drained, _before: RunState, span_s: float) -> str:

@@ -62,7 +62,7 @@ def start(spec: JobSpec, call: bytes | None, *, local: int | None) -> Run:
     Raises:
         InputError, RunDirError, SlurmError: as for `submit`.
     """
-    wanted = request.plan(spec, read_template(), now_s=SystemClock().wall())
+    wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
     return (_run_here if local is not None else _queue)(wanted, call, local or 0)
 
 

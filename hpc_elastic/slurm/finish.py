@@ -47,6 +47,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
 
@@ -55,6 +56,7 @@ PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover tak
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _RELAUNCH_PAUSE_S = 2.0
+_LOG_END = 65536  # bytes of the batch log that are looked through
 
 _T = TypeVar("_T")
 
@@ -113,22 +115,35 @@ class Finish:
             in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
             launch_failure=start.launch_failure,
-            node_down=self._node_down(job),
+            told=self._told(job),
             chain=self._successors().chain(start.chain),
             local=start.local,
             has_script=os.path.exists(start.paths.script),
             ended_since=date_text(ends[-1]) if ends else "",
         )
 
-    def _node_down(self, job: JobFacts | None) -> bool:
-        """Tell whether Slurm has requeued the job for the loss of a node; only then it is asked."""
-        nodes = self._start.node_list
-        if job is None or self._start.local or job.warned or not nodes:
-            return False
+    def _told(self, job: JobFacts | None) -> Cause | None:
+        """Return why Slurm has put the job back into the queue; only then anybody is asked."""
+        if job is None or self._start.local or job.warned:
+            return None
         if lifecycle.standing(job, self._start.restarts) is not Standing.REQUEUED:
-            return False
+            return None
+        return due_to(self._batch_log()) or (Cause.NODE_LOSS if self._has_down_node() else None)
+
+    def _batch_log(self) -> str:
+        """Return the end of what this job's script, and Slurm, have printed."""
+        job_id = self._start.job_ref
         try:
-            return self._slurm.has_down_node(nodes)
+            with open(self._start.paths.batch_log.replace("%j", job_id), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _has_down_node(self) -> bool:
+        try:
+            nodes = self._start.node_list
+            return bool(nodes) and self._slurm.has_down_node(nodes)
         except (SlurmCommandError, SlurmNotFoundError):
             return False
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpc_elastic.clock import Clock
+from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import SlurmError, SlurmNotFoundError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Drained
@@ -50,14 +50,12 @@ class JobPlace(NamedTuple):
     restarts: int
     nodes: tuple[str, ...]
     end_time_s: float | None  # [s since the epoch]; None: ask
-    is_alone: bool = False  # the node is a job of its own: it asks for itself
 
 
 def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
     """Return the job of an agent, by what Slurm has told its process."""
     restarts = slurm.restart_count % LINK_SPAN
-    is_alone = slurm.task is not None
-    return JobPlace(paths, slurm.job_ref, restarts, slurm.node_names, slurm.end_time_s, is_alone)
+    return JobPlace(paths, slurm.job_ref, restarts, slurm.node_names, slurm.end_time_s)
 
 
 class WatchOptions(NamedTuple):
@@ -100,7 +98,7 @@ class JobWatch:
     def begin(self, *, is_first: bool) -> None:
         """Take note that a round with this node has formed."""
         with self._something:
-            self._is_first = is_first or self._place.is_alone
+            self._is_first = is_first
         if self._is_first:
             self._start()
 
@@ -206,7 +204,7 @@ class JobWatch:
             self._lead_s = deadlines.begin_before_s(self._options.warning_s, self._needed_s(), left_s)
         if left_s > self._lead_s:
             return now + left_s - self._lead_s
-        detail = f"the time limit is {left_s:.0f} s away"
+        detail = f"the time limit, {left_s:.0f} s from now"
         self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
         return math.inf
 
@@ -234,7 +232,20 @@ class JobWatch:
         for node, reason in found.items():
             if node not in self._draining:
                 self._draining.add(node)
-                self._tell(Told(Cause.PREEMPTION, f"{node} is being drained ({reason or 'no reason given'})"))
+                self._tell(Told(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+
+
+def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, wake: Callable[[], None]) -> JobWatch:
+    """Return what an agent hears from Slurm.
+
+    Args:
+        paths: the run.
+        slurm: what Slurm has told the agent's process.
+        options: what is watched.
+        wake: wakes the agent's loop.
+    """
+    asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)
+    return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), wake)
 
 
 def drain_times(paths: RunPaths) -> list[float]:

@@ -66,7 +66,7 @@ WORDS = {
     Cause.NODE_LOSS: "nodes were lost",
     Cause.PREEMPTION: "the job is preempted",
     Cause.TIME_LIMIT: "the time limit",
-    Cause.REQUEUE: "requeued by hand (scontrol requeue), or for a node that was set down",
+    Cause.REQUEUE: "requeued by hand (scontrol requeue)",
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "the agents could not go on",
     Cause.LAUNCH_FAILURE: "the batch script was killed",
@@ -107,7 +107,7 @@ class Facts(NamedTuple):
     in_vain: int  # newest starts in a row, this one included, in which no round was formed
     ended_by: str = ""  # the signal that told the runner of a local run to end
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
-    node_down: bool = False  # Slurm has given up one of the job's nodes
+    told: Cause | None = None  # why Slurm has put the job back into the queue
     chain: Chain | None = None  # the jobs that follow this one
     local: bool = False  # on one machine without Slurm
     has_script: bool = True  # a script of ours is there to submit again
@@ -239,7 +239,7 @@ def ended_by(name: str, state: RunState) -> RunEnded:
 
 
 def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets: Budgets) -> Choice:
-    cause = true_cause(facts.job, stands, asked, node_down=facts.node_down) or Cause.AGENT_ERROR
+    cause = true_cause(facts.job, stands, asked, told=facts.told) or Cause.AGENT_ERROR
     match stands:
         case Standing.UNKNOWN:
             return Leave(ExitCode.REQUEUE, "Slurm does not answer, so the job is left as it is")

@@ -40,7 +40,27 @@ def check(spec: JobSpec) -> None:
     _check_variables(spec)
     _check_times(spec)
     _check_run_dir(spec)
+    _check_requeues(spec)
     array_rules.check(spec)
+
+
+def _check_requeues(spec: JobSpec) -> None:
+    if spec.same_failure == 1:
+        raise InputError(
+            "same_failure = 1: once is no repetition", where="same_failure", fix="2 or more, or 0 for never"
+        )
+    if spec.chain is not None and spec.mode == "array":
+        raise InputError(
+            "chain is for one job of all nodes, and mode = 'array'",
+            where="chain",
+            fix="leave it out: Slurm requeues each task by itself",
+        )
+    if spec.chain_by is not None and spec.chain is None:
+        raise InputError(
+            f"chain_by = {spec.chain_by!r}, and there is no chain",
+            where="chain_by",
+            fix="say how many jobs: chain = 5",
+        )
 
 
 def _check_command(spec: JobSpec) -> None:

@@ -115,8 +115,29 @@ def _why_it_ends(job: JobFacts) -> Standing:
     return Standing.CANCELLED if cancelled and job.reason in ("None", "") else Standing.ENDING
 
 
+_DUE_TO = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO ([A-Z ]+)")
+_TOLD = (
+    ("PREEMPTION", Cause.PREEMPTION),
+    ("NODE FAILURE", Cause.NODE_LOSS),
+    ("TIME LIMIT", Cause.TIME_LIMIT),
+    ("JOB REQUEUE", Cause.REQUEUE),
+)
+
+
+def due_to(log: str) -> Cause | None:
+    """Return why Slurm ended a job last, by what it has written into the log of the batch script.
+
+    A job that is back in the queue shows its reason nowhere else.
+
+    Args:
+        log: the end of the log.
+    """
+    found = _DUE_TO.findall(log)
+    return next((cause for words, cause in _TOLD if found and found[-1].startswith(words)), None)
+
+
 def true_cause(
-    job: JobFacts | None, stands: Standing, asked: Cause | None, *, node_down: bool = False
+    job: JobFacts | None, stands: Standing, asked: Cause | None, *, told: Cause | None = None
 ) -> Cause | None:
     """Return why a start of the job ends: what Slurm says, else what the agents were told.
 
@@ -126,7 +147,7 @@ def true_cause(
         job: what Slurm says.
         stands: how the job stands.
         asked: why the agents leave; None if nobody asked them.
-        node_down: whether Slurm has given up one of the job's nodes.
+        told: why Slurm has put the job back into the queue, if that is known.
     """
     if stands in _CAUSE_OF:
         return _CAUSE_OF[stands]
@@ -135,5 +156,5 @@ def true_cause(
     if job.warned:
         return Cause.PREEMPTION
     if stands is Standing.REQUEUED:
-        return Cause.NODE_LOSS if node_down else Cause.REQUEUE
+        return told or Cause.REQUEUE
     return asked

@@ -10,9 +10,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hpc_elastic.submitit.job import HpcElasticJob
     from hpc_elastic.submitit.plugin import HpcElasticExecutor, HpcElasticJobEnvironment
+    from hpc_elastic.submitit.task import ElasticTask
 
-__all__ = ["HpcElasticExecutor", "HpcElasticJob", "HpcElasticJobEnvironment"]
+__all__ = ["ElasticTask", "HpcElasticExecutor", "HpcElasticJob", "HpcElasticJobEnvironment"]
 
-_HOMES = {"HpcElasticExecutor": "plugin", "HpcElasticJobEnvironment": "plugin", "HpcElasticJob": "job"}
+_HOMES = {
+    "ElasticTask": "task",
+    "HpcElasticExecutor": "plugin",
+    "HpcElasticJob": "job",
+    "HpcElasticJobEnvironment": "plugin",
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -221,6 +221,12 @@ class Channel:
         return self._slots[_SECTION_COUNT]
 
     @property
+    def pulse(self) -> tuple[int, int]:
+        """How often the worker has ticked, and a number that changes with each section, critical or not."""
+        slots = self._slots
+        return slots[_TICKS], slots[_SECTION_COUNT] + slots[_CRITICAL_SINCE]
+
+    @property
     def sections(self) -> tuple[Section, ...]:
         """The sections that the worker is in, the outermost first."""
         for _ in range(3):

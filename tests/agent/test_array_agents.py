@@ -113,7 +113,7 @@ def test_nodes_that_are_not_needed_leave(make: MakeAgents) -> None:
     log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, "login", Then.REJOIN, "scale"))
     agents.wait_workers(2, 2)
     assert ExitCode.REQUEUE == agents.code(2)
-    assert "no more than 1 nodes are wanted" in agents.output(2)
+    assert "no more than 1 node is wanted" in agents.output(2)
     assert [["n0", "n1", "n2"], ["n0"]] == nodes(agents)
     assert agents._agents[1].poll() is None
     assert [("n2", Cause.MEMBERSHIP)] == [entry[2:4] for entry in agents.entries(NodeLeft)]

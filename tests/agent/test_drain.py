@@ -11,6 +11,7 @@ import pytest
 from hpc_elastic.agent.drain_file import DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.hold import SAY_AGAIN_S, SUFFIX, Busy, Hold
+from hpc_elastic.agent.notices import LaterNotices
 from hpc_elastic.agent.wish import DrainTimes, Wish, first_words, granted, heard
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Epoch, Member, RoundFormed, Then
@@ -178,3 +179,52 @@ def test_workers_that_do_not_ask_are_not_waited_for(tmp_path: Path) -> None:
     assert not DurableWait(paths).waits(stopping(None), 0.0)
     assert not DurableWait(paths).waits(stopping(-1), 0.0)
     assert not DurableWait(paths).waits(RunState(), 0.0)
+
+
+class Counted:
+    """Notices that count what they are told."""
+
+    is_below_slurm = True
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def begin(self, *, is_first: bool) -> None:
+        """Note it."""
+        self._told.append(f"begin {is_first}")
+
+    def take(self) -> None:
+        """Note it."""
+        self._told.append("take")
+
+    def ask_why(self, signalled_at: float) -> None:
+        """Note it."""
+        self._told.append(f"why {signalled_at}")
+
+    def close(self) -> None:
+        """Note it."""
+        self._told.append("close")
+
+
+def test_who_asks_slurm_is_made_when_it_is_needed() -> None:
+    """On the first node of a round, where each node is a job, and where a signal is to be explained."""
+    told: list[str] = []
+
+    def make() -> Counted:
+        told.append("made")
+        return Counted(told)
+
+    idle = LaterNotices(make, is_alone=False)
+    idle.begin(is_first=False)
+    idle.take()
+    idle.close()
+    assert [] == told
+    idle.ask_why(7.0)
+    idle.begin(is_first=False)
+    idle.take()
+    idle.close()
+    assert ["made", "why 7.0", "begin False", "take", "close"] == told
+    told.clear()
+    LaterNotices(make, is_alone=True).begin(is_first=False)
+    LaterNotices(make, is_alone=False).begin(is_first=True)
+    assert ["made", "begin True"] * 2 == told

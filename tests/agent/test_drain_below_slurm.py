@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, DrainExplained, Drained
+from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained
 from tests.agent.agents import Agents, MakeAgents, slurm, wait_for
 from tests.slurm.stand_in import FakeJob
 

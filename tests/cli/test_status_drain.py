@@ -41,4 +41,4 @@ def test_what_holds_an_end_up_is_shown(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     os.mkdir(paths.nodes)
     Path(paths.nodes, "n2.gpu.17.held").write_text("rank 3 is in 'saving' since 12 s: the end waits\n")
-    assert [("waits", "n2.gpu: rank 3 is in 'saving' since 12 s: the end waits")] == drain_facts(paths)
+    assert [("held up", "n2.gpu: rank 3 is in 'saving' since 12 s: the end waits")] == drain_facts(paths)

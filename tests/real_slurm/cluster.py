@@ -218,16 +218,16 @@ class Cluster:
         """End a partition."""
         self.command("heal", node)
 
-    def kill_controller(self) -> None:
-        """SIGKILL slurmctld once it has saved what it knows: it does so every few seconds, and only then."""
+    def save_controller_state(self) -> None:
+        """Wait until slurmctld has saved what it knows, which it does every few seconds; the rest dies with it."""
         changed_at = SystemClock().wall()
         self.submit("alice", "--hold", wrap="true")
         state = self.directory / "state" / "job_state"
         self.wait_for(lambda: state.stat().st_mtime > changed_at, 30, "slurmctld to save its state")
-        self.command("kill-slurmctld")
 
-    def start_controller(self) -> None:
-        """Start slurmctld again."""
+    def restart_controller(self) -> None:
+        """SIGKILL slurmctld, frozen or not, and start it again."""
+        self.command("kill-slurmctld")
         self.command("start-slurmctld")
 
     def execute(self, node: str, *argv: str) -> str:

@@ -183,7 +183,7 @@ def test_a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns(start_cluste
     unwarned.wait(lambda state: state.requeues == 1, "the requeue of the other job", 120)
     (asked,), (drained,) = unwarned.entries(DrainRequested), unwarned.entries(Drained)
     assert (Cause.TIME_LIMIT, Cause.TIME_LIMIT) == (asked.cause, drained.cause)
-    assert "the time limit is" in asked.detail
+    assert "the time limit, " in asked.detail
     assert drained.step is not None
 
 

@@ -11,7 +11,6 @@ from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.jobs import (
     SLOW,
-    THREE,
     Run,
     installed_for_users,
     nodes_of,

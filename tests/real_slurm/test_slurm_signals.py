@@ -204,8 +204,8 @@ def test_jobs_do_not_notice_that_slurmctld_restarts(jobs: dict[str, Probe]) -> N
     """SIGKILL of slurmctld and a new one leave running jobs alone."""
     job = jobs["USR1 to the script"]
     before = job.heard("agent")
-    job.cluster.kill_controller()
-    job.cluster.start_controller()
+    job.cluster.save_controller_state()
+    job.cluster.restart_controller()
     job.cluster.wait_state(job.job_id, "RUNNING")
     assert before == job.heard("agent")
     assert job.lives("agent")

@@ -45,11 +45,11 @@ class ArraySlurm(Slurm):
         self._answer()
         return self.fields
 
-    def requeue(self, job_ref: str) -> None:
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
         """Write it down."""
         if self.refused:
             raise SlurmCommandError(("scontrol", "requeue"), 1, "not now")
-        self._answer(f"requeue {job_ref}")
+        self._answer(f"{'requeuehold' if hold else 'requeue'} {job_ref}")
 
     def cancel_waiting(self, job_ref: str) -> None:
         """Write it down."""

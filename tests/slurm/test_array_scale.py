@@ -25,6 +25,7 @@ from tests.slurm.array_stand_in import ArraySlurm
 
 FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
 MORE = Task("9", 0, JobState.RUNNING, "n9")
+COMMENT = "hpc_elastic:ab"
 QUEUE = """\
 7|0|RUNNING|n1|hpc_elastic:ab my comment
 7|1|PENDING||hpc_elastic:ab
@@ -49,7 +50,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 def test_the_tasks_of_a_submission_are_found_by_its_token() -> None:
     """Other jobs of the user's are not counted, nor what squeue did not list task by task."""
-    found = parse_tasks(QUEUE, token="hpc_elastic:ab", array="7")
+    found = parse_tasks(QUEUE, token=COMMENT, array="7")
     assert ["7_0", "7_1", "9_0"] == [task.name for task in found]
     assert [(True, False), (False, True), (False, False)] == [
         (task.is_running, task.is_waiting) for task in found

@@ -233,8 +233,11 @@ class FakeSlurm:
     def story(self) -> str:
         """Return queue, nodes, and the end of the controller's log."""
         lines = self.log().splitlines()[-_STORY_LINES:]
-        nodes = " ".join(f"{name}={self.node_state(name)}" for name in self.settings.node_names)
-        return "\n".join((self.command("squeue", "--states=all"), nodes, *lines, self._errors()))
+        shown: list[str] = []
+        if self._controller is not None:
+            nodes = (f"{name}={self.node_state(name)}" for name in self.settings.node_names)
+            shown = [self.command("squeue", "--states=all"), " ".join(nodes)]
+        return "\n".join((*shown, *lines, self._errors()))
 
     def _errors(self) -> str:
         with open(os.path.join(self.directory, "slurmctld.err"), encoding="utf-8") as file:

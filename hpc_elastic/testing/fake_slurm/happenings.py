@@ -23,6 +23,8 @@ def _due_times(world: World) -> Iterator[float]:
     for job in world.jobs.values():
         if job.state is State.PENDING and not job.held and job.reason == "BeginTime":
             yield job.eligible_s
+        elif job.state is State.PENDING and not job.held and job.reason == "None":
+            yield job.launch_s + world.settings.start_delay
         elif job.state is State.RUNNING:
             yield job.end_s if job.end_s is not None else NEVER
             yield _warn_at(job)

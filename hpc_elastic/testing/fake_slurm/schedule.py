@@ -41,10 +41,12 @@ def schedule(turn: Turn) -> None:
 
 def in_order(world: World) -> list[Job]:
     """Return the pending jobs, the most urgent first."""
-    pending = [job for job in world.jobs.values() if job.state is State.PENDING]
-    return sorted(
-        pending, key=lambda job: (-world.partitions[job.request.partition].tier, job.submit_s, job.id)
-    )
+
+    def urgency(job: Job) -> tuple[float, ...]:
+        tier = world.partitions[job.request.partition].tier
+        return (-tier, job.submit_s, job.array or job.id, job.task or 0)
+
+    return sorted((job for job in world.jobs.values() if job.state is State.PENDING), key=urgency)
 
 
 def why_not(world: World, now: float, job: Job) -> str | None:
@@ -54,6 +56,8 @@ def why_not(world: World, now: float, job: Job) -> str | None:
     waits_for = dependency_reason(world, job) or ("BeginTime" if job.eligible_s > now else "")
     if waits_for:
         return waits_for
+    if job.launch_s + world.settings.start_delay > now:
+        return "None"
     if not world.partitions[job.request.partition].up:
         return "PartitionDown"
     limit = job.request.throttle

@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     slurmd_timeout: float = 300.0  # until a silent node is noticed [s], divided by speed
     cred_expire: float = 120.0  # a requeued job waits one second longer than this [s], divided by speed
     speed: float = 60.0
+    start_delay: float = 0.1  # from sbatch to the start of a job at the earliest [s]
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -65,6 +66,7 @@ def check(settings: Settings) -> Settings:
         "kill_wait": 0,
         "slurmd_timeout": 0,
         "cred_expire": 0,
+        "start_delay": 0,
     }
     for name, bound in least.items():
         value = getattr(settings, name)

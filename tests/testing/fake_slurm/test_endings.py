@@ -11,7 +11,9 @@ from hpc_elastic.testing.fake_slurm.turn import KillAll, Reach, SendSignals, Sta
 
 NOW = 1000.0
 LOW = Request(min_nodes=2, max_nodes=2, limit_s=600)
-SETTINGS = Settings(nodes=2, grace=30, kill_wait=20, cred_expire=119, slurmd_timeout=300, speed=60)
+SETTINGS = Settings(
+    start_delay=0, nodes=2, grace=30, kill_wait=20, cred_expire=119, slurmd_timeout=300, speed=60
+)
 
 
 class Story:

@@ -17,6 +17,8 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Process, Settings
 from hpc_elastic.testing.waiting import wait_until
 
+pytestmark = pytest.mark.fake_slurm(speed=600)
+
 SLEEP = "exec sleep 600"
 DEADLINE_S = 60
 
@@ -235,7 +237,6 @@ def test_time_can_be_moved(fake_slurm: FakeSlurm) -> None:
     assert ("TimeLimit", "3:0") == (fake_slurm.job(job)["Reason"], fake_slurm.job(job)["ExitCode"])
 
 
-@pytest.mark.fake_slurm(tracker="cgroup")
 def test_nothing_is_left_behind(fake_slurm: FakeSlurm) -> None:
     """The end of the controller is the end of all processes, also those that left their session."""
     job = running(fake_slurm, wrap="setsid sleep 601 & setsid sh -c 'sleep 602 & sleep 603' & srun sleep 600")

@@ -10,7 +10,7 @@ from hpc_elastic.testing.fake_slurm.settings import Settings
 from hpc_elastic.testing.fake_slurm.turn import Turn
 
 NOW = 1000.0
-SETTINGS = Settings(nodes=4, cpus=4, gpus=2)
+SETTINGS = Settings(start_delay=0, nodes=4, cpus=4, gpus=2)
 
 
 def world_of(*requests: Request, **fields: object) -> World:

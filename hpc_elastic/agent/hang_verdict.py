@@ -1,0 +1,90 @@
+"""What all nodes have written down, put together: no hang, or who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from hpc_elastic.agent.hang_groups import RankLook, odd_ones, ranks_text, vote_text
+from hpc_elastic.agent.hang_look import is_stopped, read_looks
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.multiprocessing.errors.summary import FailureRecord
+
+
+class Verdict(NamedTuple):
+    """What was found."""
+
+    failure: FailureRecord  # of the first of the odd ranks
+    nodes: tuple[str, ...]  # where the odd ranks are
+
+
+class Case(NamedTuple):
+    """Why one node has asked all to look."""
+
+    node: str
+    why: str  # in words
+    suspects: Collection[int]  # the ranks that made no progress
+
+
+class Evidence(NamedTuple):
+    """What the nodes have written down."""
+
+    directory: str
+    looks: tuple[RankLook, ...]
+    missing: tuple[str, ...]  # nodes that have not
+
+
+def gather(directory: str, nodes: Sequence[str]) -> Evidence:
+    """Return what is there up to now.
+
+    Args:
+        directory: of the look.
+        nodes: those that are to write.
+    """
+    try:
+        found = read_looks(directory, nodes)
+    except OSError:
+        found = {}
+    looks = tuple(look for node in nodes for look in found.get(node, ()))
+    return Evidence(directory, looks, tuple(node for node in nodes if node not in found))
+
+
+def stopped_text(evidence: Evidence) -> str:
+    """Return that ranks are stopped, which is why the others wait; empty if none is."""
+    stopped = [look for look in evidence.looks if is_stopped(look)]
+    return f"{ranks_text(stopped)}: stopped (SIGSTOP): that time does not count" if stopped else ""
+
+
+def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Collection[int]) -> bool:
+    """Tell whether a suspect is somewhere else than at an earlier look."""
+    known = ((look, before.get(look.rank)) for look in evidence.looks if look.rank in suspects)
+    return any(then is not None and then.frames != look.frames for look, then in known)
+
+
+def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:
+    """Return who is the odd one out, else who made no progress.
+
+    Args:
+        case: why there was a look.
+        evidence: what was seen.
+        wall_s: wall time of now [s].
+    """
+    looks = evidence.looks
+    vote = odd_ones(looks)
+    odd = vote.odd or tuple(look for look in looks if look.rank in case.suspects)
+    nodes = tuple(dict.fromkeys(look.node for look in odd)) or (case.node,)
+    first = odd[0] if odd else RankLook(min(case.suspects), case.node)
+    who = vote_text(vote, looks) if looks else f"rank {first.rank} ({case.node})"
+    unheard = f"; nothing was heard from {', '.join(evidence.missing)}" if evidence.missing else ""
+    failure = FailureRecord(
+        rank=first.rank,
+        local_rank=first.local_rank,
+        node=first.node,
+        pid=first.pid,
+        exitcode=ExitCode.HUNG,
+        message=f"{case.why}: {who}{unheard}; stacks of all ranks in {evidence.directory}",
+        traceback=first.stack,
+        log=first.log,
+        timestamp=wall_s,
+    )
+    return Verdict(failure, nodes)

@@ -1,0 +1,193 @@
+"""A function on all nodes of a job that submitit's own executors have submitted: one agent per task."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from submitit.core.job_environment import JobEnvironment
+from submitit.core.utils import DelayedSubmission, UncompletedJobError
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+
+if TYPE_CHECKING:
+    from hpc_elastic.rendezvous.state import RunState
+
+_DRAIN_S = 90.0  # how long `checkpoint` waits for the workers of all nodes
+_LOOK_S = 0.1
+
+
+class ElasticTask:
+    """A callable for ``executor.submit``: each task of the job is the agent of its node.
+
+    Give the job one task per node (``nodes=4, tasks_per_node=1``). The function runs once per worker;
+    it is started again after a failure, on the nodes that are left after a loss, and after a requeue.
+    The task's value is that of rank 0, the same for all tasks.
+
+    Args:
+        function: what each worker calls, with the arguments that `submit` was given.
+        workers_per_node: by default the GPUs of the node, else 1.
+        min_nodes: with how many nodes the run goes on after a loss; by default all of them.
+        max_restarts: how often the workers are started again after one has failed.
+        by_rank: return the list of what all ranks return instead.
+        run_dir: the run directory; by default ``<job id>_run`` in submitit's folder.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        workers_per_node: int | None = None,
+        min_nodes: int | None = None,
+        max_restarts: int = 3,
+        by_rank: bool = False,
+        run_dir: str | None = None,
+    ) -> None:
+        self.function = function
+        self.workers_per_node = workers_per_node
+        self.min_nodes = min_nodes
+        self.max_restarts = max_restarts
+        self.by_rank = by_rank
+        self.run_dir = run_dir
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run this node's agent to its end, and return what the workers have returned.
+
+        Raises:
+            InputError: the job has several tasks per node.
+            ChildFailedError: the run has failed; on all nodes for the same reason.
+            UncompletedJobError: the run was stopped, or cannot be requeued.
+        """
+        from hpc_elastic.runs import function  # noqa: PLC0415 - not where the task is submitted
+
+        env = JobEnvironment()
+        _check_shape(env)
+        paths = self._paths(env)
+        call = function.pickled_call(DelayedSubmission(self.function, *args, **kwargs))
+        try:
+            self._launch(env, paths, call)
+        except Exception:
+            state = _state(paths)
+            if not state.leaving or state.ending is not None:
+                raise
+            _hand_back(env, paths)
+        values = function.results(paths, _world_size(paths))
+        return values if self.by_rank else values[0]
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
+        """Have the workers of all nodes save and stop, and return what to call after the requeue.
+
+        submitit asks for it where its handler gets the signal, and not the agent: before the agent has
+        begun, or where the agent is not in the main thread.
+        """
+        paths = self._paths(JobEnvironment())
+        if os.path.isdir(paths.journal):
+            _drain(paths)
+        return DelayedSubmission(self, *args, **kwargs)
+
+    __submitit_checkpoint__ = checkpoint  # submitit's other name of the same hook
+
+    def _paths(self, env: JobEnvironment) -> RunPaths:
+        if self.run_dir is not None:
+            return RunPaths(self.run_dir)
+        below_submitit = "SUBMITIT_FOLDER" in os.environ
+        folder = str(env.paths.folder) if below_submitit else os.path.join(os.getcwd(), RUNS_FOLDER)
+        return RunPaths(os.path.join(folder, f"{env.job_id}_run"))
+
+    def _launch(self, env: JobEnvironment, paths: RunPaths, call: bytes) -> None:
+        from hpc_elastic.cli.run_values import slots  # noqa: PLC0415 - not where the task is submitted
+        from hpc_elastic.launcher import LaunchConfig, launch_agent  # noqa: PLC0415 - the same
+        from hpc_elastic.slurm.environment import SlurmEnv  # noqa: PLC0415 - the same
+
+        workers = self.workers_per_node or slots(None, SlurmEnv.from_environ(os.environ), os.environ)
+        config = LaunchConfig(
+            min_nodes=self.min_nodes or env.num_nodes,
+            max_nodes=env.num_nodes,
+            nproc_per_node=workers,
+            run_id=str(env.job_id),
+            rdzv_backend="shared_fs",
+            rdzv_endpoint=paths.root,
+            max_restarts=self.max_restarts,
+            signals_to_handle="SIGTERM,SIGINT,SIGUSR2",
+        )
+        launch_agent(config, work, [paths.root, call])
+
+
+def work(root: str, call: bytes) -> None:
+    """Call the function in a worker, and keep what it returns."""
+    import pickle  # noqa: PLC0415 - only for functions
+
+    from hpc_elastic.runs import function  # noqa: PLC0415 - the same
+
+    value = pickle.loads(call).result()  # noqa: S301 - handed over by the agent of this node
+    function.save(RunPaths(root), int(os.environ["RANK"]), value)
+
+
+def _check_shape(env: JobEnvironment) -> None:
+    if env.num_tasks != env.num_nodes:
+        raise InputError(
+            f"the job has {env.num_tasks} tasks on {env.num_nodes} nodes, and each would be an agent",
+            where="ElasticTask",
+            fix="update_parameters(tasks_per_node=1); the agent of a node starts its workers",
+        )
+
+
+def _state(paths: RunPaths) -> RunState:
+    from hpc_elastic.rendezvous.run_log import read_state  # noqa: PLC0415 - not where the task is submitted
+
+    return read_state(paths)
+
+
+def _world_size(paths: RunPaths) -> int:
+    formed = _state(paths).round
+    return sum(member.slots for member in formed.members) if formed is not None else 0
+
+
+def _drain(paths: RunPaths) -> None:
+    """Ask all agents to have their workers save and stop, and wait for that."""
+    from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Then  # noqa: PLC0415 - rare
+    from hpc_elastic.rendezvous.run_log import open_log  # noqa: PLC0415 - rare
+
+    clock, log = SystemClock(), open_log(paths, os.uname().nodename)
+    asked = DrainRequested(Cause.PREEMPTION, os.uname().nodename, Then.LEAVE, "submitit's signal")
+    state = log.commit(lambda now: asked if now.running is not None else None)
+    give_up_at = clock.monotonic() + _DRAIN_S
+    while state.running is not None and state.drained is None and state.ending is None:
+        if clock.monotonic() > give_up_at:
+            return
+        clock.sleep(_LOOK_S)
+        state = log.refresh()
+
+
+def _hand_back(env: JobEnvironment, paths: RunPaths) -> None:
+    """Give the job back to its queue after a drain; the first task does it, by the rules of a job script.
+
+    The process ends without leaving a result, which submitit would take for the end of the job.
+
+    Raises:
+        UncompletedJobError: the run is over, so that there is nothing to requeue.
+    """
+    if env.global_rank != 0:
+        sys.exit(0)
+    if env.cluster != "slurm":
+        env._requeue(0)  # noqa: SLF001 - what submitit's own handler calls; ends this process
+        sys.exit(0)
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.finish import Finish  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.job_start import Start  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.lifecycle import Budgets  # noqa: PLC0415 - rare
+
+    start = Start.from_environ(paths, os.environ, relaunch=0, srun_exit_code=0)
+    ended = Finish(start, Budgets(max_relaunch=0), Slurm(), SystemClock(), _say).run()
+    if ended.state.ending is not None:
+        raise UncompletedJobError(f"the run in {paths.root} is {ended.state.ending.decision.value}")
+    sys.exit(0)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"hpc_elastic: {line}\n")

@@ -1,0 +1,158 @@
+"""What becomes of a job once srun has returned: budgets, launches that fail, further jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    Epoch,
+    EpochStarted,
+    Requeued,
+    RoundEnded,
+    RunEnded,
+)
+from hpc_elastic.slurm.lifecycle import (
+    Chain,
+    Exit,
+    Hold,
+    JobFacts,
+    Leave,
+    Relaunch,
+    Requeue,
+    decide,
+)
+from tests.slurm.test_lifecycle import (
+    BUDGETS,
+    CANCELLED,
+    EPOCH,
+    IN_GRACE,
+    NODE_DOWN,
+    REQUEUED,
+    ROUND,
+    STARTED,
+    TIME_LIMIT,
+    drained,
+    facts,
+    scontrol,
+    state_of,
+)
+
+# budgets
+
+
+SPENT = (
+    (Cause.PREEMPTION, {"max_preemptions": 1}, IN_GRACE),
+    (Cause.TIME_LIMIT, {"max_time_limits": 1}, TIME_LIMIT),
+    (Cause.NODE_LOSS, {"max_node_losses": 1}, NODE_DOWN),
+)
+
+
+@pytest.mark.parametrize(("cause", "budget", "job"), SPENT, ids=lambda value: getattr(value, "value", ""))
+def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, int], job: JobFacts) -> None:
+    """A spent one holds the job and says which; those of other causes do not matter."""
+    for before in Cause:
+        earlier = (EpochStarted(Epoch(0, 0, 0), "7", ()), Requeued(Epoch(0, 0, 0), before))
+        choice = decide(facts(*earlier, *drained(cause), job=job), BUDGETS._replace(**budget))
+        if before is not cause:
+            assert isinstance(choice, Requeue)
+            continue
+        assert isinstance(choice, Hold)
+        assert choice.record is not None
+        assert (Decision.HELD, cause, 75) == (
+            choice.record.decision, choice.record.cause, choice.record.exit_code
+        )  # fmt: skip
+        assert f"{next(iter(budget))} = 1" in choice.record.reason
+
+
+def test_a_loss_that_ended_round_and_start_counts_once() -> None:
+    """The last node that a budget allows does not spend it twice."""
+    lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
+    entries = (STARTED, ROUND, lost, Drained(EPOCH, Cause.NODE_LOSS, None, ""))
+    assert isinstance(decide(facts(*entries), BUDGETS._replace(max_node_losses=1)), Requeue)
+    state = state_of(*entries, Requeued(EPOCH, Cause.NODE_LOSS))
+    assert 1 == state.used(Cause.NODE_LOSS)
+    assert isinstance(decide(facts(*entries), BUDGETS._replace(max_node_losses=0)), Hold)
+
+
+def test_a_held_run_is_held_again_and_goes_on_when_it_is_released() -> None:
+    """The record stands until Slurm starts the job once more; then the spent budget is new."""
+    held = RunEnded(Decision.HELD, 75, "why", None, None, Cause.PREEMPTION)
+    entries = (*drained(Cause.PREEMPTION), Requeued(EPOCH, Cause.PREEMPTION), held)
+    choice = decide(facts(*entries), BUDGETS)
+    assert isinstance(choice, Hold)
+    assert choice.record is None
+    released = state_of(*entries, EpochStarted(Epoch(0, 2, 0), "7", ()))
+    assert (None, 0, 0) == (released.ending, released.used(Cause.PREEMPTION), released.requeues)
+
+
+def test_a_job_that_slurm_requeued_over_its_budget_is_held() -> None:
+    """Slurm asks nobody before it requeues, but the job need not start."""
+    job = REQUEUED._replace(warned=True)
+    assert isinstance(decide(facts(STARTED, ROUND, job=job), BUDGETS._replace(max_preemptions=0)), Hold)
+
+
+# starts that fail
+
+
+def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
+    """It may be the node's fault, so that it is tried again some times."""
+    known = facts(epoch=Epoch(0, 0, 0), job=scontrol(Restarts="0"))._replace(launch_failure="setup failed: x")
+    choice = decide(known, BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert Cause.LAUNCH_FAILURE == choice.cause
+    assert "setup failed: x" in choice.why
+    assert isinstance(decide(known, BUDGETS._replace(max_launch_failures=0)), Hold)
+    assert isinstance(decide(known._replace(local=True), BUDGETS), Exit)
+
+
+def test_a_cancelled_job_whose_setup_failed_stays_cancelled() -> None:
+    """The user's scancel may have been what made it fail."""
+    known = facts(job=CANCELLED)._replace(launch_failure="setup failed: x")
+    choice = decide(known, BUDGETS)
+    assert isinstance(choice, Exit)
+    assert 130 == choice.code
+
+
+def test_agents_that_never_came_are_a_launch_failure() -> None:
+    """The relaunches of the same start are used up without a record."""
+    epoch = EPOCH._replace(relaunch=3)
+    choice = decide(facts(epoch=epoch, srun_exit_code=1), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert Cause.LAUNCH_FAILURE == choice.cause
+
+
+# further jobs of a submission
+
+
+def test_the_next_job_of_a_chain_goes_on() -> None:
+    """Nothing is requeued; the last one of the chain ends the run as stopped."""
+    known = facts(*drained(Cause.TIME_LIMIT), job=scontrol(Requeue="0"))
+    choice = decide(known._replace(chain=Chain(3, "8")), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert (75, Cause.TIME_LIMIT) == (choice.code, choice.requeued)
+    assert "job 8 goes on" in choice.why
+    last = decide(known._replace(chain=Chain(3, "")), BUDGETS)
+    assert isinstance(last, Exit)
+    assert last.record is not None
+    assert Decision.STOPPED is last.record.decision
+
+
+def test_a_further_job_of_a_run_that_has_ended_says_so() -> None:
+    """It is a later start of the same submission, and none of its agents finds anything to do."""
+    done = (STARTED, ROUND, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
+    known = facts(*done, epoch=Epoch(0, 10_000, 0), job=scontrol(Restarts="0"))
+    choice = decide(known._replace(ended_since="2026-11-21 08:00:00"), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert 0 == choice.code
+    assert "the run was done already since 2026-11-21 08:00:00, so nothing was started" == choice.why
+
+
+def test_the_restart_count_of_a_further_job_is_slurms() -> None:
+    """A second job that Slurm has not restarted is not taken for requeued."""
+    epoch = Epoch(0, 10_000, 0)
+    started = EpochStarted(epoch, "8", ())
+    assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="0")), BUDGETS), Relaunch)
+    assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="1")), BUDGETS), Leave)
