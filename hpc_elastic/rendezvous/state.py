@@ -220,9 +220,20 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     running = state.running
     if running is None or running.number != entry.number or state.ending is not None:
         return state
+    entry = _without_who_left(state, entry)
     lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     return state._replace(ended=entry, counts=counts, lost=lost, repeated=_repeated(state, entry))
+
+
+def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
+    """Return the end of a round with its true cause.
+
+    Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
+    """
+    if entry.cause is not Cause.CRASH or not state.left or state.drain is None:
+        return entry
+    return entry._replace(cause=state.drain.cause)
 
 
 def _repeated(state: RunState, entry: RoundEnded) -> tuple[RoundEnded, ...]:

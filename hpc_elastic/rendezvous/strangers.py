@@ -16,7 +16,8 @@ def refuse_stranger(state: RunState, job_id: str, settings: RendezvousSettings, 
     """Refuse to join agents of the same start of a run that are not this agent's.
 
     Two jobs that begin at the same moment in one fresh directory both take it for theirs; the first
-    record decides. Nothing has been started or told yet by who is refused.
+    record decides. Nothing has been started or told yet by who is refused. In array mode a run may have
+    several arrays.
 
     Args:
         state: the run; its epoch is that of this agent.
@@ -27,7 +28,7 @@ def refuse_stranger(state: RunState, job_id: str, settings: RendezvousSettings, 
     Raises:
         InputError: they belong to another job, or were started with another --nnodes.
     """
-    if job_id and state.job_id not in ("", job_id):
+    if job_id and state.job_id not in ("", job_id) and not settings.may_outgrow:
         raise RunDirError(
             f"job {state.job_id} has just begun a run in it, this is job {job_id}; nothing was started",
             where=f"run directory {place}",

@@ -31,6 +31,10 @@ class SlurmByScript(Slurm):
             raise SlurmNotFoundError("scontrol")
         return self._fields
 
+    def hold(self, job_ref: str) -> None:
+        """Have the script hold the job, which is in the queue already."""
+        self.requeue(job_ref, hold=True)
+
     def requeue(self, job_ref: str, *, hold: bool = False) -> None:
         """Have the script put the job back into the queue."""
         del job_ref

@@ -285,6 +285,10 @@ class Slurm:
         """Put a job back into the queue, where it may wait for its user; of an array only the task named."""
         self._run("scontrol", "requeuehold" if hold else "requeue", job_ref)
 
+    def hold(self, job_ref: str) -> None:
+        """Have a job that is in the queue already wait for its user."""
+        self._run("scontrol", "hold", job_ref)
+
     def update(self, job_ref: str, *fields: str) -> None:
         """Change fields of a job, each given as ``Name=value``."""
         self._run("scontrol", "update", f"JobId={job_ref}", *fields)

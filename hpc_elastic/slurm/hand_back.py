@@ -52,7 +52,7 @@ class HandBack:
 
     def requeue(self) -> HandedBack:
         """Have Slurm start the job once more."""
-        return self._insist(lambda: self._slurm.requeue(self._job_ref), is_done=_is_requeued)
+        return self._insist(lambda _stands: self._slurm.requeue(self._job_ref), is_done=_is_requeued)
 
     def hold(self, why: str) -> HandedBack:
         """Have the job wait in the queue for its user; the reason stands in its comment.
@@ -61,7 +61,13 @@ class HandBack:
             why: the reason, for people.
         """
         self._note(why)
-        return self._insist(lambda: self._slurm.requeue(self._job_ref, hold=True), is_done=_is_held)
+        return self._insist(self._hold, is_done=_is_held)
+
+    def _hold(self, stands: Standing) -> None:
+        if stands is Standing.REQUEUED:
+            self._slurm.hold(self._job_ref)
+        else:
+            self._slurm.requeue(self._job_ref, hold=True)
 
     def _note(self, why: str) -> None:
         try:
@@ -72,7 +78,7 @@ class HandBack:
             pass  # the run's records hold the reason, too
 
     def _insist(
-        self, act: Callable[[], None], *, is_done: Callable[[JobFacts, Standing], bool]
+        self, act: Callable[[Standing], None], *, is_done: Callable[[JobFacts, Standing], bool]
     ) -> HandedBack:
         """Act until it works, until Slurm has clearly refused, or has not answered for long.
 
@@ -87,7 +93,7 @@ class HandBack:
             if job is not None and is_done(job, stands):
                 return HandedBack(Outcome.DONE)
             try:
-                act()
+                act(stands)
                 return HandedBack(Outcome.DONE)
             except SlurmNotFoundError as error:
                 return HandedBack(Outcome.REFUSED, str(error))

@@ -13,8 +13,6 @@ import pytest
 if TYPE_CHECKING:
     from hpc_elastic.testing.fake_slurm import FakeSlurm
 
-__all__ = ["fake_slurm"]
-
 _MARKER = (
     "fake_slurm(nodes=4, gpus=2, ...): settings of the fixture of this name, "
     "see hpc_elastic.testing.fake_slurm.Settings"

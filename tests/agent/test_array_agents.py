@@ -136,9 +136,11 @@ def test_a_stop_ends_all_tasks_together(make: MakeAgents) -> None:
     open_log(agents.paths, "login").commit(
         lambda _: DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
     )
-    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert [0, 0] == [agents.code(0), agents.code(1)]
     agents.start(2, "--nnodes", "1:2", *TOGETHER, env=task(2))
-    assert ExitCode.REQUEUE == agents.code(2)
-    assert agents.state().drained is not None
+    assert 0 == agents.code(2)
+    drained = agents.state().drained
+    assert drained is not None
+    assert Cause.STOP is drained.cause
     assert [] == agents.entries(NodeLeft)
     assert 1 == len(agents.rounds())

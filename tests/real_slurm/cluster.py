@@ -219,15 +219,18 @@ class Cluster:
         self.command("heal", node)
 
     def save_controller_state(self) -> None:
-        """Wait until slurmctld has saved what it knows, which it does every few seconds; the rest dies with it."""
+        """Wait until slurmctld has saved what it knows, as it does every few seconds; the rest dies with it."""
         changed_at = SystemClock().wall()
         self.submit("alice", "--hold", wrap="true")
         state = self.directory / "state" / "job_state"
         self.wait_for(lambda: state.stat().st_mtime > changed_at, 30, "slurmctld to save its state")
 
     def restart_controller(self) -> None:
-        """SIGKILL slurmctld, frozen or not, and start it again."""
-        self.command("kill-slurmctld")
+        """SIGKILL slurmctld, unless it is dead, and start it again."""
+        self.execute("ctl", "sh", "-c", "pkill -KILL -x slurmctld || true")
+        self.wait_for(
+            lambda: not self.execute("ctl", "sh", "-c", "pgrep -x slurmctld || true"), 20, "its end"
+        )
         self.command("start-slurmctld")
 
     def execute(self, node: str, *argv: str) -> str:

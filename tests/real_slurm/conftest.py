@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.store.node_ledger import FOLDER
 from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
 
@@ -86,7 +87,11 @@ def session_cluster(request: pytest.FixtureRequest, _slurm_possible: None) -> It
 
 @pytest.fixture
 def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
-    """Return the session's cluster; afterwards all jobs are cancelled and all faults mended."""
+    """Return the session's cluster; afterwards all jobs are cancelled and all faults mended.
+
+    What earlier tests have done to its nodes is held against none of them.
+    """
+    shutil.rmtree(session_cluster.shared / FOLDER, ignore_errors=True)
     yield session_cluster
     session_cluster.restore()
 

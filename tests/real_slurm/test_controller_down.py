@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Cause, Decision, RoundFormed
+from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, submit, uninterrupted
 
@@ -53,20 +53,16 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
         agents_hear(drains, drained_node, "TERM")
         drains.wait(lambda state: state.drained is not None, "the drain", 60)
         ends.wait_ending(60)
+        cluster.command("kill-slurmctld")  # clients no longer hang, they are refused
         shown = elastic(cluster, "status", str(trains.directory))
         assert (0, True) == (shown.returncode, "running round 1" in shown.stdout), shown
-        cluster.wait_for(
-            lambda: SystemClock().monotonic() - began > OUTAGE_S,
-            OUTAGE_S + 30,
-            "the outage to be long enough",
-        )
-    ends.wait_gone(90)
-    assert "COMPLETED" == ends.job()["JobState"]
-    drains.wait(lambda state: state.requeues == 1, "the requeue", 90)
+        cluster.wait_for(lambda: SystemClock().monotonic() - began > OUTAGE_S, 60, "the time to pass")
+    drains.wait(lambda state: state.requeues == 1, "the requeue", 120)
     drains.command("stop", str(drains.directory))
-    trains.wait_ending(120)
-    assert Decision.DONE is trains.wait_ending().ending.decision  # type: ignore[union-attr]
+    ending = trains.wait_ending(120).ending
+    assert ending is not None
+    assert Decision.DONE is ending.decision
     assert 1 == len(trains.entries(RoundFormed))
     assert uninterrupted(tmp_path, LONG) == trains.result()
-    drained = drains.state()
-    assert Cause.PREEMPTION not in drained.counts
+    ends.wait_gone(120)
+    assert "COMPLETED" == ends.job()["JobState"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RoundFormed
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.rendezvous.journal import Cause, HangSuspected, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, example, installed_for_users, nodes_of, submit, uninterrupted
 
@@ -37,13 +38,24 @@ plain.main()
 
 @pytest.mark.both_trackers
 def test_a_hang_is_found_told_and_mended(cluster: Cluster, tmp_path: Path) -> None:
-    """Stacks of all four ranks, the odd one by name in log and journal, a restart, the right result."""
-    words = example(cluster, "plain", "--step-time", "0.01")
+    """Stacks of all four ranks, the odd one by name in log and journal, a restart, the right result.
+
+    A suspension that takes longer than a step may is no hang: nobody is asked where anything is.
+    """
+    words = example(cluster, "plain", "--step-time", "0.05")
     program = HANGS_ONCE.format(directory=str(Path(words[1]).parent))
     flags = (*TWO, "--hang-timeout", "2s")
     run = submit(cluster, flags, [PYTHON, "-c", program, *words[2:]])
+    run.wait(lambda state: state.rounds == 2, "the restart")
+    run.wait_checkpoint(60)
+    cluster.as_root("scontrol", "suspend", run.job_id)
+    cluster.wait_state(run.job_id, "SUSPENDED")
+    SystemClock().sleep(5)  # nothing else tells that more time than a step may take is over
+    cluster.as_root("scontrol", "resume", run.job_id)
     run.wait_ending(90)
     run.wait_gone()
+    (suspected,) = run.entries(HangSuspected)
+    assert 1 == suspected.number
     (ended,) = run.entries(RoundEnded)
     first, second = run.entries(RoundFormed)
     odd = nodes_of(first)[1]

@@ -209,3 +209,27 @@ def test_what_the_queries_of_this_version_can_say(cluster: Cluster) -> None:
     assert set(needed) <= fields.keys()
     rounded = cluster.submit("alice", "--time=3:30", wrap="true")
     assert "00:04:00" == cluster.job(rounded)["TimeLimit"]
+
+
+def test_a_script_that_traps_outlives_its_srun(cluster: Cluster) -> None:
+    """With `trap : TERM` bash goes on after srun has ended; without one, or with exec, it is gone."""
+    scripts = {
+        "trap": "trap : TERM; srun sleep 600; echo trap > after.$SLURM_JOB_ID",
+        "none": "srun sleep 600; echo none > after.$SLURM_JOB_ID",
+        "exec": "trap : TERM; exec srun sleep 600; echo exec > after.$SLURM_JOB_ID",
+    }
+    ids = {name: cluster.submit("alice", wrap=script) for name, script in scripts.items()}
+    for job_id in ids.values():
+        _wait_for_step(cluster, job_id)
+    for job_id in ids.values():
+        cluster.run("alice", ["scancel", job_id])
+    cluster.wait_for((cluster.shared / f"after.{ids['trap']}").exists, 30, "the script to go on")
+    cluster.cancel_all()
+    assert [f"after.{ids['trap']}"] == [path.name for path in cluster.shared.glob("after.*")]
+
+
+def _wait_for_step(cluster: Cluster, job_id: str) -> None:
+    def has_step() -> bool:
+        return f"{job_id}.0" in cluster.as_root("squeue", "--steps", "--noheader", "--format=%i")
+
+    cluster.wait_for(has_step, 30, f"the step of job {job_id}")

@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     Member,
     NodeLeft,
     Record,
+    RoundEnded,
     RoundFormed,
     RunEnded,
     Then,
@@ -117,3 +118,12 @@ def test_who_has_left_is_known_until_the_next_round() -> None:
     assert state == fold(
         state, [Record(4, 0.0, "test", left(IDS[1])._replace(epoch=Epoch(0, 1, 0)))]
     )._replace(last=3)
+
+
+def test_what_a_leaving_node_does_to_the_others_workers_is_no_crash() -> None:
+    """They fail for want of a peer, which costs no restart; before anybody has left a crash is one."""
+    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM")
+    crash = RoundEnded(1, Cause.CRASH, ("n2",), {"message": "peer gone"})
+    state = state_of(STARTED, ROUND, asked, left(IDS[0]), crash)
+    assert (0, 1) == (state.crashes, state.used(Cause.PREEMPTION))
+    assert 1 == state_of(STARTED, ROUND, asked, crash).crashes

@@ -236,6 +236,15 @@ def test_too_few_are_left() -> None:
     assert TooFew(1, ("n2",), timed_out=False) == step(joining(state, members), now=20, since=20)
 
 
+def test_those_who_are_still_to_come_are_left() -> None:
+    """Who is alive and does not wait for the next round yet is neither lost nor forgotten."""
+    state = after(start(), formed(1), loss(1, "n3"))
+    members = roster(seen("n1", round_number=2, at=20), seen("n2", Phase.RUNNING, at=20))
+    settings = SETTINGS._replace(min_nodes=3, max_nodes=3)
+    view = joining(state, members, settings=settings)
+    assert TooFew(2, ("n3",), timed_out=False) == step(view, now=20, since=20)
+
+
 def test_the_join_timeout_names_who_is_missing() -> None:
     """At the deadline the nodes that did not come are named, in the order of their numbers."""
     state = after(start(expected=("n1", "n2", "n10", "n9")))

@@ -13,7 +13,7 @@ from submitit.helpers import Checkpointable
 
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.fake_slurm(user_signal=True, speed=600, grace=120)]
+pytestmark = pytest.mark.fake_slurm(user_signal=True, speed=600, grace=120)
 
 
 class Steps(Checkpointable):

@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from tests.docs.pages import all_blocks
+
 TEST = """
 import pytest
 
@@ -41,6 +43,14 @@ def test_a_project_gets_a_cluster_by_asking_for_it(tmp_path: Path) -> None:
     done = pytest_in(tmp_path)
     assert "1 failed, 2 passed" in done.stdout, done.stdout
     assert "job 1000: submitted" in done.stdout
+
+
+def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
+    """The page shows a test that asks for the fixture."""
+    (code,) = [one.code for one in all_blocks() if one.code.startswith("# test_with_plugin.py")]
+    (tmp_path / "test_with_plugin.py").write_text(code)
+    done = pytest_in(tmp_path)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_who_does_not_use_it_loads_nothing(tmp_path: Path) -> None:
