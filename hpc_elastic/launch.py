@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_elastic.agent.beside import Surroundings, base_env_for, services_for, telemetry_for
+from hpc_elastic.agent.beside import Surroundings, base_env_for, check_telemetry, services_for, telemetry_for
 from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.hang_times import HangOptions
 from hpc_elastic.agent.local_group import Command
@@ -95,6 +95,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         RunDirError: the run directory cannot be used.
     """
     admit(options.paths, os.environ)
+    check_telemetry(os.environ)
     prepare_run_dir(options.paths)
     ended = ended_before(options.paths, slurm)
     if ended is not None:

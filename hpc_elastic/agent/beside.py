@@ -155,6 +155,18 @@ def telemetry_for(around: Surroundings) -> TelemetryMaker:
     return telemetry_maker(around, initialize=not configured)
 
 
+def check_telemetry(environ: Mapping[str, str]) -> None:
+    """Refuse metrics and events that cannot be told, before anything is made for the run.
+
+    Raises:
+        InputError: who is to listen cannot.
+    """
+    if Env.METRICS in environ or Env.EVENTS in environ:
+        from hpc_elastic.agent.listeners import check_asked  # noqa: PLC0415 - only if asked for
+
+        check_asked(environ)
+
+
 def base_env_for(environ: Mapping[str, str]) -> Mapping[str, str] | None:
     """Return what workers inherit: no pipe of timers that nobody reads. None: the environment as it is."""
     if Env.TIMER_FILE not in environ:

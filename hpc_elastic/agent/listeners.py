@@ -128,9 +128,42 @@ def _configured(
     kind, _, rest = text.partition(":")
     for word, value in told.places.items():
         rest = rest.replace(f"{{{word}}}", value)
-    try:
+    with _refusing(name, text, kinds):
         handler = kinds[kind](rest, told) if kind in kinds else _own(kind, rest)
         return [] if handler is None else [take(handler), handler]
+
+
+def check_asked(environ: Mapping[str, str]) -> None:
+    """Refuse early what the environment asks for and cannot be had, before anything is made for the run.
+
+    Raises:
+        InputError: a handler is not known, or its place cannot be written to.
+    """
+    for name, kinds in ((Env.METRICS, _METRICS), (Env.EVENTS, _EVENTS)):
+        text = environ.get(name, "").strip()
+        kind, _, rest = text.partition(":")
+        with _refusing(name, text, kinds):
+            if kind in _DIRECTORIES and "{" not in _directory(rest):
+                _check_parent(rest)
+            elif kind == "prometheus-http":
+                _port(rest)
+            elif text and kind not in kinds:
+                _own_maker(kind, rest)
+
+
+def _check_parent(directory: str) -> None:
+    """Raise OSError unless a directory is there or can be made."""
+    place = directory if os.path.isdir(directory) else os.path.dirname(os.path.abspath(directory))
+    os.stat(place)
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
+
+
+@contextmanager
+def _refusing(name: str, text: str, kinds: Mapping[str, object]) -> Iterator[None]:
+    """Say which variable asked for what cannot be had, and what could."""
+    try:
+        yield
     except OSError as error:
         words = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         raise InputError(
@@ -149,9 +182,14 @@ def _configured(
 
 def _own(module: str, name: str) -> Any:
     """Return what the user's own Python returns."""
+    return _own_maker(module, name)()
+
+
+def _own_maker(module: str, name: str) -> Callable[[], Any]:
     if not name or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{module!r} is no kind of handler, and not MODULE:NAME either")
-    return getattr(import_module(module), name)()
+    maker: Callable[[], Any] = getattr(import_module(module), name)
+    return maker
 
 
 def _directory(rest: str) -> str:
@@ -192,6 +230,9 @@ _EVENTS: Mapping[str, Callable[[str, Told], Any]] = {
     CONSOLE: lambda _rest, _told: logging.StreamHandler(),
     "jsonl": lambda rest, _told: _opened(events.JsonLinesEventHandler(_directory(rest))),
 }
+
+
+_DIRECTORIES = ("jsonl", "csv")  # kinds that write into a directory
 
 
 class Taken:

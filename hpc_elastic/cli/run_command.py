@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.run_flags import parser
 from hpc_elastic.errors import HpcElasticError, InputError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import Env, ExitCode
 
 if TYPE_CHECKING:
     from hpc_elastic.cli.run_options import Plan
 
 __all__ = ["main", "parser"]
+
+_SEVERAL = 2  # nodes that have to meet
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,8 +60,22 @@ def _open_standard_streams() -> None:
 
 def _tell(plan: Plan) -> None:
     """Print where the run lives if nobody has said it, and what of the flags comes to nothing."""
-    lines = [f"note: {note}\n" for note in plan.notes]
+    lines = [f"note: {note}\n" for note in (*plan.notes, *_unshared(plan))]
     if not plan.place.is_named:
         lines.insert(0, f"run directory: {plan.options.paths.root}\n")
     with suppress(OSError):  # a full disk below stderr keeps nobody from running
         os.write(2, "".join(lines).encode(errors="surrogateescape"))
+
+
+def _unshared(plan: Plan) -> list[str]:
+    """Return a hint if the nodes of a step meet where only this one can look; `submit` has checked its own."""
+    if plan.slurm is None or len(plan.slurm.node_names) < _SEVERAL or Env.SUBMISSION in os.environ:
+        return []
+    from hpc_elastic.store import mount  # noqa: PLC0415 - the agent needs it, too
+
+    root = plan.options.paths.root
+    found = mount.mount_at(root)
+    if mount.sharing(os.path.realpath(root), found) is not mount.Sharing.LOCAL:
+        return []
+    where = f"{found.kind} on {found.point}"
+    return [f"{root} is on {where}, which only this node sees; without a --run-dir that all see no node joins"]

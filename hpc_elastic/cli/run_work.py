@@ -117,7 +117,26 @@ def logs_of(args: argparse.Namespace, paths: RunPaths) -> LogsSpecs:
         return logs_specs_of(args, given or paths.logs)
     if given and os.path.exists(given) and not os.path.isdir(given):
         raise InputError(f"{args.log_dir} is no directory", where="--log-dir", fix="give a directory")
+    if given:
+        _check_writable(given)
     return logs_specs_of(args, os.path.join(given, paths.name) if given else paths.logs, is_of_run=True)
+
+
+def _check_writable(directory: str) -> None:
+    """Refuse a directory for logs in which nothing can be made on this node.
+
+    Raises:
+        InputError: names the part of the path that is in the way.
+    """
+    place = directory
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(
+            f"logs cannot be written to {directory}: {place} is not writable on {os.uname().nodename}",
+            where="--log-dir",
+            fix="give a directory that this user can write to on every node",
+        )
 
 
 def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run: bool = False) -> LogsSpecs:

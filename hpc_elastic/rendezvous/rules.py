@@ -14,7 +14,7 @@ from hpc_elastic.rendezvous.array_task import array_of, is_newer, outdated
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
 from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent, surely_silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.state import RunState, is_released
 
 READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
 MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end at some weeks
@@ -149,9 +149,11 @@ def _is_old(view: Joining, now: float) -> bool:
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
     """Let the first nodes announce the start; the others do it only if they do not.
 
-    A run that ends while its next start begins, by a late record of the last one, has no next start.
+    A run that ends while its next start begins, by a late record of the last one, has no next start;
+    one that was held and is released has.
     """
-    if view.state.ending is not None and view.epoch.submission == view.state.epoch.submission:
+    is_over = view.state.ending is not None and not is_released(view.state, view.epoch)
+    if is_over and view.epoch.submission == view.state.epoch.submission:
         return Leave()
     if now - waited.since >= view.settings.leader_patience or view.announces:
         return Announce()
@@ -181,8 +183,7 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     if len(ready) < settings.min_nodes and view.state.expected:
         coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:
-            gone = tuple(node for node in _gone(view.state, ready) if node not in coming)
-            return TooFew(len(ready) + len(coming), gone, timed_out=False)
+            return TooFew(len(ready) + len(coming), _gone(view.state, ready, coming), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
         return TooFew(len(ready), absent, timed_out=True)
     return Wait(len(ready), absent)
@@ -224,11 +225,11 @@ def _node(node_id: str) -> str:
     return node_id.rpartition(".")[0]
 
 
-def _gone(state: RunState, ready: Iterable[str]) -> tuple[str, ...]:
+def _gone(state: RunState, ready: Iterable[str], coming: set[str]) -> tuple[str, ...]:
     """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
     here = {_node(node_id) for node_id in ready}
     members = {member.node for member in state.round.members} if state.round else set()
-    return tuple(sorted((members | state.lost) - here, key=natural))
+    return tuple(sorted((members | state.lost) - here - coming, key=natural))
 
 
 def _enough(view: Joining, waited: Waited, ready: list[str], now: float) -> bool:

@@ -30,6 +30,7 @@ PAGES = {
     "hpc_elastic.timer": "timer.md",
     "hpc_elastic.utils": "utils.md",
     "hpc_elastic.runs": "runs.md",
+    "hpc_elastic.submitit": "submitit.md",
     "hpc_elastic.worker": "worker.md",
 }
 # Modules that name nothing in `__all__`: what they define is public.

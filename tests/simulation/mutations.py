@@ -134,7 +134,7 @@ MUTATIONS = (
     ),
     Mutation(
         "verdicts outlive an error",
-        (Change(f"{_SHARED}.note_blindness", "        self._lost = (0, ())\n", ""),),
+        (Change(f"{_SHARED}.note_blindness", "        self._lost = (0, {})\n", ""),),
         ("rough", "wild"),
     ),
     Mutation(

@@ -266,6 +266,15 @@ class FakeSlurm:
         """Wait until a job is in a state such as `RUNNING`."""
         self.wait_for(lambda: self.job(job).get("JobState") == state, timeout, f"job {job} to be {state}")
 
+    def wait_tasks(self, job: str, count: int, timeout: float = 60) -> list[Process]:
+        """Wait until so many tasks of a job run; a job is RUNNING before its srun has started any."""
+
+        def tasks() -> list[Process]:
+            return [one for one in self.processes(job) if one.step.isdigit()]
+
+        self.wait_for(lambda: len(tasks()) == count, timeout, f"{count} tasks of job {job}")
+        return tasks()
+
     def wait_idle(self, timeout: float = 60) -> None:
         """Wait until every node is idle."""
         names = self.settings.node_names

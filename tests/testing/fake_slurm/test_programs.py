@@ -40,8 +40,7 @@ def wait_gone(processes: Iterable[Process]) -> None:
 def running(slurm: FakeSlurm, *options: str, tasks: int = 1, wrap: str = "") -> str:
     """Submit a job with one step of sleeping tasks and wait until all of them run."""
     job = slurm.submit(*options, wrap=wrap or f"srun -N{tasks} -n{tasks} sleep 600")
-    count = tasks + 2  # script and srun
-    slurm.wait_for(lambda: len(slurm.processes(job)) == count, DEADLINE_S, f"the processes of job {job}")
+    slurm.wait_tasks(job, tasks)
     return job
 
 
