@@ -118,8 +118,8 @@ class Signalled:
         self._workers = workers
         self._run: SharedRun = parts.rendezvous.run
         self._file = DrainFile(parts.paths, self._run.settings.heartbeat_interval)
-        self._signalled_at: float | None = None  # with SIGTERM [s]
-        self._why_asked = False
+        self._to_explain: dict[bool, float] = {}  # when signals came [s]: warnings (True) and others
+        self._why_asked: set[bool] = set()
         self._explanation: Notice | None = None  # not told to the others yet
         self._is_explained = False
         self.answer: Notice | None = None  # what Slurm says about a signal
@@ -150,8 +150,8 @@ class Signalled:
             is_first = self.wish.cause is None
             words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
             parts.log.say(words if is_first else f"{name} received")
-            if cause is Cause.PREEMPTION and self._signalled_at is None:
-                self._signalled_at = now
+            if cause is not Cause.INTERRUPT:
+                self._to_explain.setdefault(cause is Cause.TIME_LIMIT, now)
             self.wish = heard(self.wish, cause, name, now + left_s)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
@@ -225,8 +225,10 @@ class Signalled:
         self._ask_why(state.drain.node if state.drain is not None else "")
 
     def _ask_why(self, asker: str) -> None:
-        """Have Slurm asked, once; where all nodes were signalled only by the one that told the others."""
-        at = self._signalled_at
-        if at is not None and not self._why_asked and (self.leaves_alone or asker == self._run.node):
-            self._why_asked = True
-            self._parts.notices.ask_why(at)
+        """Have Slurm asked; where all nodes were signalled only by the one that told the others."""
+        if not self.leaves_alone and asker != self._run.node:
+            return
+        for is_warning, at in self._to_explain.items():
+            if is_warning not in self._why_asked:
+                self._why_asked.add(is_warning)
+                self._parts.notices.ask_why(at, is_warning=is_warning)

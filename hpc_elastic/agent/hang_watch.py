@@ -168,7 +168,8 @@ class HangWatch:
             return
         if before.is_whole and (is_whole or rank not in self._workers):
             times = max(1, sign.ticks - before.sign.ticks)
-            self.lengths = learn(self.lengths, before.sign.kind, now - before.since, times)
+            is_first = before.sign.ticks == 0
+            self.lengths = learn(self.lengths, before.sign.kind, now - before.since, 1 if is_first else times)
         limited = (section.number for section in sign.sections if section.timeout_s)
         blocks = {number: before.blocks.get(number, now) for number in limited}
         self._workers[rank] = _Worker(sign, now, blocks=blocks)

@@ -19,8 +19,8 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeVar

@@ -53,11 +53,12 @@ class Notices(Protocol):
         """Return the next notice, None if there is none; never blocks."""
         ...
 
-    def ask_why(self, signalled_at: float) -> None:
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Find out why a signal has come; a notice will tell.
 
         Args:
             signalled_at: when it came, by the monotonic clock [s].
+            is_warning: whether it was the signal of a warning, which sites can have preemption send.
         """
         ...
 
@@ -78,7 +79,7 @@ class NoNotices:
         """Return None."""
         return None
 
-    def ask_why(self, signalled_at: float) -> None:
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Ask nobody."""
 
     def close(self) -> None:
@@ -114,9 +115,9 @@ class LaterNotices:
         """Return the next notice."""
         return None if self._made is None else self._made.take()
 
-    def ask_why(self, signalled_at: float) -> None:
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Find out why a signal has come."""
-        self._notices().ask_why(signalled_at)
+        self._notices().ask_why(signalled_at, is_warning=is_warning)
 
     def close(self) -> None:
         """End."""

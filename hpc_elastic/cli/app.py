@@ -12,6 +12,7 @@ import typer
 
 from hpc_elastic import __version__
 from hpc_elastic.cli import (
+    adopt,
     doctor_command,
     drill,
     job_options,
@@ -52,6 +53,7 @@ app.command("doctor")(doctor_command.doctor)
 app.command("scale")(scale.scale)
 app.command("nodes")(nodes.nodes)
 app.command("drill")(drill.drill)
+app.command("adopt")(adopt.adopt)
 
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -60,15 +60,18 @@ def _open_standard_streams() -> None:
 
 def _tell(plan: Plan) -> None:
     """Print where the run lives if nobody has said it, and what of the flags comes to nothing."""
-    lines = [f"note: {note}\n" for note in (*plan.notes, *_unshared(plan))]
+    lines = [f"note: {note}\n" for note in (*plan.notes, *unshared(plan))]
     if not plan.place.is_named:
         lines.insert(0, f"run directory: {plan.options.paths.root}\n")
     with suppress(OSError):  # a full disk below stderr keeps nobody from running
         os.write(2, "".join(lines).encode(errors="surrogateescape"))
 
 
-def _unshared(plan: Plan) -> list[str]:
-    """Return a hint if the nodes of a step meet where only this one can look; `submit` has checked its own."""
+def unshared(plan: Plan) -> list[str]:
+    """Return a hint if the nodes of a step meet where only this one can look.
+
+    A run that was submitted needs none: `submit` has looked.
+    """
     if plan.slurm is None or len(plan.slurm.node_names) < _SEVERAL or Env.SUBMISSION in os.environ:
         return []
     from hpc_elastic.store import mount  # noqa: PLC0415 - the agent needs it, too
@@ -78,4 +81,6 @@ def _unshared(plan: Plan) -> list[str]:
     if mount.sharing(os.path.realpath(root), found) is not mount.Sharing.LOCAL:
         return []
     where = f"{found.kind} on {found.point}"
-    return [f"{root} is on {where}, which only this node sees; without a --run-dir that all see no node joins"]
+    return [
+        f"{root} is on {where}, which only this node sees; without a --run-dir that all see no node joins"
+    ]

@@ -131,9 +131,10 @@ def _check_writable(directory: str) -> None:
     place = directory
     while not os.path.lexists(place):
         place = os.path.dirname(place)
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        how = "not writable" if os.path.isdir(place) else "no directory"
         raise InputError(
-            f"logs cannot be written to {directory}: {place} is not writable on {os.uname().nodename}",
+            f"logs cannot be written to {directory}: {place} is {how} on {os.uname().nodename}",
             where="--log-dir",
             fix="give a directory that this user can write to on every node",
         )

@@ -6,12 +6,14 @@ journal tells of the same events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Drained,
     Epoch,
     NodeUnfit,
     Record,
@@ -21,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
+MISSING = re.compile(r"missing: ([^;]+)")  # as `waiting_text.too_few_text` writes it
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
 
@@ -78,6 +81,22 @@ def _faults(state: RunState, record: Record, loop: _Loop) -> Iterator[tuple[str,
                 yield node, Fault.NODE_LOSS, f"vanished before round {entry.number}"
     elif isinstance(entry, RoundEnded):
         yield from _of_round(state, entry, loop)
+    elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
+        for node in absent_nodes(entry.detail, state.expected):
+            yield node, Fault.ABSENT, "no agent came from it within the join timeout"
+
+
+def absent_nodes(detail: str, expected: Sequence[str]) -> list[str]:
+    """Return the nodes that were waited for in vain, if most of the others came.
+
+    Args:
+        detail: why a start of the job was left, as the agents tell it.
+        expected: the nodes of that start.
+    """
+    found = MISSING.search(detail)
+    named = found[1].split(", ") if found else []
+    absent = [node for node in named if node in expected]
+    return absent if len(absent) <= len(expected) // 2 else []
 
 
 def _of_round(state: RunState, entry: RoundEnded, loop: _Loop) -> Iterator[tuple[str, Fault, str]]:

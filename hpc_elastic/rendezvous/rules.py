@@ -149,8 +149,7 @@ def _is_old(view: Joining, now: float) -> bool:
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
     """Let the first nodes announce the start; the others do it only if they do not.
 
-    A run that ends while its next start begins, by a late record of the last one, has no next start;
-    one that was held and is released has.
+    A run that ends while its next start begins, by a late record, has none; a released one has.
     """
     is_over = view.state.ending is not None and not is_released(view.state, view.epoch)
     if is_over and view.epoch.submission == view.state.epoch.submission:

@@ -50,6 +50,7 @@ class ArrayFinish:
             raise ValueError("this is no task of an array")
         self._task: TaskStart = start.task
         self._paths = start.paths
+        self._is_submitted = start.is_submitted
         self._submission = start.epoch.submission
         self._srun_exit_code = start.srun_exit_code
         self._launch_failure = start.launch_failure
@@ -67,7 +68,8 @@ class ArrayFinish:
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        self._patiently(lambda: require_run(self._paths), GONE_PATIENCE_S, RunDirError)
+        if self._is_submitted:
+            self._patiently(lambda: require_run(self._paths), GONE_PATIENCE_S, RunDirError)
         records = self._patiently(lambda: read_records(self._paths))
         state = self._patiently(self._log.refresh)
         outdated = self._patiently(self._is_outdated)

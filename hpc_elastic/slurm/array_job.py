@@ -55,7 +55,8 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
         if found
     ]
     nodes = ",".join(dict.fromkeys(task.node for task in running if task.node))
+    reason = waiting[0].reason if state is JobState.PENDING else "None"
     facts = JobFacts(
-        state, state.value, "None", 0, may_requeue=True, nodes=len(running), preempted=False, node_list=nodes
+        state, state.value, reason, 0, may_requeue=True, nodes=len(running), preempted=False, node_list=nodes
     )
     return facts, {"JobState": ", ".join(words) or "its tasks end", "NodeList": nodes}

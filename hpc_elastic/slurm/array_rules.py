@@ -37,12 +37,6 @@ def check(spec: JobSpec) -> None:
         return
     _check_dependency(spec)
     _check_nodelist(spec)
-    if spec.chain is not None:
-        raise InputError(
-            f"chain = {spec.chain} in array mode: each task is requeued by itself",
-            where="chain",
-            fix='leave it out, or set mode = "step"',
-        )
     for name, why in _ONE_NODE.items():
         if spec.sbatch.get(name) not in (None, False):
             raise InputError(

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hpc_elastic.slurm.parse import JobState, job_state
 
-FORMAT = "%F|%K|%T|%N|%k"  # of squeue: array, index, state, nodes, comment
-_FIELDS = 5
+FORMAT = "%F|%K|%T|%N|%r|%k"  # of squeue: array, index, state, nodes, reason, comment
+_FIELDS = 6
 _RUNNING = (JobState.RUNNING, JobState.SUSPENDED)
 _WAITING = (JobState.PENDING, JobState.REQUEUED)
 
@@ -24,6 +24,7 @@ class Task(NamedTuple):
     number: int  # index in the array
     state: JobState
     node: str = ""
+    reason: str = "None"  # why it waits
 
     @property
     def name(self) -> str:
@@ -54,9 +55,9 @@ def parse_tasks(text: str, *, token: str, array: str) -> list[Task]:
         fields = line.strip().split("|", _FIELDS - 1)
         if len(fields) < _FIELDS or not fields[0].isdigit() or not fields[1].isdigit():
             continue
-        is_ours = bool(token) and fields[4].split(" ", 1)[0] == token
+        is_ours = bool(token) and fields[5].split(" ", 1)[0] == token
         if is_ours or fields[0] == array:
-            found.append(Task(fields[0], int(fields[1]), job_state(fields[2]), fields[3]))
+            found.append(Task(fields[0], int(fields[1]), job_state(fields[2]), fields[3], fields[4]))
     return found
 
 

@@ -91,7 +91,7 @@ class JobWatch:
         self._thread: threading.Thread | None = None
         self._is_first = False
         self._is_closed = False
-        self._signalled_at: float | None = None
+        self._question: tuple[float, bool] | None = None  # when a signal came [s], whether it was a warning
         self._lead_s: float | None = None  # how long before the end the drain begins
         self._draining: set[str] = set()
 
@@ -106,14 +106,16 @@ class JobWatch:
         """Return the next notice, None if there is none; never blocks."""
         return self._told.popleft() if self._told else None
 
-    def ask_why(self, signalled_at: float) -> None:
-        """Find out why SIGTERM has come; a notice will tell.
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
+        """Find out why a signal has come; a notice will tell.
 
         Args:
             signalled_at: when, by the monotonic clock [s].
+            is_warning: whether it was that of a warning, which sites can have preemption send; unless
+                they do there is nothing to tell.
         """
         with self._something:
-            self._signalled_at = signalled_at
+            self._question = signalled_at, is_warning
             self._something.notify()
         self._start()
 
@@ -138,9 +140,9 @@ class JobWatch:
             until = min(limit_at, nodes_at) if self._is_first else math.inf
             if not self._wait(until):
                 return
-            signalled_at, self._signalled_at = self._signalled_at, None
-            if signalled_at is not None:
-                self._tell_why(signalled_at)
+            question, self._question = self._question, None
+            if question is not None:
+                self._tell_why(*question)
             now = self._clock.monotonic()
             if self._is_first and now >= limit_at:
                 limit_at = self._look_at_limit()
@@ -151,7 +153,7 @@ class JobWatch:
     def _wait(self, until: float) -> bool:
         """Wait for a time or a question; False when there will be none any more."""
         with self._something:
-            while not self._is_closed and self._signalled_at is None:
+            while not self._is_closed and self._question is None:
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
                     break
@@ -162,7 +164,7 @@ class JobWatch:
         self._told.append(told)
         self._wake()
 
-    def _tell_why(self, signalled_at: float) -> None:
+    def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
         """Ask until the job's state shows what the signal was for."""
         give_up_at = self._clock.monotonic() + WHY_PATIENCE_S
         while not self._is_closed:
@@ -175,6 +177,8 @@ class JobWatch:
             site = refresh_site(self._place.paths, self._slurm, fields)
             found = deadlines.why(fields, self._place.restarts, site)
             is_late = self._clock.monotonic() >= give_up_at
+            if is_warning and found.cause is None:
+                return
             if found.cause is not None or is_late:
                 until = None if found.left_s is None else signalled_at + found.left_s
                 self._tell(Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True))

@@ -16,6 +16,7 @@ from hpc_elastic.store.node_events import Fault, NodeEvent
 SEVERITY: Mapping[Fault, float] = {
     Fault.UNFIT: 1.0,
     Fault.NODE_LOSS: 1.0,
+    Fault.ABSENT: 0.6,
     Fault.WEDGE: 2.0,
     Fault.HANG: 0.4,  # alone it proves little: the second one within a while does
     Fault.CRASH_LOOP: 0.4,

@@ -26,7 +26,7 @@ from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 
 Say = Callable[[str], None]
-_HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.WEDGE)  # within a run one of these is enough
+_HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
 _MOST_NAMES = 8
 _NOTHING = ("", "(null)")
 

@@ -25,9 +25,10 @@ from hpc_elastic.rendezvous.state import NO_EPOCH, RunState
 from hpc_elastic.worker.checkpoints import complete_marks
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
+SAME_FAILURE = 3  # so often in a row, with nothing saved in between, is enough to give up
 _ENDS = (RoundEnded, Drained, EpochStarted, RunEnded)
 _OURS = re.compile(r'File "[^"]*/hpc_elastic/(?:agent|cli|launch|rendezvous|slurm|store)[^"]*"')
-_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def ending(state: RunState, shape: Shape, *, may_crash: int) -> list[str]:
@@ -44,7 +45,9 @@ def ending(state: RunState, shape: Shape, *, may_crash: int) -> list[str]:
     if decision is Decision.DONE:
         return []
     crashed = state.crashes > shape.max_restarts
-    if decision in (Decision.FAILED, Decision.HELD) and crashed and may_crash > shape.max_restarts:
+    again = "same_failure" in reason and may_crash >= SAME_FAILURE
+    given_up = (crashed and may_crash > shape.max_restarts) or again
+    if decision in (Decision.FAILED, Decision.HELD) and given_up:
         return []
     return [f"the run ended {decision.value} ({reason}), which the faults do not explain"]
 

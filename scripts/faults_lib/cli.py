@@ -83,6 +83,7 @@ def _take(
         samples = measure(name, Place(cluster, launcher, repetitions))
     except MeasureError as error:
         failures.append(f"{name}, {launcher.value}: {error}")
+        print(f"no result: {error}", file=sys.stderr, flush=True)
         samples = []
     results[launcher.value][name] = samples
     print(
@@ -125,7 +126,8 @@ def _where(argv: list[str]) -> str:
     return (
         f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{' ' if words else ''}{words}`: "
         f"{version}, Python {platform.python_version()}{torch}, "
-        f"Linux {platform.release().partition('-')[0]}, {cpus} CPUs with {load:.1f} runnable processes meanwhile."
+        f"Linux {platform.release().partition('-')[0]}, {cpus} CPUs, "
+        f"{load:.1f} runnable processes meanwhile."
     )
 
 

@@ -12,6 +12,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 
 STEP_S = 0.01
+SAVE_EVERY = 30
 
 
 def stamp(what: str, at: float) -> None:
@@ -31,6 +32,8 @@ while True:
     time.sleep(STEP_S)
     step += 1
     worker.tick(step)
+    if step % SAVE_EVERY == 0 and os.environ["RANK"] == "0":
+        worker.checkpoint_saved(step)  # a run that fails again and again and saves nothing is given up
     if worker.should_stop():
         stamp("told", time.monotonic())
         if os.environ["RANK"] == "0":

@@ -260,3 +260,33 @@ def test_a_wedged_node_leaves_for_good(state: RunState) -> None:
 def test_a_wedge_changes_nothing_for_a_fenced_agent() -> None:
     """A newer start of the run comes before everything."""
     assert Action.STAND_DOWN == decide(facts(FENCED, Group.STOPPED, wedged=True))
+
+
+@pytest.mark.parametrize(
+    ("hang", "action"),
+    [(Hang.NONE, Action.WAIT), (Hang.SUSPECTED, Action.ASK_FOR_STACKS), (Hang.PROVEN, Action.REPORT_HANG)],
+)
+def test_a_hang_is_looked_into_then_told(hang: Hang, action: Action) -> None:
+    """While the round runs and nothing else has happened."""
+    assert action == decide(facts(RUNNING, Group.RUNNING, hang=hang))
+
+
+@pytest.mark.parametrize("hang", Hang)
+def test_what_else_has_happened_comes_before_a_hang(hang: Hang) -> None:
+    """A failure or a lost node is why the others wait; who is asked to stop has other times."""
+    assert Action.REPORT_CRASH == decide(facts(RUNNING, Group.FAILED, hang=hang))
+    assert Action.REPORT_LOSS == decide(facts(RUNNING, Group.RUNNING, hang=hang, lost=("n2",)))
+    assert Action.DRAIN == decide(facts(LEAVING, Group.RUNNING, hang=hang))
+    assert Action.WAIT == decide(facts(RUNNING, Group.SUCCEEDED, hang=hang))
+
+
+def test_hangs_have_a_budget_of_their_own() -> None:
+    """Crashes do not count for it, nor the other way round."""
+    hung = after(start(), formed(1), RoundEnded(1, Cause.HANG, ("n1",), None))
+    budgets = Budgets(crash=0, hang=1)
+    assert Action.REJOIN == decide(facts(hung, Group.STOPPED, budgets=budgets))
+    again = after(formed(2), RoundEnded(2, Cause.HANG, ("n1",), None), state=hung)
+    known = facts(again, Group.STOPPED, budgets=budgets, everyone_stopped=True)._replace(round=2)
+    assert Action.GIVE_UP == decide(known)
+    crashed = after(start(), formed(1), crash(1))
+    assert Action.REJOIN == decide(facts(crashed, Group.STOPPED, budgets=Budgets(crash=1, hang=0)))

@@ -197,9 +197,9 @@ class Counted:
         """Note it."""
         self._told.append("take")
 
-    def ask_why(self, signalled_at: float) -> None:
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Note it."""
-        self._told.append(f"why {signalled_at}")
+        self._told.append(f"why {signalled_at} {is_warning}")
 
     def close(self) -> None:
         """Note it."""
@@ -219,11 +219,11 @@ def test_who_asks_slurm_is_made_when_it_is_needed() -> None:
     idle.take()
     idle.close()
     assert [] == told
-    idle.ask_why(7.0)
+    idle.ask_why(7.0, is_warning=True)
     idle.begin(is_first=False)
     idle.take()
     idle.close()
-    assert ["made", "why 7.0", "begin False", "take", "close"] == told
+    assert ["made", "why 7.0 True", "begin False", "take", "close"] == told
     told.clear()
     LaterNotices(make, is_alone=True).begin(is_first=False)
     LaterNotices(make, is_alone=False).begin(is_first=True)

@@ -63,7 +63,7 @@ def test_a_file_in_the_run_directory_stops_all_ranks(make: MakeAgents) -> None:
         agents.start(node, "--nnodes", "2")
     wait_said(agents, "asks", 4)
     Path(agents.paths.drain).touch()
-    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert {agents.code(0), agents.code(1)} <= {ExitCode.OK, ExitCode.REQUEUE}
     assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
     assert 1 == len({path.read_text() for path in said(agents, "stopped")})
     assert not Path(agents.paths.drain).exists()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, HangSuspected, RoundEnded
+from tests.agent.agents import QUICK as FAST_BEATS
 from tests.agent.agents import Agents, MakeAgents, wait_for
 
 pytestmark = pytest.mark.slow
@@ -66,7 +68,7 @@ def hang(code: str, rounds: str = "1") -> str:
     """Return a worker whose rank 3 runs `code` after five steps in some rounds; the others wait for it."""
     return f"""{TRAIN}
 if str(number) in {rounds!r}.split():
-    train(5 if rank == 3 else 6)
+    train(5 if rank == 3 else 6, 0.1)
     if rank == 3:
         {code}
     wait_for_peers()
@@ -238,6 +240,56 @@ def test_hangs_have_a_budget_of_their_own(make: MakeAgents) -> None:
         assert "the workers hung and all 3 restarts are used" in output
         assert "Root Cause" in output
         assert "in load_batch" in output
+
+
+LEARNS_FAST = """
+import sys
+from hpc_elastic.agent.hang_times import HangOptions
+from hpc_elastic.cli import run_hangs
+run_hangs.hang_options_of = lambda args: HangOptions(floor=1.5, samples=3, recheck=1.0)
+from hpc_elastic.cli.main import main
+sys.exit(main())
+"""
+"""An agent that learns in seconds what takes others half an hour."""
+
+
+def run_learning(agents: Agents) -> list[str]:
+    """Run two agents that learn fast and return what they print."""
+    for node in (0, 1):
+        where = ("--run-dir", agents.paths.root, "--node-rank", str(node), "--nproc-per-node", "2")
+        argv = [sys.executable, "-c", LEARNS_FAST, "run", *where, *FAST_BEATS, "--nnodes", "2"]
+        agents._run(node, [*argv, str(agents._script)], None)
+    return [agents.output(node) for node in (0, 1)]
+
+
+def test_what_was_only_learned_needs_a_second_look(make: MakeAgents) -> None:
+    """Who is in the same place then hangs."""
+    agents = make(hang(STUCK))
+    outputs = run_learning(agents)
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    (ended,) = agents.entries(RoundEnded)
+    assert (Cause.HANG, 3) == (ended.cause, ended.failure["rank"])
+    assert 2 == max(entry.look for entry in agents.entries(HangSuspected))
+    assert any("a second look follows in 1 s" in output for output in outputs)
+    assert os.path.exists(os.path.join(agents.paths.hang_logs(1, 2), "rank3.txt"))
+
+
+def test_who_is_somewhere_else_at_the_second_look_is_alive(make: MakeAgents) -> None:
+    """A long evaluation that nobody has told of goes on, and ends."""
+    evaluation = """
+def evaluate(depth):
+    time.sleep(0.4)
+    if depth < 20:
+        evaluate(depth + 1)
+train(5, 0.3)
+evaluate(0)
+train(5)
+"""
+    agents = make(TRAIN + evaluation)
+    outputs = run_learning(agents)
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    assert [] == agents.entries(RoundEnded)
+    assert any("the workers go on: no hang" in output for output in outputs)
 
 
 def logs(agents: Agents) -> str:

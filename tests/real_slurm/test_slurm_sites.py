@@ -55,7 +55,7 @@ def test_a_suspended_job_keeps_its_nodes(start_cluster: StartCluster) -> None:
         site, {"plain": Shape(("--partition=low",)), "gpus": Shape(("--partition=low", "--gpus=1"))}
     ) as jobs:
         job = jobs["plain"]
-        high = site.submit("bob", "--partition=high", "--exclusive", wrap="sleep 600")
+        high = site.submit("bob", "--partition=high", "--cpus-per-task=8", wrap="sleep 600")
         site.wait_state(job.job_id, "SUSPENDED", 60)
         site.wait_state(high, "RUNNING")
         wants = site.submit("bob", "--partition=high", "--gpus=2", wrap="sleep 600")

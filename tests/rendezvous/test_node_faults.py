@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Drained,
     Entry,
     Epoch,
     EpochStarted,
@@ -19,7 +20,9 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
 )
 from hpc_elastic.rendezvous.node_faults import node_faults
+from hpc_elastic.rendezvous.rules import RendezvousSettings, TooFew
 from hpc_elastic.rendezvous.state import RunState, apply
+from hpc_elastic.rendezvous.waiting_text import too_few_text
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import name_of
 
@@ -94,6 +97,20 @@ def test_failures_in_a_row_on_one_node_are_held_against_it() -> None:
     assert 2 == len(told(*crashes(*["n2"] * 6)))
     assert [] == told(*crashes("n2", "n2", "n1", "n2"))
     assert [] == told(*crashes(*["n1"] * 5, world="n1"))  # a run of one node fails where else
+
+
+def test_a_node_that_never_came_is_held_against_it() -> None:
+    """The agents name who is missing; if most are, it is no fault of theirs."""
+
+    def left(*missing: str, joined: int) -> list[tuple[str, Fault]]:
+        few = TooFew(joined, missing, timed_out=True)
+        text = too_few_text(few, RendezvousSettings(min_nodes=3, max_nodes=3), "/runs/7")
+        return told(START, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, text))
+
+    assert [("n2", Fault.ABSENT)] == left("n2", joined=2)
+    assert [] == left("n2", "n3", joined=1)
+    assert [] == left(joined=2)
+    assert [] == told(START, Drained(EPOCH, Cause.NODE_LOSS, None, "missing: n2"))
 
 
 def test_everybody_tells_of_the_same_events() -> None:

@@ -27,12 +27,12 @@ FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)
 MORE = Task("9", 0, JobState.RUNNING, "n9")
 COMMENT = "hpc_elastic:ab"
 QUEUE = """\
-7|0|RUNNING|n1|hpc_elastic:ab my comment
-7|1|PENDING||hpc_elastic:ab
-9|0|COMPLETING|n3|hpc_elastic:ab
-9|[1-3]|PENDING||hpc_elastic:ab
-8|N/A|RUNNING|n4|hpc_elastic:ab
-5|0|RUNNING|n5|hpc_elastic:abc
+7|0|RUNNING|n1|None|hpc_elastic:ab my comment
+7|1|PENDING||Priority|hpc_elastic:ab
+9|0|COMPLETING|n3|None|hpc_elastic:ab
+9|[1-3]|PENDING||Resources|hpc_elastic:ab
+8|N/A|RUNNING|n4|None|hpc_elastic:ab
+5|0|RUNNING|n5|None|hpc_elastic:abc
 """
 
 
@@ -126,6 +126,6 @@ def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
     facts, fields = facts_of([*FOUR[:2], waiting])
     assert (JobState.RUNNING, 0, 2) == (facts.state, facts.restarts, facts.nodes)
     assert {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1"} == fields
-    assert JobState.PENDING is facts_of([waiting])[0].state
+    assert (JobState.PENDING, "Priority") == facts_of([waiting._replace(reason="Priority")])[0][0:3:2]
     assert JobState.COMPLETING is facts_of([MORE._replace(state=JobState.COMPLETING)])[0].state
     assert ("7", "9") == job_ids(read_run(paths), ArraySlurm([*FOUR, MORE]))

@@ -56,7 +56,7 @@ def test_each_task_is_a_job_of_one_node() -> None:
         ({"mode": "step", "spares": 1}, "spares", "spares = 1 is for array mode"),
         ({"dependency": "singleton"}, "dependency", "one task at a time"),
         ({"nodelist": "n[1-2]"}, "nodelist", "each task would have to get all 2 nodes"),
-        ({"chain": 3}, "chain", "each task is requeued by itself"),
+        ({"chain": 3}, "chain", "for one job of all nodes"),
         ({"sbatch": {"contiguous": True}}, "sbatch.contiguous", "each task is a job of one node"),
         ({"sbatch": {"array": "0-3"}}, "sbatch.array", "an array that the run sizes itself"),
     ],

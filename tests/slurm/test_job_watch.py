@@ -103,7 +103,7 @@ def listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen]:
 def test_why_a_signal_came(listen: Listen) -> None:
     """The job's state is asked for until it shows; what the site grants is kept in the run directory."""
     heard = listen(Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}))
-    heard.watch.ask_why(100.0)
+    heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
     assert Told(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
     assert Site(20.0, 60.0, 0.0, "REQUEUE", user_signal=False) == read_site(heard.watch._place.paths)
@@ -114,10 +114,22 @@ def test_a_signal_that_slurm_knows_nothing_of(listen: Listen, monkeypatch: pytes
     """After a while that is the answer: the job runs on, and nothing of the time changes."""
     monkeypatch.setattr(job_watch, "WHY_PATIENCE_S", 0.01)
     heard = listen(Answers({"JobState": "RUNNING"}))
-    heard.watch.ask_why(100.0)
+    heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
     assert (Cause.PREEMPTION, None, True) == (told.cause, told.until, told.explains)
     assert "somebody has sent the signal" in told.detail
+
+
+def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
+    """Where a site has preemption send the signal of --signal; else the warning is what it seems."""
+    slurm = Answers({"JobState": "RUNNING"})
+    heard = listen(slurm)
+    heard.watch._tell_why(100.0, True)
+    assert heard.watch.take() is None
+    slurm.job |= {"PreemptTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:00:40"}
+    heard.watch.ask_why(100.0, is_warning=True)
+    told = heard.next()
+    assert (Cause.PREEMPTION, 100.0 + 40 + 15) == (told.cause, told.until)
 
 
 def test_a_drain_begins_before_the_end(listen: Listen) -> None:
