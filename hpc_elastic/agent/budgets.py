@@ -11,8 +11,7 @@ from hpc_elastic.rendezvous.state import RunState
 MAX_RESTARTS = 3
 MAX_HANGS = 3
 SAME_FAILURE = 3
-_WHAT = {Cause.CRASH: "a worker failed", Cause.HANG: "the workers hung", Cause.NODE_LOSS: "a node was lost"}
-_FIELD = {Cause.HANG: "max_hangs", Cause.NODE_LOSS: "max_node_losses"}
+_WHAT = {Cause.CRASH: "a worker failed", Cause.HANG: "the workers hung"}
 
 
 class Budgets(NamedTuple):
@@ -48,8 +47,10 @@ def _all_used(state: RunState, cause: Cause, budgets: Budgets) -> str | None:
     limit = budgets.of(cause)
     if limit is None or state.used(cause) <= limit:
         return None
+    if cause is Cause.NODE_LOSS:
+        return f"nodes were lost {state.used(cause)} times, and max_node_losses = {limit}"
     rounds = {0: "", 1: " and the 1 restart is used"}.get(limit, f" and all {limit} restarts are used")
-    by = f" ({_FIELD[cause]})" if cause in _FIELD else ""
+    by = " (max_hangs)" if cause is Cause.HANG else ""
     return f"{_WHAT[cause]}{rounds}{by}"
 
 

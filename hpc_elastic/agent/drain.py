@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from hpc_elastic.agent.drain_file import DrainFile
 from hpc_elastic.agent.durable import DurableWait
@@ -73,7 +74,7 @@ class LocalDrain:
             return
         if self._cause is None:
             self._cause = drain.cause
-            self._agreed = now + self._times.of(drain.cause)
+            self._agreed = now + (self._times.of(drain.cause) if drain.left_s is None else drain.left_s)
         if state.explained is not None and not self._is_explained:
             self._explain(state.explained.left_s, now)
         self._warn()
@@ -166,7 +167,8 @@ class Signalled:
             else:
                 self._parts.log.say(f"the workers are asked to save and leave for {notice.detail}")
                 until = now + times.of(notice.cause) if notice.until is None else notice.until
-                self.wish = heard(self.wish, notice.cause, notice.detail, until)
+                is_known = self.wish.cause is None and notice.until is not None
+                self.wish = heard(self.wish, notice.cause, notice.detail, until)._replace(is_known=is_known)
         state, me = self._run.state, self._run.membership.node_id
         if state.explained is not None and not self._is_explained:
             self._grant(None if state.explained.left_s is None else now + state.explained.left_s)
@@ -219,7 +221,9 @@ class Signalled:
             return
         if not (state.leaving or (self.leaves_alone and state.drain is not None)):
             then = Then.REJOIN if self.leaves_alone else Then.LEAVE
-            state = self._run.request_drain(cause, then, self.wish.detail)
+            known = self.wish.deadline if self.wish.is_known else None
+            left_s = None if known is None else max(0.0, known - self._run.now())
+            state = self._run.request_drain(cause, then, self.wish.detail, left_s)
         self._file.heeded()
         self._tell_why()
         self._ask_why(state.drain.node if state.drain is not None else "")
@@ -232,3 +236,10 @@ class Signalled:
             if is_warning not in self._why_asked:
                 self._why_asked.add(is_warning)
                 self._parts.notices.ask_why(at, is_warning=is_warning)
+
+    def insist(self, write: Callable[[], object]) -> None:
+        """Write something before leaving; a signalled agent tries no longer than its workers would have."""
+        from hpc_elastic.agent.insist import insist  # noqa: PLC0415 - not on the way to a start
+
+        limit = self._parts.clock.monotonic() + self._parts.times.exit_barrier
+        insist(write, self._parts, self.wish.deadline or limit)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hpc_elastic.multiprocessing.procfs import children, read_stat
 
 _UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
-_BUSY = 0.5  # part of the time on a CPU from which on a process counts as busy
+_BUSY = 0.1  # part of the time on a CPU from which on a process counts as busy
 _MOST_CHILDREN = 32
 _STATES = {
     "R": "running",
@@ -102,7 +102,7 @@ def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str
     words = _STATES.get(facts.state, f"in state {facts.state}")
     if before is not None and after is not None and after.at > before.at and facts.state in ("R", "S"):
         part = (after.cpu_s - before.cpu_s) / (after.at - before.at)
-        words = f"busy ({part:.0%} of a CPU)" if part >= _BUSY else "asleep"
+        words = f"busy ({part:.0%} of a CPU)" if part >= _BUSY else words
     return f"{words} in {facts.wchan}" if facts.wchan and not words.startswith("busy") else words
 
 

@@ -18,6 +18,7 @@ from hpc_elastic.agent.hang_file import read_lengths, write_lengths
 from hpc_elastic.agent.hang_times import START, is_worth_writing
 from hpc_elastic.agent.hang_watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.agent.memory import read_memory
+from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from hpc_elastic.agent.hang_verdict import Evidence, Verdict
     from hpc_elastic.agent.local_group import LocalGroup
     from hpc_elastic.agent.parts import AgentParts
-    from hpc_elastic.rendezvous.journal import HangSuspected
+    from hpc_elastic.rendezvous.journal import HangSuspected, RoundFormed
     from hpc_elastic.rendezvous.shared_run import SharedRun
 
+_ENDED = (Phase.SUCCEEDED, Phase.STOPPED)  # nodes without workers in this round
 _GATHER_S = 15.0  # for the other nodes to hear of it and to look
 _LEAVE_S = 45.0  # for the node that asked to say what it has found, before another one asks
 _PAUSE_S = 0.1  # between two turns during a look
@@ -255,8 +257,7 @@ class Hangs:
         asked, running = self._asked, self._run.state.running
         if asked is None or running is None:
             return Hang.NONE
-        living = self._run.live_members(running)
-        nodes = [member.node for member in running.members if member.node_id in living]
+        nodes = self._nodes_with_workers(running)
         evidence = hang_verdict.gather(self._directory(asked.record), nodes)
         if evidence.missing and now - asked.at < _GATHER_S:
             return Hang.NONE
@@ -271,6 +272,14 @@ class Hangs:
         case = hang_verdict.Case(self._parts.run.node, self._why, suspects)
         self._verdict = hang_verdict.judge(case, evidence, self._parts.clock.wall())
         return Hang.PROVEN
+
+    def _nodes_with_workers(self, running: RoundFormed) -> list[str]:
+        """Return the nodes that are to write down where their workers are."""
+        living, roster = self._run.live_members(running), self._run.membership.roster
+        members = [member for member in running.members if member.node_id in living]
+        seen = {member.node_id: roster.get(member.node_id) for member in members}
+        ended = {node_id for node_id, one in seen.items() if one is not None and one.name.phase in _ENDED}
+        return [member.node for member in members if member.node_id not in ended]
 
     def _are_still_silent(self) -> bool:
         sign = self._watch.sign

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.store import files
 
-LOOK_S = 0.02  # between two looks whether a section was left: nothing wakes the loop for it
+LOOK_S = 0.1  # between two looks whether a section was left: nothing wakes the loop for it
 SAY_AGAIN_S = 10.0
 SUFFIX = ".held"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hpc_elastic.agent.beside import RENDEZVOUS, RUN
 from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
 from hpc_elastic.agent.drain import LocalDrain, Signalled
@@ -59,7 +57,7 @@ class NodeAgent(ElasticAgent):
         self._reports = Reports(self._run, parts.log, self._budgets, self._workers.hangs.explained)
         self._signalled = Signalled(parts, self._workers)
         self._stopping = Stopping(parts, self._workers, self._signalled, self._reports)
-        self._own_leave = OwnLeave(self._run, self._signalled, self._insist)
+        self._own_leave = OwnLeave(self._run, self._signalled, self._signalled.insist)
         self._outage_since: float | None = None
         self._barrier_since: float | None = None
         self._watch = RunWatch(parts.paths, parts.loop.watch)
@@ -142,7 +140,7 @@ class NodeAgent(ElasticAgent):
         self._signalled.note()
         if self._signalled.leaves_alone:
             return self._own_leave.for_signal()
-        self._insist(self._signalled.tell)
+        self._signalled.insist(self._signalled.tell)
         if self._state.leaving:
             return self._leave_unstarted()
         beside = self._run.is_beside_a_round()
@@ -154,22 +152,15 @@ class NodeAgent(ElasticAgent):
         state = self._state
         nobody_works = state.round is None or self._run.everyone_in(*GONE)
         if state.running is None and nobody_works:
-            self._insist(self._reports.hand_back)
+            self._signalled.insist(self._reports.hand_back)
         return self._final_outcome()
-
-    def _insist(self, write: Callable[[], object]) -> None:
-        """Write something before leaving; a signalled agent tries no longer than its workers would have."""
-        from hpc_elastic.agent.insist import insist  # noqa: PLC0415 - not on the way to a start
-
-        deadline = self._signalled.wish.deadline
-        insist(write, self._parts, deadline or self._now() + self._parts.times.exit_barrier)
 
     def _too_few(self, reason: str, cause: Cause) -> Outcome:
         self._parts.log.say(reason)
         if self._parts.on_timeout is Then.LEAVE:
-            self._insist(lambda: self._run.report_drained(cause, reason))
+            self._signalled.insist(lambda: self._run.report_drained(cause, reason))
         else:
-            self._insist(lambda: self._reports.too_few(reason))
+            self._signalled.insist(lambda: self._reports.too_few(reason))
         return self._final_outcome()
 
     def _start(self, formed: RoundFormed) -> Outcome | None:
@@ -178,9 +169,9 @@ class NodeAgent(ElasticAgent):
         except (InputError, OSError) as error:
             reason = f"the workers cannot be started on {self._parts.run.node}: {error}"
             if isinstance(error, InputError):  # the command itself: it cannot work on any node
-                self._insist(lambda: self._reports.failed(reason))
+                self._signalled.insist(lambda: self._reports.failed(reason))
                 return self._final_outcome()._replace(error=error)
-            self._insist(lambda: self._run.report_agent_error(formed.number))
+            self._signalled.insist(lambda: self._run.report_agent_error(formed.number))
             return Outcome(ExitCode.FAILED, reason, None, RunResult(WorkerState.FAILED), error)
         durable = DurableWait(self._parts.paths)
         self._stopping.of_round = LocalDrain(self._run, group, self._parts.times.drain, durable)
@@ -361,7 +352,8 @@ class NodeAgent(ElasticAgent):
         if wedge is None:
             raise RuntimeError("no worker hangs")
         outcome = wedge.outcome()
-        self._insist(lambda: None if self._has_others(wedge.formed) else self._end_for_wedge(outcome))
+        has_others = self._has_others
+        self._signalled.insist(lambda: None if has_others(wedge.formed) else self._end_for_wedge(outcome))
         return outcome
 
     def _has_others(self, formed: RoundFormed) -> bool:

@@ -207,12 +207,14 @@ class NodeWorkers:
         """Return what to do beside a worker that SIGKILL has not ended: start no other one next to it."""
         if action is not Action.REJOIN:
             return action
-        from hpc_elastic.agent.undead import PATIENCE_S, wait_for_undead  # noqa: PLC0415 - rare
+        from hpc_elastic.agent.undead import PATIENCE_S, leave_word, wait_for_undead  # noqa: PLC0415 - rare
 
         pids = wait_for_undead(group, self._parts)
         if not pids:
             return action
         self._give_up(group, pids, PATIENCE_S)
+        if self.wedge is not None:
+            leave_word(self._run, self.wedge.words)
         return Action.ABANDON
 
     def _give_up(self, group: LocalGroup, pids: tuple[int, ...], timeout_s: float) -> None:

@@ -6,14 +6,17 @@ time, for a file server may only be slow; then its node leaves the run to the ot
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import StoreError
 from hpc_elastic.multiprocessing.procfs import read_stat
+from hpc_elastic.rendezvous.journal import NodeUnfit
 
 if TYPE_CHECKING:
     from hpc_elastic.agent.local_group import LocalGroup
     from hpc_elastic.agent.parts import AgentParts
+    from hpc_elastic.rendezvous.shared_run import SharedRun
 
 PATIENCE_S = 60.0
 _PAUSE_S = 0.5
@@ -35,6 +38,8 @@ def wait_for_undead(group: LocalGroup, parts: AgentParts, patience_s: float = PA
         patience_s: how long they have [s].
     """
     clock, run = parts.clock, parts.rendezvous.run
+    if undead_of(group):
+        parts.log.say(f"no other worker is started beside it; it has {patience_s:g} s to end after all")
     limit = clock.monotonic() + patience_s
     while (pids := undead_of(group)) and clock.monotonic() < limit and not parts.loop.signals:
         parts.loop.wait(_PAUSE_S)
@@ -43,3 +48,9 @@ def wait_for_undead(group: LocalGroup, parts: AgentParts, patience_s: float = PA
         except StoreError:
             continue
     return pids
+
+
+def leave_word(run: SharedRun, words: str) -> None:
+    """Tell the others not to wait for this node; it leaves whether that works or not."""
+    with suppress(StoreError):
+        run.commit(NodeUnfit(run.membership.epoch, run.node, words))

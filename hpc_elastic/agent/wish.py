@@ -27,6 +27,7 @@ class Wish(NamedTuple):
     detail: str = ""
     deadline: float | None = None  # when workers that still run are ended, monotonic [s]
     at_once: bool = False  # a second Ctrl-C: do not wait for the workers
+    is_known: bool = False  # the deadline is what Slurm leaves, not this agent's flags
 
 
 def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:

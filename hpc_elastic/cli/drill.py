@@ -35,7 +35,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     timeout: Annotated[bool, _flag(Drill.TIMEOUT, "The warning ahead of the time limit.")] = False,
     node_loss: Annotated[bool, _flag(Drill.NODE_LOSS, "Kill the agent and workers of a node.")] = False,
     crash: Annotated[bool, _flag(Drill.CRASH, "Kill a worker.")] = False,
-    hang: Annotated[bool, _flag(Drill.HANG, "Stop a worker for good (SIGSTOP).")] = False,
+    hang: Annotated[bool, _flag(Drill.HANG, "Have a worker make no further step.")] = False,
     requeue: Annotated[bool, _flag(Drill.REQUEUE, "Put the job back into the queue.")] = False,
     node: Annotated[
         Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
@@ -70,7 +70,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
         typer.echo("no longer followed")
     finally:
         if chosen is Drill.HANG:
-            _thaw(striker, target)
+            _let_go_on(striker, target)
     came_back, text = verdict(course)
     _tell_grace(course, grace_s)
     typer.secho(text, fg="green" if came_back else "red", bold=True)
@@ -184,9 +184,9 @@ def _tell_grace(course: Course, grace_s: float | None) -> None:
     )
 
 
-def _thaw(striker: Striker, target: Target) -> None:
-    """Let the stopped worker go on where it was not ended; who is gone needs nothing."""
+def _let_go_on(striker: Striker, target: Target) -> None:
+    """Let the worker go on where it was not ended; who is gone needs nothing."""
     try:
-        striker.thaw(target)
+        striker.let_go_on(target)
     except HpcElasticError:
         pass

@@ -23,7 +23,8 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "setup",
     ),
     "Where it runs (Slurm)": (
-        "nodes", "mode", "spares", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "time",
+        "nodes", "mode", "spares", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu",
+        "time",
         "partition", "account", "qos", "constraint", "exclusive", "reservation", "nodelist", "exclude",
         "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
     ),
@@ -56,7 +57,8 @@ _SHORT = {
     "dependency": "-d",
 }  # fmt: skip
 _METAVAR = {
-    "nodes": "N|MIN:MAX", "mode": "step|array", "time": "TIME", "sbatch": "NAME=VALUE", "env": "NAME=VALUE", "run_dir": "DIR",
+    "nodes": "N|MIN:MAX", "mode": "step|array", "time": "TIME", "sbatch": "NAME=VALUE",
+    "env": "NAME=VALUE", "run_dir": "DIR",
     "workdir": "DIR", "setup": "LINE", "modules": "NAME", "module": "MODULE", "python": "PATH",
     "ledger": "DIR", "on_budget_spent": "hold|fail", "chain_by": "singleton|afterany",
     "health_command": "COMMAND", "probe_min_space": "SIZE", "gpu_devices": "PATTERN",

@@ -20,6 +20,7 @@ from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.signs_of_life import may_live, silent_for
 
 _LOOK_S = 0.2
 _ASK_SLURM_S = 30.0
@@ -148,13 +149,14 @@ def _pump_all(tail: Tail) -> None:
 def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
     """Show what comes, over rounds and requeues, until the run has ended or its job is gone."""
     said, ask_at = Phase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
-    job, log = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN)
+    job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN), None
     while True:
         if log.refresh().last != run.state.last:
             run = read_run(run.paths)
         if clock.monotonic() >= ask_at:
             job, ask_at = ask_job(run, Slurm()).job, clock.monotonic() + _ASK_SLURM_S
-        where = status_of(RunView(run.state, run.submission, run.job_id, job, run.has_script))
+            silent_s = silent_for(run, clock) if may_live(job) else None
+        where = status_of(RunView(run.state, run.submission, run.job_id, job, run.has_script, silent_s))
         files = _files(run, wanted)
         shown.show(files, new_from_start=True)
         shown.finish(keep=files)
@@ -162,7 +164,7 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
             shown.finish()
             typer.echo(f"--- {where.text}")
             return
-        if where.phase is not said and where.phase in (Phase.QUEUED, Phase.REQUEUED):
+        if where.phase is not said and where.phase in (Phase.QUEUED, Phase.REQUEUED, Phase.SILENT):
             typer.echo(f"--- {where.text}")
         said = where.phase
         clock.sleep(_LOOK_S)

@@ -10,18 +10,20 @@ from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.scale import scale as change_size
 
+KeepSpares = Annotated[
+    bool,
+    typer.Option(
+        "--keep-spares", help="Array mode: nodes beyond that stand by, instead of being given back."
+    ),
+]
+
 
 def scale(
     run: RunArgument,
     nodes: Annotated[
         int, typer.Option("--nodes", "-N", metavar="N", help="How many nodes the run is to use from now on.")
     ],
-    keep_spares: Annotated[
-        bool,
-        typer.Option(
-            "--keep-spares", help="Array mode: nodes beyond that stand by, instead of being given back."
-        ),
-    ] = False,  # noqa: FBT002 - a flag of the command line
+    keep_spares: KeepSpares = False,  # noqa: FBT002 - a flag of the command line
 ) -> int:
     """Change how many nodes a running run uses.
 

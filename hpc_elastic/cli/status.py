@@ -31,7 +31,8 @@ OptionalRun = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Argument(
         metavar="[RUN]",
-        help=f"Run directory, run id, job id or job name. Without it: all runs below ./{RUNS_FOLDER}.",
+        help=f"Run directory, run id, job id or job name, or a folder: all runs in it. "
+        f"Without it: all runs below ./{RUNS_FOLDER}.",
         show_default=False,
     ),
 ]

@@ -8,7 +8,8 @@ from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.causes_text import job_code_text, requeues_text, restarts_text, used_text
+from hpc_elastic.report.causes_text import requeues_text, restarts_text, used_text
+from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import missing_text, queue_text
 from hpc_elastic.report.timeline import span_text

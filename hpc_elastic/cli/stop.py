@@ -7,6 +7,7 @@ import shlex
 import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.end_run import EndRun
@@ -16,6 +17,8 @@ def stop(run: RunArgument) -> int:
     """Have the workers save and stop at the same step; the job ends and is not requeued."""
     paths = find_run(run)
     EndRun(paths, Slurm(), SystemClock(), typer.echo).stop()
+    for label, text in drain_facts(paths):
+        typer.echo(f"{label}: {text}")
     typer.echo(f"to see how it goes: hpc-elastic status {shlex.quote(paths.root)}")
     return 0
 

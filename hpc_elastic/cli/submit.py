@@ -13,7 +13,7 @@ from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import request, run_dir, validate
+from hpc_elastic.slurm import array_rules, request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
@@ -111,12 +111,7 @@ def _resume(paths: RunPaths, local: int | None) -> int:
 
 
 def _check_local_nodes(spec: JobSpec, nodes: int) -> None:
-    if spec.mode == "array":
-        raise InputError(
-            'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',
-            where="--local",
-            fix="leave the mode out: --local N plays the nodes of one job, with the same agents",
-        )
+    array_rules.refuse_local(spec)
     low, high = spec.node_range
     if not low <= nodes <= high:
         raise InputError(

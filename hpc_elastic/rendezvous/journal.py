@@ -131,6 +131,7 @@ class DrainRequested(NamedTuple):
     then: Then
     detail: str  # for people: the signal, the user
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
+    left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
 
 
 class DrainExplained(NamedTuple):

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, Suspicion
+from hpc_elastic.rendezvous.state import RunState
 
 WATCHERS = 3  # members that always watch the others; they also put agreements together
 IN_TURN = 2  # further members that watch at any time
@@ -78,6 +79,17 @@ def surely_silent(entries: Iterable[Seen], now: float, lease: float) -> frozense
         lease: [s].
     """
     return frozenset(key for key, age in _ages(entries, now).items() if age >= STALL_LEASES * lease)
+
+
+def long_lost(roster: Roster, state: RunState, now: float, lease: float) -> frozenset[str]:
+    """Return the ids of the members on nodes that were lost before the last round and are silent still.
+
+    Their silence is old: when others fall silent after them, that is no sign of a stall.
+    """
+    members = state.round.members if state.round is not None else ()
+    lost = state.lost.difference(member.node for member in members)
+    quiet = (node_id for node_id, seen in roster.items() if now - seen.changed_at >= lease)
+    return frozenset(node_id for node_id in quiet if roster[node_id].name.node in lost)
 
 
 def _ages(entries: Iterable[Seen], now: float) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.array_task import array_of, is_newer, outdated
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
-from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, silent, surely_silent
+from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
 from hpc_elastic.rendezvous.state import RunState, is_released
 
@@ -353,11 +353,12 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     more than one lease: that on the batch host does, and with `only_sure` that on anybody.
     """
     in_already = {_node(node_id) for node_id in ready}
-    entries = tuple(entry for node_id, entry in view.roster.items() if node_id != view.me)
-    lease = view.settings.lease
+    lease, last = view.settings.lease, view.state.round
+    before = frozenset() if only_sure else long_lost(view.roster, view.state, now, lease)
+    entries = tuple(entry for node_id, entry in view.roster.items() if node_id not in before | {view.me})
     surely = surely_silent(entries, now, lease)
     quiet = surely if only_sure else silent(entries, now, lease)
-    gone = view.state.left | outdated(view.roster)
+    gone = view.state.left | outdated(view.roster) | before
     present = (entry.name for node_id, entry in view.roster.items() if node_id not in gone)
     beating = (name for name in present if not name.phase.is_terminal)
     alive = {
@@ -365,7 +366,6 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
         for name in beating
         if name.node_id not in (surely if name.node == view.state.batch_host else quiet)
     }
-    last = view.state.round
     known = gone.union(view.roster)
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
     may_come = alive | unseen | (set(view.state.expected) if last is None else set())

@@ -90,12 +90,20 @@ class RunReports(ABC):
         epoch, node_id = self.membership.epoch, self.membership.node_id
         return self.commit(NodeLeft(epoch, node_id, self.node, cause, detail))
 
-    def request_drain(self, cause: Cause, then: Then, detail: str = "") -> RunState:
+    def request_drain(
+        self, cause: Cause, then: Then, detail: str = "", left_s: float | None = None
+    ) -> RunState:
         """Ask all nodes to have their workers save and stop at one agreed step.
 
         Whoever stands beside a running round has no say in it.
+
+        Args:
+            cause: why.
+            then: what the nodes do after it.
+            detail: why, for people.
+            left_s: how long workers have from now on [s]; None: by the agents' flags.
         """
-        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch)
+        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch, left_s)
         return self.commit(request, only_if=lambda _state: not self.is_beside_a_round())
 
     def explain_drain(self, cause: Cause, detail: str, left_s: float | None) -> RunState:

@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     Drained,
     DrainExplained,
     DrainRequested,
+    Epoch,
     EpochStarted,
     HangSuspected,
     NodeLeft,
@@ -30,6 +31,8 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
+from hpc_elastic.report.exit_codes import code_text
+from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import LOGIN
 
 _MOST_NAMES = 8
@@ -98,7 +101,15 @@ def _started(entry: EpochStarted, before: RunState, _span_s: float) -> str:
     if epoch[:2] == known[:2] and known != NO_EPOCH:
         return f"agents started again{names} (relaunch {epoch.relaunch})"
     job = f"job {entry.job_id}" if entry.job_id else "the run"
-    return f"{job} started{names}" + (f" (restart {epoch.restart})" if epoch.restart else "")
+    return f"{job} started{names}" + _which_start(epoch)
+
+
+def _which_start(epoch: Epoch) -> str:
+    """Return which start of which job of its submission this is; nothing for the first."""
+    link, restart = divmod(epoch.restart, LINK_SPAN)
+    parts = [f"job {link + 1} of the submission"] if link else []
+    parts += [f"restart {restart}"] if restart else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
@@ -217,7 +228,7 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     code = failure.get("exitcode", 1)
     by_signal = isinstance(code, int) and code < 0
     is_hang = code == ExitCode.HUNG and bool(failure.get("message"))
-    how = f"signal {-code}" if by_signal else "hangs" if is_hang else f"exit code {code}"
+    how = "hangs" if is_hang else f"exit code {code_text(code) if isinstance(code, int) else code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
     words = failure.get("message") or ("" if by_signal else failure.get("stderr_tail")) or ""
     lines = str(words).strip().splitlines() or [""]

@@ -203,6 +203,9 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
         )
     if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
         return _failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
+    of_cause, name = budgets.of(cause)
+    if of_cause is not None and facts.state.used(cause) > of_cause:
+        return _failed(f"the budget {name} = {of_cause} is spent; now: {why}")
     return Requeue(cause, f"{why}: this task is requeued ({used + 1} of at most {budgets.max_requeues})")
 
 

@@ -66,6 +66,20 @@ def _check_nodelist(spec: JobSpec) -> None:
         )
 
 
+def refuse_local(spec: JobSpec) -> None:
+    """Refuse to play an array on one machine without Slurm.
+
+    Raises:
+        InputError: the run is one.
+    """
+    if spec.mode == "array":
+        raise InputError(
+            'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',
+            where="--local",
+            fix="leave the mode out: --local N plays the nodes of one job, with the same agents",
+        )
+
+
 def check_size(spec: JobSpec, slurm: Slurm) -> None:
     """Refuse an array that Slurm would not take; nobody is refused for want of an answer.
 

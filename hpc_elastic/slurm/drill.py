@@ -38,9 +38,10 @@ _DEEDS = {
     Drill.TIMEOUT: Deed.WARN,
     Drill.NODE_LOSS: Deed.LOSE,
     Drill.CRASH: Deed.CRASH,
-    Drill.HANG: Deed.FREEZE,
+    Drill.HANG: Deed.HANG,
 }
-_SIGNALS = {Drill.PREEMPT: "TERM", Drill.TIMEOUT: "USR1"}
+_BY_SIGNAL = (Drill.PREEMPT, Drill.TIMEOUT)
+_WARNING = "USR2"  # unless the job was submitted with another one
 ONE_WORKER = (Drill.CRASH, Drill.HANG)
 
 
@@ -52,18 +53,18 @@ class Target(NamedTuple):
 
     @property
     def agent(self) -> int:
-        """The agent's process id on its node."""
-        return int(self.member.node_id.rpartition(".")[2])
+        """The agent's process id on its node; in array mode its task follows it."""
+        return int(self.member.node_id.rpartition(".")[2].partition("@")[0])
 
     def text(self, drill: Drill) -> str:
         """Return what is to happen, in words."""
         node = self.member.node
         return {
             Drill.PREEMPT: "every agent gets SIGTERM, as when Slurm preempts the job",
-            Drill.TIMEOUT: "every agent gets SIGUSR1, as ahead of the time limit",
+            Drill.TIMEOUT: "every agent gets the warning, as ahead of the time limit",
             Drill.NODE_LOSS: f"the agent and the workers on {node} are killed",
             Drill.CRASH: f"rank {self.rank} on {node} is killed",
-            Drill.HANG: f"rank {self.rank} on {node} is stopped for good (SIGSTOP)",
+            Drill.HANG: f"rank {self.rank} on {node} makes no further step",
             Drill.REQUEUE: "the job is put back into the queue (scontrol requeue)",
         }[drill]
 
@@ -135,23 +136,25 @@ class Striker:
             at = self._clock.wall()
             self._slurm.requeue(self._job_of(target))
             return Struck(at, None)
-        if drill in _SIGNALS:
+        if drill in _BY_SIGNAL:
+            warning = str(self._run.spec.get("warn_signal") or _WARNING)
             at = self._clock.wall()
-            self._slurm.cancel(self._job_of(target), signal=_SIGNALS[drill])
+            name = "TERM" if drill is Drill.PREEMPT else warning
+            self._slurm.cancel(self._job_of(target), signal=name)
             return Struck(at, None)
         return self._on_node(target, _DEEDS[drill])
 
-    def thaw(self, target: Target) -> None:
-        """Let a worker that a drill has stopped run on, if it is still there.
+    def let_go_on(self, target: Target) -> None:
+        """Let a worker that hangs for a drill go on, if it is still there.
 
         Raises:
             InputError: it is not.
             SlurmError: Slurm is not there, or refused.
         """
         if self._run.is_local:
-            drill_on_node.do(self._run.paths.root, target.agent, Deed.THAW, target.rank)
+            drill_on_node.do(self._run.paths.root, target.agent, Deed.GO_ON, target.rank)
         else:
-            self._on_node(target, Deed.THAW)
+            self._on_node(target, Deed.GO_ON)
 
     def grace_s(self, drill: Drill) -> float | None:
         """Return how long Slurm would let the agents live after its signal [s]; None if that is not known."""
@@ -185,7 +188,7 @@ class Striker:
             )
         root = self._run.paths.root
         formed = self._run.state.running
-        if drill in _SIGNALS and formed is not None:
+        if drill in _BY_SIGNAL and formed is not None:
             others = [Target(member, None) for member in formed.members]
         else:
             others = [target]
@@ -197,7 +200,10 @@ class Striker:
         rank = () if target.rank is None else (str(target.rank),)
         program = (sys.executable, "-m", "hpc_elastic.slurm.drill_on_node")
         words = (*program, self._run.paths.root, str(target.agent), deed.value, *rank)
-        printed = self._slurm.step_beside(self._job_of(target), target.member.node, words)
+        job = self._job_of(target)
+        if "_" in job:  # srun knows a task of an array by its own id only
+            job = (self._slurm.show_job(job) or {}).get("JobId", job)
+        printed = self._slurm.step_beside(job, target.member.node, words)
         done: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
         if "error" in done:
             raise InputError(f"{target.member.node}: {done['error']}", where="drill", fix=done["fix"])

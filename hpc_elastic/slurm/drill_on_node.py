@@ -30,15 +30,15 @@ class Deed(str, Enum):
     """What is done to the processes of one node."""
 
     DRAIN = "drain"  # SIGTERM to the agent, as Slurm's preemption does
-    WARN = "warn"  # SIGUSR1 to the agent, as ahead of the time limit
+    WARN = "warn"  # SIGUSR2 to the agent, as ahead of the time limit
     LOSE = "lose"  # SIGKILL of the agent and of all that it started
     CRASH = "crash"  # SIGKILL of one worker
-    FREEZE = "freeze"  # SIGSTOP of one worker
-    THAW = "thaw"  # SIGCONT of one worker
+    HANG = "hang"  # one worker makes no further step
+    GO_ON = "go_on"  # it may go on
 
 
-_TO_AGENT = {Deed.DRAIN: signal.SIGTERM, Deed.WARN: signal.SIGUSR1}
-_TO_WORKER = {Deed.CRASH: signal.SIGKILL, Deed.FREEZE: signal.SIGSTOP, Deed.THAW: signal.SIGCONT}
+_TO_AGENT = {Deed.DRAIN: signal.SIGTERM, Deed.WARN: signal.SIGUSR2}
+_TO_WORKER = (Deed.CRASH, Deed.HANG, Deed.GO_ON)
 
 
 def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[str, Any]:
@@ -70,17 +70,42 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
         if not hit:
             ranks = ", ".join(sorted(environ.get(_RANK, "?") for environ in workers.values()))
             raise InputError(f"there is no rank {rank} here, only {ranks}", where="--rank", fix="name one")
-        number = _TO_WORKER[deed]
     else:
         hit = [agent] if deed in _TO_AGENT else [agent, *_descendants(agent)]
-        number = _TO_AGENT.get(deed, signal.SIGKILL)
     at = SystemClock().wall()
+    if deed in (Deed.HANG, Deed.GO_ON):
+        _let_hang(workers[hit[0]], wanted=deed is Deed.HANG)
+        return {"at": at, "pids": hit, "step": step}
+    number = _TO_AGENT.get(deed, signal.SIGKILL)
     for pid in hit:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             pass
     return {"at": at, "pids": hit, "step": step}
+
+
+def _let_hang(environ: Mapping[str, str], *, wanted: bool) -> None:
+    """Have a worker hang at its next step, or go on.
+
+    Raises:
+        InputError: it has told no step, so that nobody could see it hang.
+    """
+    path = environ.get(_CHANNEL, "")
+    try:
+        channel = Channel.open(path)
+    except (OSError, ChannelError) as error:
+        raise InputError(f"the worker cannot be reached: {error}", where="--hang") from None
+    try:
+        if channel.last_step is None:
+            raise InputError(
+                f"rank {environ.get(_RANK)} has completed no step yet, or tells none",
+                where="--hang",
+                fix="call hpc_elastic.worker.tick(step) after each step; hangs are not seen without it",
+            )
+        channel.hang = wanted
+    finally:
+        channel.close()
 
 
 def _workers(run_dir: str, agent: int) -> dict[int, Mapping[str, str]]:

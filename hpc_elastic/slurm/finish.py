@@ -28,7 +28,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import lifecycle
+from hpc_elastic.slurm import hand_back, lifecycle
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome
 from hpc_elastic.slurm.job_start import Ended, Say, Start, with_own_submission
@@ -52,10 +52,11 @@ from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
 
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
-PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
+PATIENCE_S = 300.0  # for the shared directory; a failover takes minutes
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _RELAUNCH_PAUSE_S = 2.0
+_IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
 _LOG_END = 65536  # bytes of the batch log that are looked through
 
 _T = TypeVar("_T")
@@ -274,7 +275,7 @@ class Finish:
             preempted=False,
         )
 
-    def _ask_slurm(self, patience_s: float = PATIENCE_S) -> JobFacts | None:
+    def _ask_slurm(self, patience_s: float = hand_back.PATIENCE_S) -> JobFacts | None:
         """Return what Slurm says about the job, None if it says nothing for minutes."""
 
         def ask() -> JobFacts | None:
@@ -297,7 +298,8 @@ class Finish:
                 if self._clock.monotonic() >= give_up_at:
                     raise
                 if not said:
-                    self._say(f"trying again for up to {patience_s:.0f} s: {_one_line(error)}")
+                    then = "" if isinstance(error, SlurmCommandError) else _IF_IN_VAIN
+                    self._say(f"trying again for up to {patience_s:.0f} s{then}: {_one_line(error)}")
                     said = True
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

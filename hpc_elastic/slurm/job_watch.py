@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import SlurmError, SlurmNotFoundError, StoreError
+from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Drained
 from hpc_elastic.rendezvous.run_log import read_records
@@ -30,6 +30,8 @@ WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a 
 _WHY_PAUSE_S = 0.3
 _SETTLE_S = 1.0  # after the start of the workers, which comes first
 _AGAIN_S = 60.0  # after a question without an answer
+_NEAR_S = 60.0  # looked at halfway as long as the drain is farther away
+_FAR_S = 3600.0  # nobody needs to be asked whether an end so far away has been moved
 NODE_LOOK_S = 60.0
 
 
@@ -92,7 +94,7 @@ class JobWatch:
         self._is_first = False
         self._is_closed = False
         self._question: tuple[float, bool] | None = None  # when a signal came [s], whether it was a warning
-        self._lead_s: float | None = None  # how long before the end the drain begins
+        self._first_left_s: float | None = None  # how long the job might run at the first look [s]
         self._draining: set[str] = set()
 
     def begin(self, *, is_first: bool) -> None:
@@ -161,8 +163,10 @@ class JobWatch:
             return not self._is_closed
 
     def _tell(self, told: Told) -> None:
-        self._told.append(told)
-        self._wake()
+        with self._something:  # so that nobody is woken whose loop is gone
+            if not self._is_closed:
+                self._told.append(told)
+                self._wake()
 
     def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
         """Ask until the job's state shows what the signal was for."""
@@ -187,14 +191,16 @@ class JobWatch:
 
     def _left_s(self) -> float | None:
         """Return how long the job may run [s], infinite without a limit; None: nobody knows."""
-        if self._place.end_time_s is not None and self._lead_s is None:
-            return self._place.end_time_s - self._clock.wall()
+        end_s = self._place.end_time_s
+        told_s = None if end_s is None else end_s - self._clock.wall()
+        if told_s is not None and (self._first_left_s is None or told_s > _FAR_S):
+            return told_s
         try:
             left_s = self._slurm.time_left_s(self._place.job_ref)
         except SlurmNotFoundError:
-            return math.inf
+            return math.inf if told_s is None else told_s
         except SlurmError:
-            return None
+            return told_s
         return math.inf if left_s is None else left_s
 
     def _look_at_limit(self) -> float:
@@ -204,10 +210,12 @@ class JobWatch:
             return now + _AGAIN_S
         if left_s == math.inf:
             return math.inf
-        if self._lead_s is None:  # the first look; the end may still be moved
-            self._lead_s = deadlines.begin_before_s(self._options.warning_s, self._needed_s(), left_s)
-        if left_s > self._lead_s:
-            return now + left_s - self._lead_s
+        if self._first_left_s is None:
+            self._first_left_s = left_s
+        warning_s, needed_s = self._options.warning_s, self._needed_s()
+        early_s = left_s - deadlines.begin_before_s(warning_s, needed_s, self._first_left_s)
+        if early_s > 0:  # the end may be moved till then, and saves may turn out to be slow
+            return now + (early_s / 2 if early_s > _NEAR_S else early_s)
         detail = f"the time limit, {left_s:.0f} s from now"
         self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
         return math.inf
@@ -224,7 +232,7 @@ class JobWatch:
         try:
             saves = save_times(self._place.paths)
             drains = drain_times(self._place.paths)
-        except (OSError, StoreError):
+        except (OSError, HpcElasticError):
             return None
         return deadlines.needed_s(saves, drains)
 

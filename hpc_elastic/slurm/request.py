@@ -107,7 +107,8 @@ def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = 
     filled = spec.model_copy(
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
-    names = RunNames(run_id, paths.root, workdir, python, script_text.batch_log_pattern(paths.batch_log, spec.mode))
+    batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
+    names = RunNames(run_id, paths.root, workdir, python, batch_log)
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
 

@@ -179,7 +179,19 @@ class Submitter:
                     where="--resume",
                     fix=f"stop it first: hpc-elastic stop {stored.paths.root}",
                 )
+        if done and stored.spec.mode == "array":
+            self._refuse_further_arrays(done[-1], root)
         return stored.again(done[-1].number + 1 if done else 0)
+
+    def _refuse_further_arrays(self, newest: Submission, root: str) -> None:
+        """Refuse a run whose first array is over, but not one that `scale` has added."""
+        tasks = self._slurm.array_tasks(newest.token, newest.job_id)
+        if tasks:
+            raise InputError(
+                f"the run in {root} has not ended: tasks of its array {tasks[0].array} are in Slurm's queue",
+                where="--resume",
+                fix=f"stop it first: hpc-elastic stop {root}",
+            )
 
     def _state_of(self, earlier: Submission | Link) -> JobState | None:
         if earlier.job_id.startswith(LOCAL_JOB):

@@ -27,8 +27,8 @@ class Successors:
         self._say = say
 
     def chain(self, size: int) -> Chain | None:
-        """Return what is left of the chain of so many jobs; None if there is no chain."""
-        if not size:
+        """Return what is left of the chain of so many jobs; None if there is no chain, or no Slurm."""
+        if not size or self._start.local:
             return None
         waiting = (link.job_id for link in self._later() if self._is_waiting(link.job_id))
         return Chain(size, next(waiting, ""))

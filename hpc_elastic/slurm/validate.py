@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import options, run_dir, script, spec_rules
+from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
 
@@ -36,6 +36,8 @@ def check(
         InputError: what cannot work, where it was given and how to mend it.
     """
     spec = request.spec
+    if is_local:
+        array_rules.refuse_local(spec)
     options.check_known(spec.option_names(), known_options)
     found = [] if is_local else spec_rules.warnings(spec)
     _check_workdir(spec.workdir or ".")

@@ -34,6 +34,7 @@ _NAME_BYTES = 8 * (_SECTION_SLOTS - 2)
 # of a drain; all are 0 at first: until when [ns] (agent), since when in a critical section [ns] and its
 # name, whether asking counts as a step
 _UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _COUNTS = 256, 257, 258, 264
+_HANG = 265  # whether a drill wants the worker to hang; 0 at first
 _NS = 1_000_000_000
 
 
@@ -298,6 +299,16 @@ class Channel:
     def leave_critical(self) -> None:
         """Publish that the worker may be ended (worker)."""
         self._slots[_CRITICAL_SINCE] = 0
+
+    @property
+    def hang(self) -> bool:
+        """Whether a drill wants the worker to hang at its next step."""
+        return self._slots[_HANG] != 0
+
+    @hang.setter
+    def hang(self, wanted: bool) -> None:
+        """Have the worker hang, or go on (`hpc-elastic drill`)."""
+        self._slots[_HANG] = int(wanted)
 
     @property
     def counts_asking(self) -> bool:

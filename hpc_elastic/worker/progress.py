@@ -88,6 +88,14 @@ class WorkerProgress:
         self._ticked = step, self._clock.monotonic()
         if self._channel is not None:
             self._channel.tick(step)
+            if self._channel.hang:
+                self._hang_for_a_drill(self._channel)
+
+    def _hang_for_a_drill(self, channel: Channel) -> None:
+        """Make no progress, as the owner of the run wants to see what comes of that: hpc-elastic drill."""
+        _warn(f"rank {self._rank} hangs after step {channel.last_step}: hpc-elastic drill --hang")
+        while channel.hang:
+            self._clock.sleep(_LONGEST_POLL_S)
 
     def critical(self, name: str) -> CriticalSection:
         """Return a section of code in which this worker is not ended."""

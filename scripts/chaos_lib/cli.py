@@ -16,10 +16,12 @@ from chaos_lib.course import draw_seed
 from chaos_lib.disk import Disk, DiskError
 from chaos_lib.faults import FAULTS
 from chaos_lib.one_run import Ground, Verdict, run_one
+from chaos_lib.page import put_into
 from chaos_lib.summary import table, to_json, total
-from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 NODES = 5
+PAGE = REPOSITORY / "docs" / "faults.md"
 LAST_START_S = 45.0  # a run needs about that long even without a fault
 DESCRIPTION = """\
 Train on a real Slurm (scripts/devcluster) for a given time, as an unprivileged user, while workers,
@@ -53,13 +55,24 @@ def main(argv: list[str]) -> int:
         _say(f"chaos: ended by {stop}")
         return 130
     took_s = time.time() - began
-    print(f"\n{table(verdicts)}\n\n{total(verdicts, seed, took_s)}")
+    text = f"{_where(argv)}\n{total(verdicts, seed, took_s)}\n\n{table(verdicts)}"
+    print(f"\n{text}")
+    if options.write:
+        PAGE.write_text(put_into(PAGE.read_text(encoding="utf-8"), "chaos", text), encoding="utf-8")
     if options.json:
         options.json.write_text(json.dumps(to_json(verdicts, seed, took_s), indent=1) + "\n")
     bad = [verdict for verdict in verdicts if verdict.broken]
     for verdict in bad:
         print(f"BROKEN in {verdict.name} (seed {seed}): " + "; ".join(verdict.broken))
     return 1 if bad or not verdicts else 0
+
+
+def _where(argv: list[str]) -> str:
+    """Return date, command and machine in one line."""
+    words = " ".join(["scripts/chaos", *(word for word in argv if word != "--write")])
+    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
+    date = time.strftime("%Y-%m-%d")
+    return f"`{words}` on {date}, {NODES} nodes on {cpus} CPUs, {load:.1f} runnable processes meanwhile."
 
 
 def _interrupt(number: int, _frame: object) -> None:
@@ -118,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--example", choices=["plain", "digits_ddp"], default="plain")
     parser.add_argument("--only", type=_kinds, metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--write", action="store_true", help=f"put the summary into {PAGE.name}")
     parser.add_argument("--evidence", type=Path, default=Path("chaos-evidence"), metavar="DIR")
     return parser
 

@@ -115,6 +115,12 @@ def _kill_srun(scene: Scene) -> Struck:
     return Struck(f"on {found[0].node}")
 
 
+def _kill_batch(scene: Scene) -> Struck:
+    victim = _one(scene, Role.BATCH)
+    victim.send(signal.SIGKILL)
+    return Struck(f"on {victim.node}")
+
+
 def _crash_node(scene: Scene) -> Struck:
     node, lasts = _node(scene), _lasts(scene, 3, 30)
     scene.cluster.crash(node)
@@ -179,6 +185,7 @@ FAULTS: Mapping[str, Fault] = {
     "guard-kill": Fault(_kill_guard, 1),
     "agent-freeze": Fault(_freeze_agent),
     "srun-kill": Fault(_kill_srun),
+    "batch-kill": Fault(_kill_batch, 1),
     "node-crash": Fault(_crash_node, 3),
     "node-cut": Fault(_cut_node, 3),
     "preemption": Fault(_preempt, 3),

@@ -24,6 +24,7 @@ class Role(Enum):
     GUARD = re.compile(r"(?!)")  # an agent's child that looks like it and outlives it for a moment
     WORKER = re.compile(rf"{_INTERPRETER} (?:-u )?\S+/(?:plain|digits_ddp|stamps)\.py ")
     SRUN = re.compile(r"srun ")
+    BATCH = re.compile(r"\S*sh \S+/slurm_script ")
     OTHER = re.compile(r"")
 
 

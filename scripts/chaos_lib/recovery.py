@@ -15,6 +15,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
 )
 
+HOLDS_S = 5.0  # a round that is disturbed again sooner was no recovery
 _DISTURBED = (DrainRequested, RoundEnded, Drained, EpochStarted, Requeued)
 
 
@@ -31,7 +32,8 @@ class Effect(NamedTuple):
 
     Attributes:
         noticed_s: from the fault to the first record of it [s]; None if the workers just went on.
-        running_s: from the fault to the round after it [s]; None if there was none before the next fault.
+        running_s: from the fault to the first round after it that held [s]; None if there was none before
+            the next fault.
     """
 
     strike: Strike
@@ -50,6 +52,7 @@ def effects(strikes: Sequence[Strike], records: Sequence[Record]) -> list[Effect
             found.append(Effect(strike, None, None))
             continue
         formed = [r.at for r in after if isinstance(r.entry, RoundFormed) and r.at >= disturbed[0]]
-        running = formed[-1] - strike.at if formed else None
+        holding = [at for at in formed if not any(at < other < at + HOLDS_S for other in disturbed)]
+        running = holding[0] - strike.at if holding else None
         found.append(Effect(strike, disturbed[0] - strike.at, running))
     return found

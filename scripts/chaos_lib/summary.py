@@ -40,13 +40,14 @@ def total(verdicts: Sequence[Verdict], seed: int, took_s: float) -> str:
         for key in ("rounds", "restarts", "requeues", "relaunches")
     }
     faults = sum(len(verdict.effects) for verdict in verdicts)
+    # whoever ended otherwise without good reason is among the broken
     done = sum(verdict.decision == "done" for verdict in verdicts)
     broken = sum(bool(verdict.broken) for verdict in verdicts)
     return (
-        f"seed {seed}, {took_s / 60:.0f} min: {faults} faults in {len(verdicts)} runs "
-        f"({done} done, {len(verdicts) - done} ended otherwise), {sums['rounds']} rounds, "
-        f"{sums['restarts']} restarts, {sums['requeues']} requeues, {sums['relaunches']} relaunches; "
-        f"runs that broke a promise: {broken}"
+        f"{faults} faults in {took_s / 60:.0f} minutes (seed {seed}), {len(verdicts)} runs: {done} done, "
+        f"{len(verdicts) - done} failed for good as their faults explain, {sums['rounds']} rounds, "
+        f"{sums['restarts']} restarts in place, {sums['requeues']} requeues, {sums['relaunches']} relaunches "
+        f"of srun. Runs that broke a promise: {broken}."
     )
 
 

@@ -15,9 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from chaos_lib.page import put_into
+
 from faults_lib.job import Launcher, MeasureError
 from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Samples, measure
-from faults_lib.table import missed, put_into, render
+from faults_lib.table import missed, render
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 NODES = 5
@@ -109,7 +111,7 @@ def _report(
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     if options.write:
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(put_into(page, f"{_where(argv)}\n\n{text}"), encoding="utf-8")
+        PAGE.write_text(put_into(page, "faults", f"{_where(argv)}\n\n{text}"), encoding="utf-8")
     return 1 if options.strict and bad else 0
 
 

@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import DrainRequested, EpochStarted, NodeLef
 from tests.real_slurm.cluster import Cluster
 
 SETTLE_S = 1.0
+SLOW_REPETITIONS = 3  # of what takes a minute
 NEVER_S = 60.0  # who has done nothing by then is not waited for
 
 
@@ -135,7 +136,7 @@ def _lose_nodes(place: Place, lose: Callable[[Job, str], float]) -> Samples:
 def batch_host_crashed(place: Place) -> Samples:
     """Power loss of the node with the batch script -> the requeued job's workers run on other nodes."""
     samples = []
-    for _ in range(place.repetitions):
+    for _ in range(min(place.repetitions, SLOW_REPETITIONS)):
         with Job(place.cluster, place.launcher, Shape(nodes=3, least=3)) as job:
             _settle()
             workers = job.processes(Role.WORKER)
@@ -200,14 +201,14 @@ def preempted(place: Place) -> Samples:
 
 
 def hung(place: Place) -> Samples:
-    """SIGSTOP of a worker with a hang timeout of 5 s -> all workers run again."""
+    """A worker makes no further step, with a hang timeout of 5 s -> all workers run again."""
     samples = []
     with Job(place.cluster, place.launcher, Shape(3, 3, flags=("--hang-timeout", "5s"))) as job:
         for _ in range(place.repetitions):
             time.sleep(3 * SETTLE_S)
             workers = job.processes(Role.WORKER)
             began = time.monotonic()
-            workers[-1].send(signal.SIGSTOP)
+            workers[-1].send(signal.SIGUSR2)
             samples.append(_after(job, began, workers, nodes=3))
     return samples
 

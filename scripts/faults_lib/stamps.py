@@ -23,6 +23,7 @@ def stamp(what: str, at: float) -> None:
 
 stamp("start", STARTED_S)
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(1))
+signal.signal(signal.SIGUSR2, lambda *_: time.sleep(3600))  # hangs
 
 from hpc_elastic import worker  # noqa: E402 - the first stamp does not wait for it
 

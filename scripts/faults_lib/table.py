@@ -1,4 +1,4 @@
-"""The table of the measures, and where it stands in the docs. Pure."""
+"""The table of the measures. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from faults_lib.measures import Sample
-
-BEGIN = "<!-- faults: written by scripts/faults --write -->"
-END = "<!-- faults: end -->"
 
 
 class Row(NamedTuple):
@@ -99,16 +96,3 @@ def _pair(found: Mapping[str, Sequence[Sample]], measure: str) -> str:
     if not samples:
         return "not within a minute"
     return f"{_seconds(samples, 'acted') or 'never'}, {_seconds(samples, 'running') or 'never'}"
-
-
-def put_into(page: str, text: str) -> str:
-    """Return a page with the text between the markers replaced.
-
-    Raises:
-        ValueError: the page has no markers.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"

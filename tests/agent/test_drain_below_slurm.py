@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained
+from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained, DrainRequested
 from tests.agent.agents import Agents, MakeAgents, slurm, wait_for
 from tests.slurm.stand_in import FakeJob
 
@@ -87,3 +88,23 @@ def test_a_run_on_one_machine_asks_no_slurm(make: MakeAgents, job: FakeJob) -> N
     assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
     assert not agents.entries(DrainExplained)
     assert "SIGTERM received: workers have 25 s" in agents.output(0)
+
+
+@pytest.mark.slow
+def test_a_drain_begins_by_itself_before_the_limit(make: MakeAgents, job: FakeJob) -> None:
+    """Nobody is signalled; all nodes hear how long there is, which is more than a warning leaves."""
+    told = "while worker.time_left() is None: time.sleep(0.01)\nleft = worker.time_left()\n"
+    agents = make(
+        "import time\nfrom hpc_elastic import worker\nopen(file + '.runs', 'w').close()\n"
+        f"{told}open(file + '.left', 'w').write(str(left))"
+    )
+    end = str(int(SystemClock().wall()) + 4)
+    start(agents, job, "--warn-timeout", "1", SLURM_JOB_END_TIME=end)
+    for node in (0, 1):
+        agents.code(node)
+    (asked,) = agents.entries(DrainRequested)
+    assert Cause.TIME_LIMIT is asked.cause
+    assert "the time limit, " in asked.detail
+    left = [float(path.read_text()) for path in Path(agents.paths.logs).glob("*.left")]
+    assert 4 == len(left)
+    assert all(seconds > 10 for seconds in left)

@@ -70,7 +70,8 @@ def group_of(pid: int, unkillable: list[str]) -> Any:
 def parts_of(loop: Loop, beats: list[int]) -> Any:
     """Return what is used of an agent."""
     run = SimpleNamespace(tick=lambda: beats.append(1))
-    return SimpleNamespace(clock=SystemClock(), loop=loop, rendezvous=SimpleNamespace(run=run))
+    log = SimpleNamespace(say=lambda _text: None)
+    return SimpleNamespace(clock=SystemClock(), loop=loop, log=log, rendezvous=SimpleNamespace(run=run))
 
 
 def test_who_stays_is_given_up(frozen: subprocess.Popen[bytes]) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import random
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from chaos_lib import promises
 from chaos_lib.one_run import draw_shape
 from chaos_lib.recovery import Strike, effects
@@ -143,6 +139,15 @@ def test_effects_are_told_apart() -> None:
     killed, stalled = effects(strikes, GOOD[:-1])
     assert (1.0, 11.0) == (killed.noticed_s, killed.running_s)
     assert (None, None) == (stalled.noticed_s, stalled.running_s)
+
+
+def test_a_round_that_does_not_hold_is_no_recovery() -> None:
+    """What counts is the first round that goes on for a while, not the last one before the next fault."""
+    records = journal(START, formed(1), ended(1), formed(2), ended(2), formed(3), apart_s=1.0)
+    later = Record(7, 60.0, "n1", ended(3))
+    again = Record(8, 61.0, "n1", formed(4))
+    (effect,) = effects([Strike("worker-kill", 1.5, "n1")], [*records, later, again])
+    assert 5.0 - 1.5 == effect.running_s
 
 
 def test_the_same_seed_gives_the_same_runs() -> None:

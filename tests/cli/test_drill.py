@@ -15,6 +15,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, RoundEnded
 from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.test_local_nodes import LONG, LocalRun, start, started
 
 __all__ = ["started"]
@@ -72,14 +73,28 @@ def test_a_node_is_drilled(run: LocalRun) -> None:
     assert not os.path.exists(f"/proc/{agent}")
 
 
+def test_a_hang_is_drilled(tmp_path: Path, started: list[LocalRun]) -> None:
+    """A worker that makes no further step is found out, and the report says so."""
+    run = start(started, tmp_path, LONG, *TWO, "--hang-timeout", "3s")
+    run.wait_for_round(1)
+    code, text = drill(run, "--hang", "--rank", "2", "--yes")
+    assert 0 == code, text
+    assert "rank 2 on local2 makes no further step" in text
+    (ended,) = [r.entry for r in read_records(run.paths) if isinstance(r.entry, RoundEnded)]
+    assert Cause.HANG is ended.cause
+    app.run(["cancel", run.paths.root])
+
+
 def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
-    """Where nobody notices within the time, the exit code is 1 and the text says what is missing."""
+    """Where nobody notices within the time, the exit code is 1, and the worker goes on."""
     code, text = drill(run, "--hang", "--rank", "0", "--wait", "1s", "--yes")
     assert (1, []) == (code, phases(text)), text
     assert "nobody has noticed" in text
-    ((pid, _),) = _workers(run, "0")
-    status = Path(f"/proc/{pid}/status").read_text()
-    assert "State:\tT" not in status, "the worker was left stopped"
+    error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
+    wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=30)
+    code, text = drill(run, "--preempt", "--yes")
+    assert 0 == code, text
+    assert "0 steps computed again" in text
 
 
 def test_what_cannot_be_drilled_is_refused(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,16 +116,3 @@ def test_what_cannot_be_drilled_is_refused(run: LocalRun, capsys: pytest.Capture
     code, text = drill(run, "--crash")
     assert (2, True) == (code, "give --yes" in text), text
     assert [] == [r.entry for r in read_records(run.paths) if isinstance(r.entry, RoundEnded)]
-
-
-def _workers(run: LocalRun, rank: str) -> list[tuple[int, str]]:
-    """Return process ids and nodes of the workers of a rank."""
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") if entry.isdigit() else []
-        except OSError:
-            continue
-        if f"RANK={rank}".encode() in words and f"HPC_ELASTIC_RUN_DIR={run.paths.root}".encode() in words:
-            found.append((int(entry), rank))
-    return found

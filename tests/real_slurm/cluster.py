@@ -219,7 +219,7 @@ class Cluster:
         self.command("heal", node)
 
     def save_controller_state(self) -> None:
-        """Wait until slurmctld has saved what it knows, as it does every few seconds; the rest dies with it."""
+        """Wait until slurmctld has saved what it knows; what it has not saved dies with it."""
         changed_at = SystemClock().wall()
         self.submit("alice", "--hold", wrap="true")
         state = self.directory / "state" / "job_state"

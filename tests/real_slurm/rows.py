@@ -56,7 +56,7 @@ SIGNALS = (
     Row(
         "preempted with --no-requeue",
         ("slurm_preemption.no_requeue_is_final",),
-        ("ending.a_job_that_may_not_be_requeued_is_submitted_again",),
+        ("ending.where_slurm_may_not_requeue_a_job_another_one_goes_on",),
     ),
     Row(
         "preempted where preemption cancels",
@@ -78,7 +78,7 @@ SIGNALS = (
     Row(
         "warned ahead of the time limit",
         ("slurm_limits.a_warning_goes_to_whom_it_was_asked_for",),
-        ("main_job.the_time_limit_costs_no_step",),
+        ("long_runs.the_time_limit_costs_no_step",),
     ),
     Row(
         "the time limit",
@@ -179,19 +179,19 @@ NODE_LOSS = (
         "a node is lost, --no-kill of both",
         ("slurm_node_loss.no_kill_of_both_lets_the_others_go_on",),
         (
-            "faults.survivors_of_a_node_loss_go_on_in_the_allocation",
-            "faults.a_run_of_fixed_size_is_requeued_after_a_node_loss",
+            "lost_nodes.survivors_of_a_node_loss_go_on_in_the_allocation",
+            "lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",
         ),
     ),
     Row(
         "the batch host is lost",
         ("slurm_node_loss.nobody_ends_a_job_without_its_batch_host",),
-        ("faults.a_run_of_fixed_size_is_requeued_after_a_node_loss",),
+        ("lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",),
     ),
     Row(
         "a node reboots within SlurmdTimeout",
         ("slurm_node_loss.a_quick_reboot_may_go_unnoticed",),
-        ("faults.a_node_that_reboots_quickly_does_not_hold_the_run_up",),
+        ("lost_nodes.a_node_that_reboots_quickly_does_not_hold_the_run_up",),
     ),
     Row(
         "slurmd is killed and back, the link is cut for 5 s",
@@ -229,7 +229,7 @@ PATTERNS = (
     Row(
         "dependencies",
         ("slurm_shapes.dependencies_wait_for_the_final_state",),
-        ("ending.the_next_job_of_a_chain_goes_on_and_what_is_left_is_taken_away",),
+        ("ending.where_slurm_may_not_requeue_a_job_another_one_goes_on",),
     ),
     Row("--ntasks-per-node of srun", ("slurm_shapes.tasks_per_node_of_srun_do_not_override_the_job",)),
     Row("a second srun", ("slurm_shapes.a_second_step_needs_overlap",)),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 ARRAY = ("--mode", "array", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
 QUICK = ("--last-call-timeout", "5")
-STEPS = 500
+STEPS = 300
 
 
 def wait_empty_queue(cluster: Cluster) -> None:

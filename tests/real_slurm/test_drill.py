@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 def drill(run: Run, *words: str) -> str:
     """Drill a run, which must come back; return the report."""
     done = elastic(run.cluster, "drill", str(run.directory), *words, "--yes")
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{run.log()}\n{run.journal()}"
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{run.journal()}"
     assert "the run came back" in done.stdout
     return done.stdout
 
@@ -46,4 +46,18 @@ def test_one_run_survives_each_drill(cluster: Cluster) -> None:
         "bob", [PYTHON, "-m", "hpc_elastic", "drill", str(run.directory), "--crash", "--yes"]
     )
     assert stranger.returncode != 0
+    run.command("cancel", str(run.directory))
+
+
+def test_a_task_of_an_array_is_drilled_alone(cluster: Cluster) -> None:
+    """In array mode the drill hits the task on one node; the others go on, and the task comes back."""
+    worker = plain(cluster, "--step-time", "0.05", steps=20000)
+    run = submit(cluster, (*THREE, "--nodes", "2:3", "--mode", "array"), worker)
+    run.wait_checkpoint(20)
+    crash = drill(run, "--crash", "--node", "node3")
+    assert "a worker failed (node3)" in crash
+    preempted = drill(run, "--preempt", "--node", "node2")
+    assert "running again" in preempted
+    assert ["node1", "node3"] in [sorted(nodes_of(formed)) for formed in run.entries(RoundFormed)]
+    run.wait(lambda state: state.running is not None and len(state.running.members) == 3, "node2 to be back")
     run.command("cancel", str(run.directory))

@@ -80,35 +80,31 @@ def test_the_same_failure_again_and_again_ends_the_run(cluster: Cluster) -> None
     assert 3 == len(run.entries(RoundFormed))
 
 
-def test_a_job_that_may_not_be_requeued_is_submitted_again(cluster: Cluster) -> None:
-    """Preempted, it goes on as another job of the same submission, with the same counts."""
-    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
-    cluster.as_root("scontrol", "update", f"jobid={run.job_id}", "requeue=0")
-    high = preempt(cluster, run)
-    run.wait(lambda state: state.requeues == 1, "the end of the first job")
-    cluster.wait_for(lambda: len(rerun(run)) == 1, 30, "the second job")
-    cluster.as_root("scancel", high)
-    state = decision(run, Decision.DONE)
-    (second,) = rerun(run)
-    assert (second, 10_000, 0) == (state.job_id, state.epoch.restart, state.epoch.submission)
-    assert [Cause.PREEMPTION] == handed_back(run)
-    assert second in run.command("status", str(run.directory)).stdout
-    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+def test_where_slurm_may_not_requeue_a_job_another_one_goes_on(cluster: Cluster) -> None:
+    """Preempted, a plain run is submitted again; of a chain the next job goes on, and the last is taken away.
 
-
-def test_the_next_job_of_a_chain_goes_on_and_what_is_left_is_taken_away(cluster: Cluster) -> None:
-    """Three jobs are queued; the second ends the run, so that the third never starts."""
-    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=100))
-    second, third = rerun(run)
+    Both go on as the same submission, with the same counts, where they stopped.
+    """
+    again = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
+    chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=100))
+    cluster.as_root("scontrol", "update", f"jobid={again.job_id}", "requeue=0")
+    second, third = rerun(chain)
     assert f"afterany:{second}" in cluster.job(third)["Dependency"]
-    high = preempt(cluster, run)
-    run.wait(lambda state: state.requeues == 1, "the end of the first job")
+    again.wait_checkpoint(20)
+    high = preempt(cluster, chain)
+    for run in (again, chain):
+        run.wait(lambda state: state.requeues == 1, "the end of the first job")
+    cluster.wait_for(lambda: len(rerun(again)) == 1, 30, "the second job")
     cluster.as_root("scancel", high)
-    state = decision(run, Decision.DONE)
-    assert second == state.job_id
+    (submitted,) = rerun(again)
+    for run, job_id in ((again, submitted), (chain, second)):
+        state = decision(run, Decision.DONE)
+        assert (job_id, 10_000, 0) == (state.job_id, state.epoch.restart, state.epoch.submission)
+        assert [Cause.PREEMPTION] == handed_back(run)
+        assert job_id in run.command("status", str(run.directory)).stdout
+        assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
     cluster.wait_state(third, "CANCELLED")
-    assert "0" == cluster.job(run.job_id)["Restarts"]
-    assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
+    assert "0" == cluster.job(chain.job_id)["Restarts"]
 
 
 def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Cluster) -> None:
@@ -192,9 +188,9 @@ def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> 
     options = ("--preempt", "SUSPEND", "--gpus", "0")
     cluster = start_cluster(nodes=2, options=options, tracker="cgroup")
     flags = ("--nodes", "2", "--time", "10m", "--partition", "low")
-    run = submit(cluster, flags, plain(cluster, *SLOW))
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=100))
     run.wait_checkpoint(20)
-    high = cluster.submit("bob", "--partition=high", "--nodes=2", "--exclusive", wrap="sleep 8")
+    high = cluster.submit("bob", "--partition=high", "--nodes=2", "--exclusive", wrap="sleep 6")
     cluster.wait_state(run.job_id, "SUSPENDED")
     cluster.wait_state(high, "COMPLETED", 40)
     decision(run, Decision.DONE)

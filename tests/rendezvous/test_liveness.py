@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.rendezvous import liveness
+from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.liveness import (
     STALL_LEASES,
     TURN_BEATS,
@@ -17,7 +17,7 @@ from hpc_elastic.rendezvous.liveness import (
     silent,
 )
 from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, Suspicion
-from tests.rendezvous.build import E0, node_id, roster, seen
+from tests.rendezvous.build import E0, after, formed, joining, loss, node_id, roster, seen, start
 
 LEASE = 4.0
 BEAT = 1.0
@@ -158,6 +158,16 @@ def test_half_of_the_members_may_be_lost_together() -> None:
     """Two of four others: no majority, so no stall."""
     members = (*(running(f"n{i}", 10) for i in (1, 2, 3)), running("n4", 5), running("n5", 5))
     assert {node_id("n4"), node_id("n5")} == silent(roster(*members[1:]).values(), 10.0, LEASE)
+
+
+def test_two_losses_after_each_other_are_no_stall() -> None:
+    """Who was lost before the last round holds up no later one while its silence is young."""
+    state = after(start(), formed(1), loss(1, "n4"), formed(2), loss(2, "n3"))
+    both = tuple(seen(node, round_number=3, at=20) for node in ("n1", "n2"))
+    members = roster(*both, running("n3", 15), running("n4", 11))
+    view = joining(state, members)
+    waited = rules.wait_on(view, rules.Waited(20), 20)
+    assert rules.Form((node_id("n1"), node_id("n2"))) == rules.join(view, waited, 20)
 
 
 def test_old_losses_do_not_make_a_stall() -> None:

@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    HangSuspected,
     Member,
     Record,
     Requeued,
@@ -42,7 +43,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
     expected = [
         "job 7 started on n1, n2",
         "round 1: 4 workers on n1, n2, formed in 2.0 s",
-        "round 1 ended after 10 s: rank 3 on n2: signal 9: MemoryError: full",
+        "round 1 ended after 10 s: rank 3 on n2: exit code -9 (killed by SIGKILL): MemoryError: full",
         "round 2: 4 workers on n1, n2, from step 40, formed in 0.5 s",
         "round 2 ended after 1 min 5 s: lost n2",
         "round 3: 2 workers on n1, formed in 0.0 s",
@@ -73,7 +74,8 @@ def test_a_failed_run_tells_its_root_cause() -> None:
     """The last line says why and where."""
     ending = RunEnded(Decision.FAILED, 137, "all 3 restarts are used", CRASH)
     assert (
-        "failed: all 3 restarts are used; rank 3 on n2: signal 9: MemoryError: full" == texts((0, ending))[-1]
+        "failed: all 3 restarts are used; rank 3 on n2: exit code -9 (killed by SIGKILL): MemoryError: full"
+        == texts((0, ending))[-1]
     )
 
 
@@ -105,6 +107,22 @@ def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
     assert "round 1 paused after 4.0 s: 1 node wanted (hpc-elastic scale)" in lines
     assert "round 2: 2 workers on n1, formed in 1.0 s" in lines
     assert "round 2 paused after 3.0 s: n3 wants to join" == lines[-1]
+
+
+def test_a_hang_is_told_from_the_suspicion_on() -> None:
+    """Who asked and why, then who it is: a hang is no exit."""
+    message = "no progress for 12 s (limit 10 s): rank 3 (n2): step 5, in load (t.py:3)"
+    failure = {"rank": 3, "node": "n2", "exitcode": 81, "message": message}
+    lines = texts(
+        (0, EpochStarted(FIRST, "7", ())),
+        (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (20, HangSuspected(1, 1, "n1", "ranks 0, 1: no progress for 12 s (limit 10 s)")),
+        (21, RoundEnded(1, Cause.HANG, ("n2",), failure)),
+    )
+    assert [
+        "stacks of all ranks asked for by n1: ranks 0, 1: no progress for 12 s (limit 10 s)",
+        f"round 1 ended after 20 s: rank 3 on n2: hangs: {message}",
+    ] == lines[-2:]
 
 
 def test_records_that_changed_nothing_are_left_out() -> None:

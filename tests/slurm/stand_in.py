@@ -23,11 +23,21 @@ if failures.get(key, 0):
     with open(os.path.join(home, "job.json"), "w") as file:
         json.dump({{**job, "failures": failures}}, file)
     sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+refusals_file = os.path.join(home, "refusals")
+if os.path.exists(refusals_file):
+    with open(refusals_file) as file:
+        refusals = json.load(file)
+    if key in refusals:
+        sys.exit(refusals[key])
 if not job:
     sys.exit("slurm_load_jobs error: Invalid job id specified")
-if words[:2] == ["show", "job"]:
+if words[:2] == ["show", "config"]:
+    print("PreemptType = " + job.get("PreemptType", "preempt/partition_prio"))
+elif words[:2] == ["show", "partition"]:
+    print("PartitionName=" + words[-1] + " PreemptMode=" + job.get("PreemptMode", "REQUEUE"))
+elif words[:2] == ["show", "job"]:
     print(" ".join(f"{{field}}={{value}}" for field, value in job.items()))
-elif words[:1] == ["requeue"]:
+elif words[:1] in (["requeue"], ["requeuehold"]):
     job.update(JobState="COMPLETING", Restarts=str(int(job["Restarts"]) + 1))
 elif name == "scancel":
     job.update(JobState="CANCELLED")
@@ -66,6 +76,10 @@ class FakeJob:
     def fail(self, **times: int) -> None:
         """Let the next calls of a sub-command (``show``, ``requeue``) or command fail."""
         self._write({**self._read(), "failures": times})
+
+    def refuse(self, command: str, words: str) -> None:
+        """Let every call of a sub-command be refused in these words."""
+        (self._home / "refusals").write_text(json.dumps({command: words}))
 
     def remove(self) -> None:
         """Take Slurm's commands away."""

@@ -19,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     Member,
     NodeLeft,
     Record,
+    RoundEnded,
     RoundFormed,
     RunEnded,
     SizeWanted,
@@ -255,6 +256,17 @@ def test_a_refused_requeue_ends_the_run_only_with_the_last_task(
     assert isinstance(choice, Exit)
     assert choice.record is not None
     assert decision is choice.record.decision
+
+
+def test_the_budget_of_a_cause_is_the_runs() -> None:
+    """Each round that ended for it counts, whichever node left."""
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    facts = BASE._replace(state=state_of(STARTED, ROUND, asked, ended), left=left(Cause.PREEMPTION))
+    assert isinstance(decide(facts, BUDGETS._replace(max_preemptions=1)), Requeue)
+    choice = decide(facts, BUDGETS._replace(max_preemptions=0))
+    assert isinstance(choice, Exit)
+    assert "the budget max_preemptions = 0 is spent" in words(choice)
 
 
 def test_a_task_finds_its_own_goodbye() -> None:

@@ -20,7 +20,9 @@ from hpc_elastic.slurm.request import plan
 from hpc_elastic.slurm.run_files import read_run
 from hpc_elastic.slurm.scale import scale
 from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.submit import Submitter
 from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 
 FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
@@ -129,3 +131,12 @@ def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
     assert (JobState.PENDING, "Priority") == facts_of([waiting._replace(reason="Priority")])[0][0:3:2]
     assert JobState.COMPLETING is facts_of([MORE._replace(state=JobState.COMPLETING)])[0].state
     assert ("7", "9") == job_ids(read_run(paths), ArraySlurm([*FOUR, MORE]))
+
+
+def test_a_run_is_not_resumed_beside_a_further_array(paths: RunPaths) -> None:
+    """Its first array may be over before it."""
+    slurm = ArraySlurm([MORE], JobState="COMPLETED")
+    with pytest.raises(InputError, match="tasks of its array 9"):
+        Submitter(slurm, FakeClock()).next_request(paths.root)
+    slurm.tasks = []
+    assert 1 == Submitter(slurm, FakeClock()).next_request(paths.root).submission

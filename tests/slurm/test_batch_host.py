@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted, Requeued
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    Epoch,
+    EpochStarted,
+    Requeued,
+    Then,
+)
 from hpc_elastic.rendezvous.run_log import open_log, read_records
 from hpc_elastic.slurm.batch_host import requeue_in_its_place, script_is_alive
 from hpc_elastic.testing.clock import FakeClock
@@ -96,3 +105,26 @@ def test_the_second_survivor_takes_over_only_if_need_be(drained: RunPaths, job: 
     assert 1 == requeues(drained)
     assert [] == finish(drained, FakeClock(), place=0)
     assert 1 == requeues(drained)
+
+
+def test_a_killed_script_is_replaced_at_once(drained: RunPaths, job: FakeJob) -> None:
+    """Slurm has said that it is dead, and kills the agents in a moment: nobody watches its counter."""
+    log = open_log(drained, "test")
+    epoch = Epoch(0, 1, 0)
+    entries = (
+        EpochStarted(epoch, "7", ("n1", "n2"), "n1"),
+        DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", epoch),
+        DrainExplained(epoch, Cause.LAUNCH_FAILURE, "its batch script was killed", 4.0),
+        Drained(epoch, Cause.LAUNCH_FAILURE, None, ""),
+    )
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    job.set(JobState="COMPLETING", Reason="JobLaunchFailure", Restarts="1")
+    clock = FakeClock()
+    began = clock.monotonic()
+    environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "SLURM_RESTART_COUNT": "1"}
+    requeue_in_its_place(drained, environ, 0, clock, lambda _text: None)
+    assert clock.monotonic() == began
+    requeued = read_records(drained)[-1].entry
+    assert isinstance(requeued, Requeued)
+    assert Cause.LAUNCH_FAILURE is requeued.cause

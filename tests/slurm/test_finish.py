@@ -346,3 +346,48 @@ def test_the_end_of_a_users_own_script_names_no_command_that_cannot_work(
     done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
     last = done.stderr.splitlines()[-1]
     assert f"  another job with this --run-dir goes on from the last checkpoint: {paths.root}" == last
+
+
+def test_in_a_container_the_script_does_what_finish_asks_for(paths: RunPaths, job: FakeJob) -> None:
+    """There is no scontrol there; the script tells what it says, and acts by the exit code."""
+    info = "JobId=7 JobState=RUNNING Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    job.remove()
+    write(paths, *DRAINED)
+    done = command(paths, job, f"--job-info={info}", "--max-preemptions=0")
+    assert (82, "") == (done.returncode, done.stdout), done.stderr
+    held = read_state(paths).ending
+    assert held is not None
+    assert Decision.HELD is held.decision
+
+
+def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
+    """One that was cancelled is not, and nothing is done where nothing was told."""
+    info = "JobId=7 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    job.remove()
+    write(paths, *DRAINED)
+    assert 75 == command(paths, job, "--job-info=").returncode
+    assert 81 == command(paths, job, f"--job-info={info.format('RUNNING')}").returncode
+    assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}").returncode
+
+
+def test_a_requeue_that_slurm_refuses_in_clear_words_ends_a_run_without_a_script(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """There is nothing to submit again; Slurm's words are told."""
+    write(paths, *DRAINED)
+    job.refuse("requeue", "Requested operation is presently disabled for job 7")
+    ended, said = finish(paths, job)
+    assert 76 == ended.code
+    assert "presently disabled" in said[-1]
+
+
+def test_what_slurm_wrote_into_the_batch_log_names_the_cause(paths: RunPaths, job: FakeJob) -> None:
+    """A job that is back in the queue shows nowhere else that it was preempted."""
+    write(paths, *DRAINED)
+    line = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T20:42:57 DUE TO PREEMPTION ***"
+    Path(paths.batch_log.replace("%j", "7")).write_text(f"loss\n{line}\n")
+    job.set(JobState="COMPLETING", Restarts="1")
+    finish(paths, job)
+    requeued = read_records(paths)[-1].entry
+    assert isinstance(requeued, Requeued)
+    assert Cause.PREEMPTION is requeued.cause

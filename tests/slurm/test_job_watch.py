@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
 from hpc_elastic.slurm.site import keep_site, learn_site, read_site, refresh_site
+from hpc_elastic.worker.checkpoints import MarkName, write_mark
 
 LIMIT_S = 30.0
 CONFIG = "KillWait = 20 sec\nPreemptType = preempt/partition_prio\n"
@@ -190,7 +192,19 @@ def test_what_a_drain_of_the_run_takes_moves_its_beginning(tmp_path: Path, liste
     heard = listen(Answers({}, left=[1000.0]))
     clock = SystemClock()
     at = heard.watch._look_at_limit() - clock.monotonic()
-    assert pytest.approx(1000.0 - 125.0, abs=5) == at
+    assert pytest.approx((1000.0 - 125.0) / 2, abs=5) == at
+
+
+def test_slow_saves_are_noticed_while_the_job_runs(tmp_path: Path, listen: Listen) -> None:
+    """At each look, halfway to the beginning of the drain, what has been measured till then counts."""
+    paths, clock = RunPaths(tmp_path), SystemClock()
+    os.mkdir(paths.checkpoints)
+    heard = listen(Answers({}, left=[1000.0, 500.0, 70.0]))
+    assert pytest.approx((1000.0 - 10.0) / 2, abs=5) == heard.watch._look_at_limit() - clock.monotonic()
+    write_mark(paths, MarkName(5, 1, 0, 1), None, 1, 80.0)
+    assert pytest.approx((500.0 - 110.0) / 2, abs=5) == heard.watch._look_at_limit() - clock.monotonic()
+    heard.watch._look_at_limit()
+    assert Cause.TIME_LIMIT is heard.next().cause
 
 
 def test_the_site_is_learned_at_submit(tmp_path: Path) -> None:
@@ -205,6 +219,15 @@ def test_the_site_is_learned_at_submit(tmp_path: Path) -> None:
     assert read_site(paths) is None
     assert Site() == refresh_site(paths, Slurm({"PATH": ""}), {})
     keep_site(RunPaths(tmp_path / "none"), Site())
+
+
+def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
+    """An answer that comes too late is dropped: the agent's loop is gone."""
+    heard = listen(Answers({"JobState": "COMPLETING"}))
+    heard.watch.close()
+    heard.watch._tell(Told(Cause.STOP, "late"))
+    assert heard.watch.take() is None
+    assert not heard._woken.acquire(blocking=False)
 
 
 def test_a_job_by_the_environment() -> None:

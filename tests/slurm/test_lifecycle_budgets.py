@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpc_elastic.rendezvous.journal import (
@@ -51,7 +53,7 @@ SPENT = (
 
 
 @pytest.mark.parametrize(("cause", "budget", "job"), SPENT, ids=lambda value: getattr(value, "value", ""))
-def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, int], job: JobFacts) -> None:
+def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any], job: JobFacts) -> None:
     """A spent one holds the job and says which; those of other causes do not matter."""
     for before in Cause:
         earlier = (EpochStarted(Epoch(0, 0, 0), "7", ()), Requeued(Epoch(0, 0, 0), before))

@@ -98,6 +98,14 @@ class FakeCluster:
         """Boot a crashed node."""
         self.slurm.boot(node)
 
+    def cut(self, node: str) -> None:
+        """Cut a node off the network; what runs there lives on."""
+        self.slurm.cut(node)
+
+    def heal(self, node: str) -> None:
+        """End a partition."""
+        self.slurm.heal(node)
+
     def command(self, *words: str) -> str:
         """Do what a command of `devcluster` does."""
         match words:
@@ -105,20 +113,31 @@ class FakeCluster:
                 self.slurm.cut(node)
             case ("start-slurmd", node):
                 self.slurm.heal(node)
-            case ("kill-slurmctld",):
-                self.slurm.silence()
-            case ("start-slurmctld",):
-                self.slurm.speak()
             case _:
                 raise NotImplementedError(words)
         return ""
 
+    def save_controller_state(self) -> None:
+        """There is nothing to save: the controller is only silent for a while."""
+
+    def restart_controller(self) -> None:
+        """Let the controller be away for a moment."""
+        self.slurm.silence()
+        self.slurm.speak()
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left."""
+        for job_id in self.as_root("squeue", "--noheader", "--format=%A").split():
+            self.as_root("scancel", job_id)
+        self.wait_for(lambda: not self.as_root("squeue", "--noheader"), 60, "all jobs to end")
+
     def execute(self, node: str, *argv: str) -> str:
-        """Play ``pkill -SIGNAL --oldest -f PATTERN`` on a node."""
+        """Play ``pkill -SIGNAL [--oldest] -f PATTERN`` on a node."""
         program, word, *_, pattern = argv
         assert program == "pkill"
         found = [pid for pid, line in _on_node(node) if re.search(pattern, line)]
-        os.kill(min(found), getattr(signal, f"SIG{word[1:]}"))
+        for pid in [min(found)] if "--oldest" in argv else found:
+            os.kill(pid, getattr(signal, f"SIG{word[1:]}"))
         return ""
 
     def restore(self) -> None:
@@ -127,8 +146,7 @@ class FakeCluster:
             self.slurm.heal(name)
         for job_id in self.as_root("squeue", "--noheader", "--format=%A").split():
             self.as_root("scontrol", "update", f"jobid={job_id}", "requeue=0")
-            self.as_root("scancel", job_id)
-        self.wait_for(lambda: not self.as_root("squeue", "--noheader"), 60, "all jobs to end")
+        self.cancel_all()
         for name in self.node_names:
             self.slurm.resume(name)
         self.as_root("scontrol", "update", "partitionname=low", "state=up")

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    Epoch,
+    NodeLeft,
+    RoundEnded,
+    RoundFormed,
+)
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from tests.real_slurm.jobs import Run, nodes_of, plain, submit, uninterrupted
 from tests.testing.fake_cluster import FakeCluster
@@ -106,6 +114,20 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
     run.wait(lambda state: state.requeues == 1, "the requeue", 60)
     run.wait_ending()
     assert lost not in nodes_of(run.entries(RoundFormed)[-1])
+    assert uninterrupted(tmp_path, STEPS) == run.result()
+
+
+def test_a_preempted_task_of_an_array_leaves_alone(cluster: FakeCluster, tmp_path: Path) -> None:
+    """The others go on at once; the task is put back by itself, and the result is the same."""
+    run = begun(cluster, ("--mode", "array", "--nodes", "1:3", "--last-call-timeout", "2", *TWO[2:]))
+    state = run.wait(lambda state: state.running is not None, "a round")
+    assert state.running is not None
+    node = nodes_of(state.running)[0]
+    high = cluster.submit_high(1, f"--nodelist={node}")
+    run.wait(lambda _state: bool(run.entries(NodeLeft)), "the node to leave")
+    cluster.as_root("scancel", high)
+    run.wait_ending()
+    assert [(node, Cause.PREEMPTION)] == [(left.node, left.cause) for left in run.entries(NodeLeft)]
     assert uninterrupted(tmp_path, STEPS) == run.result()
 
 

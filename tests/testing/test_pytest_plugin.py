@@ -7,7 +7,13 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from tests.docs.pages import all_blocks
+from hpc_elastic.testing import pytest_plugin
+from tests.docs.pages import REPOSITORY, all_blocks
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 TEST = """
 import pytest
@@ -35,6 +41,12 @@ def pytest_in(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     plugin = [] if known else ["-p", "hpc_elastic.testing.pytest_plugin"]
     argv = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--strict-markers", *plugin, *words]
     return subprocess.run(argv, cwd=directory, capture_output=True, text=True, check=False)
+
+
+def test_the_package_brings_the_plugin() -> None:
+    """Where it is installed pytest finds it."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert {"hpc_elastic": pytest_plugin.__name__} == project["entry-points"]["pytest11"]
 
 
 def test_a_project_gets_a_cluster_by_asking_for_it(tmp_path: Path) -> None:

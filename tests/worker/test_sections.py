@@ -37,16 +37,16 @@ def test_sections_follow_and_contain_one_another(channel: Channel, progress: Wor
     """The agent sees where the worker is, and each change as a sign of life."""
     seen = [channel.pulse]
     with progress.section("eval", timeout=2.5):
-        assert (Section(1, "eval", 2.5),) == channel.sections
+        assert [Section(1, "eval", 2.5)] == list(channel.sections)
         seen.append(channel.pulse)
         with progress.section("metrics"):
-            assert (Section(1, "eval", 2.5), Section(2, "metrics", None)) == channel.sections
+            assert [Section(1, "eval", 2.5), Section(2, "metrics", None)] == list(channel.sections)
             seen.append(channel.pulse)
         assert ["eval"] == names(channel)
         seen.append(channel.pulse)
     assert [] == names(channel)
     with progress.section("eval"):
-        assert (Section(5, "eval", None),) == channel.sections
+        assert [Section(5, "eval", None)] == list(channel.sections)
     assert len(set(seen)) == len(seen)
 
 

@@ -29,6 +29,8 @@ def squeue(turn: Turn, call: Call) -> Answer:
     except Refusal:
         raise Refusal(f"slurm_load_jobs error: {INVALID_ID}\n") from None
     seen = [queries.Seen(turn.world, job, call.user, turn.now) for job in jobs]
+    if "s" in flags or "steps" in flags:
+        return Reply(_steps(seen, flags))
     if "Format" in flags:
         return Reply("".join(queries.long_fields(flags["Format"], one).rstrip("\n") + "\n" for one in seen))
     form = flags.get("format", queries.SQUEUE_DEFAULT)
@@ -36,6 +38,15 @@ def squeue(turn: Turn, call: Call) -> Answer:
     return Reply(head + "".join(queries.fill(form, queries.job_fields(one)) + "\n" for one in seen))
 
 
+def _steps(seen: list[queries.Seen], flags: Mapping[str, str]) -> str:
+    form = flags.get("format", queries.SQUEUE_STEPS)
+    head = "" if "h" in flags or "noheader" in flags else queries.fill(form, _STEP_HEADINGS) + "\n"
+    lines = [queries.fill(form, fields) for one in seen for fields in queries.step_fields(one)]
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+_STEP_TITLES = {"i": "STEPID", "j": "NAME", "P": "PARTITION", "u": "USER", "M": "TIME", "N": "NODELIST"}
+_STEP_HEADINGS = {letter: (lambda title=title: title) for letter, title in _STEP_TITLES.items()}
 _TITLES = {
     "A": "JOBID", "B": "EXEC_HOST", "C": "CPUS", "D": "NODES", "E": "DEPENDENCY", "F": "ARRAY_JOB_ID",
     "K": "ARRAY_TASK_ID", "L": "TIME_LEFT", "M": "TIME", "N": "NODELIST", "P": "PARTITION",
@@ -49,21 +60,24 @@ _HEADINGS = {letter: (lambda title=title: title) for letter, title in _TITLES.it
 
 def _queued(turn: Turn, call: Call, flags: Mapping[str, str]) -> list[Job]:
     named = jobs_named(turn.world, flags["jobs"]) if flags.get("jobs") else list(turn.world.jobs.values())
-    states = flags.get("states", "").upper().split(",") if flags.get("states") else []
     mine = (call.user["USER"], call.user["UID"])
-    found = []
-    for job in named:
-        if not states:
-            shown = not job.state.is_final
-        else:
-            word = job.state.value
-            shown = "ALL" in states or word in states or queries.SHORT_STATES[word] in states
-        right_name = flags.get("name", job.request.name) == job.request.name
-        right_place = flags.get("partition", job.request.partition) == job.request.partition
-        right_user = not flags.get("user") or any(one in mine for one in flags["user"].split(","))
-        if shown and right_name and right_place and right_user:
-            found.append(job)
-    return found
+    if flags.get("user") and not any(one in mine for one in flags["user"].split(",")):
+        return []
+    return [job for job in named if _in_state(job, flags) and _is_wanted(job, flags)]
+
+
+def _in_state(job: Job, flags: Mapping[str, str]) -> bool:
+    states = set(filter(None, flags.get("states", "").upper().split(",")))
+    word = job.state.value
+    return bool(states & {"ALL", word, queries.SHORT_STATES[word]}) if states else not job.state.is_final
+
+
+def _is_wanted(job: Job, flags: Mapping[str, str]) -> bool:
+    right_name = flags.get("name", job.request.name) == job.request.name
+    right_partition = flags.get("partition", job.request.partition) == job.request.partition
+    nodes = set(hostlist.expand(flags.get("nodelist", "")))
+    right_node = not nodes or (job.state.holds_nodes and bool(nodes & set(job.nodes)))
+    return right_name and right_partition and right_node
 
 
 def sacct(turn: Turn, call: Call) -> Answer:

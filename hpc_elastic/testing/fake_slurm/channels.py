@@ -79,12 +79,12 @@ class Daemon:
         self.pid = pid
         self.channel = channel
         self.pids: dict[int, int] = {}  # rank to pid
-        self.unheard: list[list[str]] = []  # said while its node was cut off
+        self.unheard: list[list[str]] = []  # said, and not delivered yet
         self._buffer = b""
 
     @classmethod
     def fork(cls, place: Place, launches: list[Launch], *, tracks_all: bool, is_batch: bool) -> Daemon:
-        """Start the daemon and its processes."""
+        """Start the daemon and its processes; returns when all of them are there."""
         here, there = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -95,7 +95,10 @@ class Daemon:
             finally:
                 os._exit(1)
         there.close()
-        return cls(place, pid, here)
+        daemon = cls(place, pid, here)
+        while len(daemon.pids) < len(launches) and (said := daemon.heard()) is not None:
+            daemon.note(said)
+        return daemon
 
     def say(self, text: str) -> None:
         """Give an order."""
@@ -114,6 +117,14 @@ class Daemon:
             return None
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [line.decode().split() for line in lines]
+
+    def note(self, said: list[list[str]]) -> None:
+        """Remember what it has said: pids for good, all else until it is delivered."""
+        for words in said:
+            if words[0] == "started":
+                self.pids[int(words[1])] = int(words[2])
+            else:
+                self.unheard.append(words)
 
     def destroy(self) -> None:
         """Kill every process, and wait until it has happened."""

@@ -100,11 +100,18 @@ class Controller:
             while not self._ended:
                 due = min(happenings.next_due(self.world), *self._patience.values(), NEVER)
                 wait_s = min(max(0.0, due - self.now), _LONGEST_S)
-                self._look(wait_s)
+                self._look(0.0 if self._undelivered() else wait_s)
+                for daemon in self._undelivered():
+                    self.deliver(daemon)
                 self.turn(_nothing)
         finally:
             for daemon in list(self.daemons.values()):
                 daemon.destroy()
+
+    def _undelivered(self) -> list[Daemon]:
+        """Return the daemons that have said something, and whose nodes answer."""
+        nodes = self.world.nodes
+        return [one for one in self.daemons.values() if one.unheard and nodes[one.place.node].answers]
 
     def _watch(self, source: int | socket.socket, act: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, act)
@@ -207,18 +214,15 @@ class Controller:
             self._selector.unregister(daemon.channel)
             daemon.bury()
             said = [["gone"]]
-        daemon.unheard += said
-        for words in [words for words in said if words[0] == "started"]:
-            daemon.pids[int(words[1])] = int(words[2])
-        if self.world.nodes[daemon.place.node].answers:
-            self.deliver(daemon)
+        daemon.note(said)
 
     def deliver(self, daemon: Daemon) -> None:
         """Take notice of what a daemon has said."""
         words_of, daemon.unheard = daemon.unheard, []
         for words in words_of:
             if words[0] == "ended":
-                self._doomed |= {int(word) for word in words[3:]}
+                sruns = {one.pid for one in self._connections.values() if one.is_srun}
+                self._doomed |= sruns & {int(word) for word in words[3:]}
             if words[0] == "gone" and self.daemons.get(daemon.place) is daemon:
                 del self.daemons[daemon.place]
             self.turn(partial(happenings.daemon_said, place=daemon.place, words=words))
@@ -258,6 +262,7 @@ class Controller:
         if messages is None:
             self._close(connection)
             with_script = connection.pid in self._doomed
+            self._doomed.discard(connection.pid)
             self.turn(lambda turn: steps.srun_gone(turn, connection.number, with_script=with_script))
             return
         for message in messages:
@@ -382,6 +387,7 @@ def main(directory: str, place: str, settings: Settings, clock: Clock) -> int:
         file.write(shown.config_text(World.new(settings)))
     server = socket.socket(socket.AF_UNIX)
     server.bind(place)
+    os.chmod(place, 0o600)  # whoever may connect can run programs as this user
     server.listen(256)
     controller = Controller(directory, server, settings, clock)
     sys.stdout.write("ready\n")

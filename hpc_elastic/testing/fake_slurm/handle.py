@@ -70,6 +70,7 @@ class FakeSlurm:
         self.settings = check(settings or Settings())
         self._clock = clock or SystemClock()
         self._controller: subprocess.Popen[str] | None = None
+        self._socket = ""
         self._short = ""  # a directory for the socket where its own has too long a name
 
     # Start and end
@@ -365,11 +366,15 @@ class FakeSlurm:
         return str(answer["out"])
 
     def _ask(self, program: str, words: Sequence[str]) -> dict[str, Any]:
+        asked = {"program": program, "words": list(words), "environ": {}, "cwd": self.directory}
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self._socket)
-            line = client.Line(connection)
-            line.send({"program": program, "words": list(words), "environ": {}, "cwd": self.directory})
-            answer = line.answer()
+            try:
+                connection.connect(self._socket)
+                line = client.Line(connection)
+                line.send(asked)
+                answer = line.answer()
+            except OSError:
+                answer = None
         if answer is None:
             raise RuntimeError(f"the controller of the fake Slurm is gone:\n{self._errors()}")
         return answer

@@ -30,10 +30,10 @@ priority= profile= propagate? q:qos= qos= Q:quiet quiet reboot reservation= S:co
 sockets-per-node= spread-job switches= t:time= thread-spec= threads-per-core= time-min= tmp= uid=
 use-min-nodes V:version version v:verbose verbose W:wait? wckey= h:help help
 """
-_SBATCH = (
-    "a:array= batch= ignore-pbs kill-on-invalid-dep= no-requeue parsable requeue test-only "
-    "tres-per-task= usage wait-all-nodes= wrap="
-)
+_SBATCH = """
+a:array= batch= cluster-constraint= ignore-pbs kill-on-invalid-dep= no-requeue parsable requeue
+test-only tres-per-task= usage wait-all-nodes= wrap=
+"""
 _SRUN = """
 accel-bind= bcast? cpu-bind= compress? debugger-test disable-status E:preserve-env epilog= exact
 het-group= I:immediate? immediate? interactive jobid= l:label label mpi= msg-timeout= multi-prog

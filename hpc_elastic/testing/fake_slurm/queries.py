@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.testing.fake_slurm import endings, hosts
-from hpc_elastic.testing.fake_slurm.model import Job, Node, Request, Row, State, World
+from hpc_elastic.testing.fake_slurm.model import BATCH, Job, Node, Request, Row, State, World
 from hpc_elastic.testing.fake_slurm.options import Refusal
 from hpc_elastic.testing.fake_slurm.settings import CLUSTER, VERSION
 from hpc_elastic.testing.fake_slurm.shown import node_word, nodes_of, run_time, short_span, span, stamp
 
 SQUEUE_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+SQUEUE_STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
 SACCT_DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 SINFO_DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 SHORT_STATES = {
@@ -107,6 +108,19 @@ def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
         "u": lambda: seen.user["USER"],
         "x": lambda: hosts.compress(request.exclude),
     }
+
+
+def step_fields(seen: Seen) -> Iterator[dict[str, Callable[[], str]]]:
+    """Yield the fields of ``squeue --steps`` for each step of a job that has processes, the script's too."""
+    usual = job_fields(seen)
+    for name in sorted({place.step for place in seen.job.live}):
+        nodes = [place.node for place in sorted(seen.job.live) if place.step == name]
+        yield {
+            **usual,
+            "i": lambda name=name: f"{seen.job.ref}.{name}",  # type: ignore[misc]
+            "j": lambda name=name: "batch" if name == BATCH else seen.job.request.name,  # type: ignore[misc]
+            "N": lambda nodes=nodes: hosts.compress(nodes),  # type: ignore[misc]
+        }
 
 
 LONG_NAMES = {

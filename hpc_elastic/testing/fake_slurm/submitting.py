@@ -12,6 +12,7 @@ from hpc_elastic.testing.fake_slurm.options import SBATCH, Refusal
 from hpc_elastic.testing.fake_slurm.settings import VERSION
 from hpc_elastic.testing.fake_slurm.turn import Turn
 
+NOT_PLAYED = ("wait", "clusters", "reservation", "batch", "nodefile")
 _FAILED = "sbatch: error: Batch job submission failed: "
 _NO_SCRIPT = (
     "sbatch: error: This does not look like a batch script.  The first\n"
@@ -27,16 +28,17 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
         return Reply(options.help_text("sbatch", SBATCH))
     if "version" in wishes:
         return Reply(f"slurm {VERSION}\n")
+    for name in NOT_PLAYED:
+        if name in wishes:
+            raise Refusal(f"sbatch: error: the fake Slurm does not play --{name}\n")
     if "wrap" not in wishes and not words and call.stdin is None:
         return NeedStdin()
     script = _script(wishes, words, call, read)
     everything = {
         **options.of_script(script),
         **options.of_environ("SBATCH_", SBATCH, call.environ),
-        **_without_contrary(wishes),
+        **wishes,
     }
-    if "requeue" in everything and "requeue" not in wishes and "no-requeue" in wishes:
-        del everything["requeue"]
     request = options.request(everything, _base(everything, words, call, script))
     _check(turn, request, everything)
     if "test-only" in wishes:
@@ -44,10 +46,6 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
     jobs = _queue(turn, request)
     number = jobs[-1].id
     return Reply(f"{number}\n" if "parsable" in wishes else f"Submitted batch job {number}\n")
-
-
-def _without_contrary(wishes: Mapping[str, str]) -> dict[str, str]:
-    return dict(wishes)
 
 
 def _script(wishes: Mapping[str, str], words: list[str], call: Call, read: Callable[[str], str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Process, Settings
 from hpc_elastic.testing.waiting import wait_until
@@ -161,6 +161,20 @@ def test_tasks_of_an_array_have_names_and_files_of_their_own(fake_slurm: FakeSlu
     assert {f"{array}_{task}|{array}|{task}|RUNNING" for task in range(3)} == set(shown)
 
 
+def test_a_job_on_its_way_back_can_do_without_a_node(fake_slurm: FakeSlurm) -> None:
+    """ExcNodeList is taken from a job that was requeued, not from one that runs."""
+    job = fake_slurm.submit("--requeue", wrap=SLEEP)
+    fake_slurm.wait_state(job, "RUNNING")
+    slurm = Slurm(fake_slurm.environ)
+    with pytest.raises(SlurmCommandError, match="no longer pending"):
+        slurm.update(job, "ExcNodeList=node[1-2]")
+    slurm.requeue(job)
+    slurm.update(job, "ExcNodeList=node[1-2]")
+    fake_slurm.wait_state(job, "RUNNING")
+    shown = fake_slurm.job(job)
+    assert ("node3", "node[1-2]", "1") == (shown["NodeList"], shown["ExcNodeList"], shown["Restarts"])
+
+
 def test_dependants_start_when_the_job_before_has_ended(fake_slurm: FakeSlurm) -> None:
     """The state before the end is Dependency."""
     first = fake_slurm.submit(wrap=SLEEP)
@@ -169,6 +183,18 @@ def test_dependants_start_when_the_job_before_has_ended(fake_slurm: FakeSlurm) -
     assert ("PENDING", "Dependency") == tuple(fake_slurm.job(after)[name] for name in ("JobState", "Reason"))
     fake_slurm.command("scancel", first)
     fake_slurm.wait_state(after, "COMPLETED")
+
+
+def test_a_second_step_needs_overlap(fake_slurm: FakeSlurm) -> None:
+    """While a step holds the node another one waits, or gives up with --immediate."""
+    job = running(fake_slurm)
+    step = ["srun", f"--jobid={job}", "--immediate=1", "hostname"]
+    busy = fake_slurm.run(step)
+    assert (1, "") == (busy.returncode, busy.stdout)
+    assert "Requested nodes are busy" in busy.stderr
+    assert "node1\n" == fake_slurm.run([*step[:2], "--overlap", *step[2:]]).stdout
+    listed = fake_slurm.command("squeue", "--steps", "--noheader", "--format=%i %N").splitlines()
+    assert [f"{job}.0 node1", f"{job}.batch node1"] == listed
 
 
 def test_the_crash_of_a_node_kills_what_is_on_it(fake_slurm: FakeSlurm) -> None:

@@ -1,0 +1,76 @@
+"""Which failures are the same one, and how their repetition is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, RoundEnded
+from hpc_elastic.rendezvous.repeated import lone_node, repeated_text, signature
+from tests.rendezvous.build import after, formed, start
+
+
+def failed(node: str = "n1", saved: int | None = None, number: int = 1, **failure: Any) -> RoundEnded:
+    """Return the end of a round by a failure on a node."""
+    return RoundEnded(number, Cause.CRASH, (node,), {"exitcode": 1, **failure}, saved)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"message": "OutOfMemoryError: rank 3"}, {"message": "OutOfMemoryError: rank 12", "rank": 12}, True),
+        ({"message": "oops at 0xff01"}, {"message": "oops at 0x12ab\nmore"}, True),
+        ({"message": "oops"}, {"message": "other"}, False),
+        ({"message": "oops"}, {"message": "oops", "exitcode": -9}, False),
+        ({"stderr_tail": "x\nlast line 7"}, {"stderr_tail": "y\nlast line 8"}, True),
+        ({"stderr_tail": "a line"}, {"stderr_tail": "another"}, False),
+        ({}, {"message": None}, True),
+    ],
+)
+def test_the_same_failure_is_the_same_on_every_rank(
+    one: dict[str, Any], other: dict[str, Any], same: bool
+) -> None:
+    """Exit code and first line count, and the last line of stderr where there is no message."""
+    assert same == (signature(failed(**one)) == signature(failed("n2", **other)))
+
+
+def test_a_hang_is_no_crash() -> None:
+    """The cause belongs to the failure."""
+    assert signature(failed(message="x")) != signature(failed(message="x")._replace(cause=Cause.HANG))
+
+
+def test_one_node_is_named_only_if_it_is_always_the_same() -> None:
+    """Once is no pattern, and several nodes are none to blame."""
+    assert lone_node([failed("n1")]) is None
+    assert lone_node([failed("n1"), failed("n1")]) == "n1"
+    assert lone_node([failed("n1"), failed("n2")]) is None
+    assert lone_node([failed("n1")._replace(nodes=("n1", "n2"))] * 2) is None
+
+
+def test_where_and_what_was_saved_is_told() -> None:
+    """The nodes with how often, and the last checkpoint."""
+    ends = [failed("n1", 40), failed("n2", 40), failed("n1", 40)]
+    assert (
+        repeated_text(ends)
+        == "the same failure 3 times in a row, on n1 (2 times), n2; the last checkpoint is still step 40"
+    )
+    assert "always on n1: that node may be bad; no checkpoint was marked" in repeated_text([failed()] * 2)
+
+
+def test_a_saved_step_or_another_failure_starts_the_count_anew() -> None:
+    """What was saved between two failures is progress."""
+    first, second = failed(saved=10, number=1), failed(saved=10, number=2)
+    third = failed(saved=20, number=3)
+    other = failed(saved=20, number=4, message="another")
+    entries = (start(), formed(1), first, formed(2), second)
+    assert (first, second) == after(*entries).repeated
+    assert (third,) == after(*entries, formed(3), third).repeated
+    assert (other,) == after(*entries, formed(3), third, formed(4), other).repeated
+
+
+def test_a_failure_that_a_lost_node_caused_is_forgotten() -> None:
+    """It was no failure of the workers."""
+    first, second = failed(number=1), failed(number=2)
+    state = after(start(), formed(1), first, formed(2), second, formed(3)._replace(lost=("n3",)))
+    assert (first,) == state.repeated

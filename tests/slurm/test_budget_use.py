@@ -1,0 +1,31 @@
+"""How much of the budgets of a stored run is used."""
+
+from __future__ import annotations
+
+from hpc_elastic.rendezvous.journal import Cause, Requeued
+from hpc_elastic.slurm.budget_use import budgets_of, use_of_causes
+from hpc_elastic.slurm.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
+from tests.rendezvous.build import E0, after, formed, loss, start
+
+PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))
+
+
+def test_a_stored_spec_has_the_budgets_that_finish_is_given() -> None:
+    """Survivors of a lost batch host decide by the same ones."""
+    assert Budgets() == budgets_of({})
+    spec = {"max_requeues": 2, "max_preemptions": 1, "on_budget_spent": "fail", "resubmit": False}
+    found = budgets_of(spec)
+    assert (2, 1, MAX_NODE_LOSSES) == (found.max_requeues, found.max_preemptions, found.max_node_losses)
+    assert (False, False) == (found.holds, found.resubmits)
+    assert MAX_REQUEUES == budgets_of({"max_requeues": None}).max_requeues
+
+
+def test_only_what_matters_is_told() -> None:
+    """What the user has limited, and what has come up and has a limit."""
+    spec = {"name": "train"}
+    assert "" == use_of_causes(PREEMPTED, spec)
+    assert "1 of 2 preemptions" == use_of_causes(PREEMPTED, {**spec, "max_preemptions": 2})
+    assert "0 of 5 time limits" == use_of_causes(PREEMPTED, {**spec, "max_time_limits": 5})
+    lost = after(start(), formed(1), loss(1, "n2"))
+    assert "1 of 100 node losses" == use_of_causes(lost, spec)
+    assert "" == use_of_causes(lost, {})
