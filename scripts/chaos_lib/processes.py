@@ -28,6 +28,9 @@ class Role(Enum):
     OTHER = re.compile(r"")
 
 
+_CHILDREN = {Role.AGENT: Role.GUARD, Role.BATCH: Role.OTHER}  # forks of them look like them
+
+
 class Process(NamedTuple):
     """One process of a user on a node."""
 
@@ -71,8 +74,8 @@ def _process(pid: str, uid: int, spaces: dict[str, str]) -> Process | None:
     if node is None or not command:
         return None
     role = next(role for role in Role if role.value.match(command))
-    if role is Role.AGENT and command == _command(_parent(int(pid))):
-        role = Role.GUARD
+    if role in _CHILDREN and command == _command(_parent(int(pid))):
+        role = _CHILDREN[role]
     return Process(int(pid), node, role, command)
 
 

@@ -135,7 +135,8 @@ class FakeCluster:
         """Play ``pkill -SIGNAL [--oldest] -f PATTERN`` on a node."""
         program, word, *_, pattern = argv
         assert program == "pkill"
-        found = [pid for pid, line in _on_node(node) if re.search(pattern, line)]
+        conf = os.path.join(self.slurm.directory, "slurm.conf")
+        found = [pid for pid, line in _on_node(node, conf) if re.search(pattern, line)]
         for pid in [min(found)] if "--oldest" in argv else found:
             os.kill(pid, getattr(signal, f"SIG{word[1:]}"))
         return ""
@@ -152,13 +153,17 @@ class FakeCluster:
         self.as_root("scontrol", "update", "partitionname=low", "state=up")
 
 
-def _on_node(node: str) -> Iterator[tuple[int, str]]:
-    """Yield pid and command line of the processes on a node; srun is called as it is on a real one."""
+def _on_node(node: str, conf: str) -> Iterator[tuple[int, str]]:
+    """Yield pid and command line of the processes on a node; srun is called as it is on a real one.
+
+    Other clusters on this machine, fake and real, have nodes of the same names: SLURM_CONF tells them apart.
+    """
+    wanted = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={conf}".encode()}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             environ = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
             line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if f"SLURMD_NODENAME={node}".encode() in environ:
+        if wanted <= set(environ):
             yield int(name), re.sub(r"^.*/client\.py \S+ srun ", "srun ", line)
