@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     RELAUNCH = 80  # only `finish`: start the step again on what is left
     REQUEUE_JOB = 81  # only `finish --job-info`: the script is to run scontrol requeue
     HOLD_JOB = 82  # only `finish --job-info`: the script is to run scontrol requeuehold
-    HUNG = 81  # workers made no progress, so often that the run was given up
+    HUNG = 83  # workers made no progress, so often that the run was given up
 
 
 class Env:

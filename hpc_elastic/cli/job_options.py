@@ -72,7 +72,8 @@ _NUMBERS = (
 )  # fmt: skip
 _TIMES = (
     "health_timeout",
-    "checkpoint_lead", "stop_timeout", "critical_timeout", "join_timeout", "last_call_timeout", "exit_barrier_timeout",
+    "checkpoint_lead", "stop_timeout", "critical_timeout", "join_timeout", "last_call_timeout",
+    "exit_barrier_timeout",
     "heartbeat_interval", "lease", "monitor_interval",
 )  # fmt: skip
 _REPEATED = ("sbatch", "env", "modules", "setup")

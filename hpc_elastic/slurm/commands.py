@@ -181,7 +181,7 @@ class Slurm:
         return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
 
     def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
-        """Run a short program on a node of a running job of this user, beside its agents; return its output."""
+        """Run a short program beside the agent on a node of this user's job; return its output."""
         place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap")
         return self._run("srun", *place, "--quiet", "--cpu-bind=none", "--mpi=none", "--input=none", *argv)
 

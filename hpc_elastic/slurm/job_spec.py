@@ -128,7 +128,7 @@ class JobSpec(BaseModel):
     )
     first_step_timeout: Annotated[str | int | float | None, BeforeValidator(spec_input.silence)] = Field(
         None,
-        description="The same before a worker's first tick; a time means that every worker ticks. Default: auto.",
+        description="The same before the first tick; a time means that every worker ticks. Default: auto.",
     )
     max_hangs: Budget | None = Field(
         None, description="How often workers are restarted after a hang. Default: 3."

@@ -179,7 +179,8 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
             )
         known = [*fields, *options.FIELDS, *options.BUILT_IN]
         same = [name for name in fields if name == place.replace("-", "_")]
-        fix = options.near(place, same) or _sbatch_hint(place) or options.near(place, known)
+        fix = options.near(place, same) or _sbatch_hint(place)
+        fix = fix or options.near(place, fields) or options.near(place, known)
         return InputError(
             f"there is no setting '{place}'", where=place, fix=fix or "see hpc-elastic submit --help"
         )

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from chaos_lib.page import put_into
 
-from faults_lib.job import Launcher, MeasureError
-from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Samples, measure
+from faults_lib.job import Launcher
+from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Sample, measure
 from faults_lib.table import missed, render
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         launchers.remove(Launcher.TORCHRUN)
     root = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
     root.chmod(0o755)
-    results: dict[str, dict[str, Samples]] = {launcher.value: {} for launcher in launchers}
+    results: dict[str, dict[str, list[Sample]]] = {launcher.value: {} for launcher in launchers}
     failures: list[str] = []
     try:
         cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=options.tracker)
@@ -73,7 +73,7 @@ def _take(
     launcher: Launcher,
     cluster: Cluster,
     options: argparse.Namespace,
-    results: dict[str, dict[str, Samples]],
+    results: dict[str, dict[str, list[Sample]]],
     failures: list[str],
 ) -> None:
     """Take one measure of one launcher; what goes wrong is added to `failures`."""
@@ -81,12 +81,8 @@ def _take(
         return
     began = time.monotonic()
     repetitions = 1 if options.quick else options.repetitions
-    try:
-        samples = measure(name, Place(cluster, launcher, repetitions))
-    except MeasureError as error:
-        failures.append(f"{name}, {launcher.value}: {error}")
-        print(f"no result: {error}", file=sys.stderr, flush=True)
-        samples = []
+    samples, wrong = measure(name, Place(cluster, launcher, repetitions))
+    failures += wrong
     results[launcher.value][name] = samples
     print(
         f"{launcher.value} {name} ({time.monotonic() - began:.0f} s): {samples}", file=sys.stderr, flush=True
@@ -94,7 +90,10 @@ def _take(
 
 
 def _report(
-    results: dict[str, dict[str, Samples]], failures: list[str], options: argparse.Namespace, argv: list[str]
+    results: dict[str, dict[str, list[Sample]]],
+    failures: list[str],
+    options: argparse.Namespace,
+    argv: list[str],
 ) -> int:
     judged = Launcher.OURS.value if Launcher.OURS.value in results else next(iter(results))
     text = render(results, judged)

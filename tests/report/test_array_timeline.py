@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, NodeLeft, Record, Then
+from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Entry, NodeLeft, Record, Then
 from hpc_elastic.report.timeline import timeline
 from tests.rendezvous.build import E0, formed, start
 
 
 def test_who_leaves_and_why_is_told() -> None:
     """A node that is not needed any more has no other cause than the size that is wanted."""
-    entries = (
+    entries: tuple[Entry, ...] = (
         start(expected=()),
         formed(1),
         DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),

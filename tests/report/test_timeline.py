@@ -112,7 +112,7 @@ def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
 def test_a_hang_is_told_from_the_suspicion_on() -> None:
     """Who asked and why, then who it is: a hang is no exit."""
     message = "no progress for 12 s (limit 10 s): rank 3 (n2): step 5, in load (t.py:3)"
-    failure = {"rank": 3, "node": "n2", "exitcode": 81, "message": message}
+    failure = {"rank": 3, "node": "n2", "exitcode": 83, "message": message}
     lines = texts(
         (0, EpochStarted(FIRST, "7", ())),
         (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),

@@ -96,5 +96,5 @@ def test_a_place_in_a_submission_is_taken_once(run_paths: RunPaths) -> None:
 def test_what_contradicts_itself_is_refused(fields: dict[str, object], where: str) -> None:
     """Before anything is queued."""
     with pytest.raises(InputError) as error:
-        JobSpec(command="train.py", **fields)  # type: ignore[arg-type]
+        JobSpec(command="train.py", **fields)
     assert where == error.value.where
