@@ -24,10 +24,10 @@ from hpc_elastic.agent.probe import Probe
 from hpc_elastic.agent.probe_rules import ProbeOptions
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.agent.spec import WorkerSpec
-from hpc_elastic.agent.worker_env import RunEnv
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.launch_env import run_env
 from hpc_elastic.launch_rendezvous import ended_before, rendezvous_of
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
@@ -77,6 +77,7 @@ class LaunchOptions(NamedTuple):
     event_log_handler: str = "null"
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     watch_node_drain: bool = False  # leave nodes that Slurm drains
+    tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
     budgets: Budgets = Budgets()  # of all causes but crashes
 
@@ -216,7 +217,7 @@ def _build(
         log=log,
         rendezvous=rendezvous,
         command=_command(options),
-        run=_run_env(options),
+        run=run_env(options),
         start=_start_settings(options, context),
         paths=options.paths,
         scratch=context.scratch,
@@ -244,6 +245,10 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
         from hpc_elastic.slurm.job_watch import WatchOptions, watch_job  # noqa: PLC0415 - not to start
 
         wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain)
+        if slurm.task is not None:
+            from hpc_elastic.slurm.array_return import watch_task  # noqa: PLC0415 - nor this
+
+            return watch_task(options.paths, slurm, wanted, loop.wake)
         return watch_job(options.paths, slurm, wanted, loop.wake)
 
     return LaterNotices(watch, is_alone=slurm.task is not None)
@@ -291,26 +296,6 @@ def _command(options: LaunchOptions) -> Command:
         numa=options.numa,
         filters=(options.stdout_filters or (), options.stderr_filters or ()),
         virtual_local_rank=options.virtual_local_rank,
-    )
-
-
-def _run_env(options: LaunchOptions) -> RunEnv:
-    cpus = len(os.sched_getaffinity(0))
-    defaults = {
-        "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
-    given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
-    if options.virtual_local_rank:  # a worker's own device is one of these
-        given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
-    return RunEnv(
-        run_id=options.run_id,
-        run_dir=options.paths.root,
-        node=options.node,
-        max_restarts=options.max_restarts,
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        defaults=given,
     )
 
 

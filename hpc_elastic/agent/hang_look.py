@@ -136,22 +136,20 @@ class Look:
         return [f"control group: memory limit {limit}, {memory.kills} processes killed by the kernel for it"]
 
 
-def read_looks(directory: str, nodes: Sequence[str]) -> dict[str, tuple[RankLook, ...]]:
+def read_looks(directory: str, nodes: Sequence[str], most: int) -> dict[str, tuple[RankLook, ...]]:
     """Return what nodes have written down up to now, by node.
 
     Args:
         directory: of the look.
         nodes: whose is wanted.
+        most: files that are opened.
 
     Raises:
         OSError: the run directory refused.
     """
     there = set(files.list_names(directory))
-    found = {}
-    for node in nodes:
-        if node + _ENDING in there:
-            found[node] = _parse(files.read(os.path.join(directory, node + _ENDING)) or b"")
-    return found
+    written = [node for node in nodes if node + _ENDING in there][:most]
+    return {node: _parse(files.read(os.path.join(directory, node + _ENDING)) or b"") for node in written}
 
 
 def _parse(data: bytes) -> tuple[RankLook, ...]:

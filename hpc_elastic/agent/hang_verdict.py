@@ -10,6 +10,8 @@ from hpc_elastic.agent.hang_look import is_stopped, read_looks
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 
+_MOST_AT_ONCE = 64  # files of nodes that are read before the agent shows again that it lives
+
 
 class Verdict(NamedTuple):
     """What was found."""
@@ -34,19 +36,20 @@ class Evidence(NamedTuple):
     missing: tuple[str, ...]  # nodes that have not
 
 
-def gather(directory: str, nodes: Sequence[str]) -> Evidence:
+def gather(directory: str, nodes: Sequence[str], known: dict[str, tuple[RankLook, ...]]) -> Evidence:
     """Return what is there up to now.
 
     Args:
         directory: of the look.
         nodes: those that are to write.
+        known: what was read in earlier turns, by node; gets what is new, not much in one turn.
     """
     try:
-        found = read_looks(directory, nodes)
+        known |= read_looks(directory, [node for node in nodes if node not in known], _MOST_AT_ONCE)
     except OSError:
-        found = {}
-    looks = tuple(look for node in nodes for look in found.get(node, ()))
-    return Evidence(directory, looks, tuple(node for node in nodes if node not in found))
+        pass
+    looks = tuple(look for node in nodes for look in known.get(node, ()))
+    return Evidence(directory, looks, tuple(node for node in nodes if node not in known))
 
 
 def stopped_text(evidence: Evidence) -> str:

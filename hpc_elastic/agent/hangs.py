@@ -72,6 +72,7 @@ class Hangs:
         self._look: Look | None = None
         self._asked: _Asked | None = None
         self._suspects: tuple[tuple[Silence, Sign], ...] = ()  # why this node asks
+        self._gathered: dict[str, tuple[RankLook, ...]] = {}  # of the newest look, by node
         self._first: dict[int, RankLook] = {}  # what a first look has found, by rank
         self._again_at = math.inf
         self._is_told = False
@@ -201,7 +202,7 @@ class Hangs:
         from hpc_elastic.agent.hang_look import Look, Place, Subject  # noqa: PLC0415 - rare
 
         self._drop_look()
-        self._asked = _Asked(record, now)
+        self._asked, self._gathered = _Asked(record, now), {}
         place, group = self._group.place, self._group
         logs = group.context.stderrs
         subjects = [
@@ -258,7 +259,7 @@ class Hangs:
         if asked is None or running is None:
             return Hang.NONE
         nodes = self._nodes_with_workers(running)
-        evidence = hang_verdict.gather(self._directory(asked.record), nodes)
+        evidence = hang_verdict.gather(self._directory(asked.record), nodes, self._gathered)
         if evidence.missing and now - asked.at < _GATHER_S:
             return Hang.NONE
         suspects = {self._rank(silence) for silence, _ in self._suspects}

@@ -45,7 +45,8 @@ class Notices(Protocol):
         """Take note that a round with this node has formed.
 
         Args:
-            is_first: whether this node is the round's first, which asks for all of them.
+            is_first: whether this node is the round's first, which asks for all of them, as far as
+                the nodes are one job.
         """
         ...
 
@@ -109,7 +110,7 @@ class LaterNotices:
     def begin(self, *, is_first: bool) -> None:
         """Listen if this node is to."""
         if is_first or self._is_alone or self._made is not None:
-            self._notices().begin(is_first=is_first or self._is_alone)
+            self._notices().begin(is_first=is_first)
 
     def take(self) -> Notice | None:
         """Return the next notice."""

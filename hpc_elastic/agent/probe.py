@@ -15,6 +15,7 @@ from hpc_elastic.agent.probe_rules import (
     FULL,
     NVIDIA,
     OFF,
+    STUCK_S,
     Disk,
     Finding,
     Measured,
@@ -103,12 +104,8 @@ class Probe:
 
 def measure(place: Place, options: ProbeOptions, clock: Clock) -> Measured:
     """Measure what costs next to nothing; what cannot be measured is left out."""
-    before = clock.monotonic()
-    try:
-        os.listdir(place.listed)
-    except OSError:
-        pass
-    after = clock.monotonic()
+    took_s = _listing_s(place.listed, clock)
+    again_s = _listing_s(place.listed, clock) if took_s >= STUCK_S else None
     temporary = place.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what programs use
     disks = (_disk(place.run_dir, is_shared=True), _disk(temporary, is_shared=False))
     promised = promised_gpus(place.environ) if place.below_slurm else None
@@ -119,12 +116,23 @@ def measure(place: Place, options: ProbeOptions, clock: Clock) -> Measured:
         gpu_files=count_files(pattern) if promised else None,
         gpu_pattern=pattern,
         disks=tuple(disk for disk in disks if disk is not None),
-        look_s=max(after - before, 0.0),
-        clock_went_back=after < before,
+        look_s=max(took_s, 0.0),
+        again_s=again_s,
+        clock_went_back=took_s < 0,
         cpus=len(os.sched_getaffinity(0)) if place.below_slurm else 0,
         cpus_asked=_cpus_asked(place.environ),
         workers=place.workers,
     )
+
+
+def _listing_s(directory: str, clock: Clock) -> float:
+    """Return how long a listing of a directory takes [s]."""
+    before = clock.monotonic()
+    try:
+        os.listdir(directory)
+    except OSError:
+        pass
+    return clock.monotonic() - before
 
 
 def _cpus_asked(environ: Mapping[str, str]) -> int | None:

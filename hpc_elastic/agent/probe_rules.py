@@ -15,7 +15,7 @@ NVIDIA = "/dev/nvidia[0-9]*"
 OFF, QUICK, FULL = "off", "quick", "full"
 MODES = (OFF, QUICK, FULL)
 _SLOW_S = 1.0  # for one look into the run directory: told
-_STUCK_S = 20.0  # the same, and too long to work with
+STUCK_S = 20.0  # the same, and too long to work with
 _LOST = re.compile(r"lost|fallen off|err!|unknown error|no devices", re.IGNORECASE)
 
 
@@ -48,6 +48,7 @@ class Measured(NamedTuple):
     gpu_pattern: str = NVIDIA
     disks: tuple[Disk, ...] = ()
     look_s: float = 0.0  # time that a listing of the run directory took [s]
+    again_s: float | None = None  # and another one right after it [s]; None if nobody looked again
     clock_went_back: bool = False
     cpus: int = 0  # that this process may use; 0 if nobody looked
     cpus_asked: int | None = None
@@ -109,7 +110,9 @@ def _look(found: Measured) -> list[Finding]:
     if found.look_s < _SLOW_S:
         return []
     text = f"run directory: a listing took {found.look_s:.1f} s, less than {_SLOW_S:g} s is usual"
-    return [Finding(f"{text}; hpc-elastic doctor tells more", is_fatal=found.look_s >= _STUCK_S)]
+    is_over = found.again_s is not None and found.again_s < STUCK_S  # an outage, which all nodes had
+    is_fatal = found.look_s >= STUCK_S and not is_over
+    return [Finding(f"{text}; hpc-elastic doctor tells more", is_fatal=is_fatal)]
 
 
 def _cpus(found: Measured) -> list[Finding]:

@@ -34,38 +34,42 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer shows only
 app = typer.Typer(
     name="hpc-elastic",
     help="Long multi-GPU jobs on Slurm that survive preemption, requeue and node loss.",
+    epilog="Begin with: hpc-elastic submit --nodes 2 --gpus-per-node 8 --exclusive --time 4h -- train.py",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_START, _LOOK_AFTER = "Start a run", "Look after a run"
+_CLUSTER, _BY_SCRIPTS = "The cluster and this installation", "Called by job scripts"
+
 # One line per command. A command is a function with typer parameters; it raises HpcElasticError for
 # what the user can mend, and `run` below prints that as one block.
-app.command("submit")(job_options.with_job_options(submit.submit))
-app.command("render")(job_options.with_job_options(render.render))
-app.command("status")(status.status)
-app.command("timeline")(status.timeline)
-app.command("logs")(logs.logs)
-app.command("stop")(stop.stop)
-app.command("cancel")(stop.cancel)
-app.command("doctor")(doctor_command.doctor)
-app.command("scale")(scale.scale)
-app.command("nodes")(nodes.nodes)
-app.command("drill")(drill.drill)
-app.command("adopt")(adopt.adopt)
+app.command("submit", rich_help_panel=_START)(job_options.with_job_options(submit.submit))
+app.command("render", rich_help_panel=_START)(job_options.with_job_options(render.render))
+app.command("adopt", rich_help_panel=_START)(adopt.adopt)
+app.command("status", rich_help_panel=_LOOK_AFTER)(status.status)
+app.command("timeline", rich_help_panel=_LOOK_AFTER)(status.timeline)
+app.command("logs", rich_help_panel=_LOOK_AFTER)(logs.logs)
+app.command("stop", rich_help_panel=_LOOK_AFTER)(stop.stop)
+app.command("cancel", rich_help_panel=_LOOK_AFTER)(stop.cancel)
+app.command("scale", rich_help_panel=_LOOK_AFTER)(scale.scale)
+app.command("drill", rich_help_panel=_LOOK_AFTER)(drill.drill)
+app.command("doctor", rich_help_panel=_CLUSTER)(doctor_command.doctor)
+app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
 
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-@app.command("run", context_settings=_PASSED_ON, add_help_option=False)
+@app.command("run", rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False)
 def run_one_agent(context: typer.Context) -> int:
     """Run one agent, with torchrun's flags; job scripts call it."""
     return _hand_over("run", context)
 
 
-@app.command("finish", context_settings=_PASSED_ON, add_help_option=False)
+@app.command("finish", rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False)
 def finish(context: typer.Context) -> int:
     """Decide what becomes of the job; job scripts call it after srun."""
     return _hand_over("finish", context)
@@ -94,7 +98,7 @@ def _options(
     """Long multi-GPU jobs on Slurm that survive preemption, requeue and node loss."""
 
 
-@app.command()
+@app.command(rich_help_panel=_CLUSTER)
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)

@@ -13,6 +13,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.report.drill_report import Course, Saved, course_of, verdict
+from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, choose
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
@@ -57,12 +58,13 @@ def drill(  # noqa: PLR0913 - one flag per drill
     found = read_run(find_run(run))
     slurm, clock = Slurm(), SystemClock()
     target = _target(found, slurm, chosen, node, rank)
-    _confirm(found, target.text(chosen), yes=yes)
+    words = target.text(chosen, is_one_task=is_array(found))
+    _confirm(found, words, yes=yes)
     striker = Striker(found, slurm, clock)
     grace_s = striker.grace_s(chosen)
     last = read_run(found.paths).state.last
     struck = striker.strike(chosen, target)
-    typer.echo(f"done: {target.text(chosen)}")
+    typer.echo(f"done: {words}")
     try:
         course = _follow(found, struck, last, patience_s)
     except KeyboardInterrupt:

@@ -19,23 +19,23 @@ from hpc_elastic.slurm.job_spec import JobSpec
 
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "What to run": (
-        "module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "modules",
+        "module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "tracker_ids", "modules",
         "setup",
     ),
     "Where it runs (Slurm)": (
         "nodes", "mode", "spares", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu",
-        "time",
-        "partition", "account", "qos", "constraint", "exclusive", "reservation", "nodelist", "exclude",
-        "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
+        "time", "partition", "account", "qos", "constraint", "exclusive", "reservation", "nodelist",
+        "exclude", "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
     ),
     "Run directory and logs": (
         "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
     ),
-    "Restarts and time limit": (
-        "max_restarts", "max_hangs", "same_failure", "spares", "checkpoint_lead", "warn_signal",
-        "drain_signals",
-        "warning_signals", "stop_timeout", "critical_timeout",
-        "watch_node_drain",
+    "Time to save": (
+        "checkpoint_lead", "stop_timeout", "critical_timeout", "watch_node_drain", "warn_signal",
+        "drain_signals", "warning_signals",
+    ),
+    "Failures and hangs": (
+        "max_restarts", "same_failure", "max_hangs", "hang_timeout", "first_step_timeout",
     ),
     "Requeues": (
         "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits", "max_launch_failures",
@@ -45,7 +45,6 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "health_check", "health_command", "health_timeout", "probe_min_space", "probe_min_inodes",
         "gpu_devices", "exclude_suspects", "ledger",
     ),
-    "Hangs": ("hang_timeout", "first_step_timeout"),
     "Timeouts of the agents": (
         "join_timeout", "last_call_timeout", "exit_barrier_timeout", "heartbeat_interval", "lease",
         "monitor_interval", "role",
@@ -62,12 +61,15 @@ _METAVAR = {
     "workdir": "DIR", "setup": "LINE", "modules": "NAME", "module": "MODULE", "python": "PATH",
     "ledger": "DIR", "on_budget_spent": "hold|fail", "chain_by": "singleton|afterany",
     "health_command": "COMMAND", "probe_min_space": "SIZE", "gpu_devices": "PATTERN",
+    "health_check": "off|quick|full", "warn_signal": "USR1|USR2",
+    "drain_signals": "SIG,...", "warning_signals": "SIG,...", "local_ranks_filter": "R,R",
+    "redirects": "N", "tee": "N",
     "hang_timeout": "TIME|auto|off", "first_step_timeout": "TIME|auto|off",
     "container": "PREFIX", "mem": "SIZE", "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",
 }  # fmt: skip
 _NUMBERS = (
-    "workers_per_node", "cpus_per_node", "cpus_per_task", "probe_min_inodes", "max_restarts", "max_hangs",
-    "same_failure", "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits",
+    "workers_per_node", "spares", "cpus_per_node", "cpus_per_task", "probe_min_inodes", "max_restarts",
+    "max_hangs", "same_failure", "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits",
     "max_launch_failures", "chain",
 )  # fmt: skip
 _TIMES = (

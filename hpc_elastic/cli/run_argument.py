@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Annotated
@@ -36,12 +37,15 @@ def find_run(word: str) -> RunPaths:
         raise RunDirError(
             f"the directory {word} does not exist", where="RUN", fix="give the directory that submit printed"
         )
+    job_id = re.sub(r"^(\d+)_\d+$", r"\1", word)  # of a task of an array, as squeue shows it
     for name in _runs():
         place = os.path.join(RUNS_FOLDER, name)
-        if name == word or word in _job_ids(RunPaths(place)):
+        if name == word or job_id in _job_ids(RunPaths(place)):
             return _checked(place)
     named = [name for name in _runs() if _job_name(RunPaths(os.path.join(RUNS_FOLDER, name))) == word]
     if named:  # their names end with the date
+        if len(named) > 1:
+            typer.echo(f"{len(named)} runs are called {word}; this is the newest, {named[-1]}", err=True)
         return _checked(os.path.join(RUNS_FOLDER, named[-1]))
     near = difflib.get_close_matches(word, list(_runs()), n=1) or sorted(_runs(), reverse=True)[:1]
     fix = (

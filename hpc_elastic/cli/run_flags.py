@@ -33,7 +33,8 @@ signals: TERM, HUP, QUIT, INT and whatever else --signals-to-handle names: save 
 OMP_NUM_THREADS, if it is not set, is the CPUs of this process divided by its workers.
 exit codes: 0 done; the failed worker's own code, 128+n if signal n ended it; 2 wrong flags;
   128+n left for signal n (75 below a job script of ours); 76 the run failed for another
-  reason; 77 a newer start of this run exists; 78 workers hang in the kernel."""
+  reason; 77 a newer start of this run exists; 78 workers hang in the kernel; 79 this node
+  is unfit and stays out; 83 the workers hung once too often."""
 
 _COMMA: Final = "\0"  # stands for a comma that was written twice
 

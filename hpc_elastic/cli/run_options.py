@@ -104,6 +104,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         hangs=hang_options_of(args),
         budgets=budgets_of(args),
         watch_node_drain=args.watch_node_drain,
+        tracker_ids=args.tracker_ids,
     )
     if args.use_env:
         notes.append("--use-env is not needed: LOCAL_RANK is always in the environment of a worker")

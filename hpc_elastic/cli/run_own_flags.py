@@ -12,6 +12,7 @@ from hpc_elastic.cli.run_probe import add_probe_flags
 def add_own_flags(flags: FlagGroup) -> None:
     """Add the flags that torchrun does not have."""
     _add_place_flags(flags)
+    _add_tracker_flag(flags)
     _add_end_flags(flags)
     add_drain_flags(flags)
     add_budget_flags(flags)
@@ -39,6 +40,13 @@ def _add_place_flags(flags: FlagGroup) -> None:
         "--heartbeat-interval", type=float, metavar="S", help="time between two signs of life (default: 1)"
     )
     flags.add("--lease", type=float, metavar="S", help="a node that is silent so long is lost (default: 4)")
+
+
+def _add_tracker_flag(flags: FlagGroup) -> None:
+    flags.switch(
+        "--tracker-ids",
+        help="have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
+    )
 
 
 def _add_end_flags(flags: FlagGroup) -> None:

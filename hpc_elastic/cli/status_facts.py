@@ -6,14 +6,16 @@ import os
 
 from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.causes_text import requeues_text, restarts_text, used_text
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.node_status import node_facts
-from hpc_elastic.report.queue_text import missing_text, queue_text
-from hpc_elastic.report.timeline import span_text
+from hpc_elastic.report.queue_text import missing_text, queue_text, too_few_text
+from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.budget_use import use_of_causes
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
@@ -31,6 +33,8 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     facts = [("run", run.paths.root)]
     if run.job_id:
         facts.append(("job", _job_text(run, asked)))
+    if run.successors and state.ending is None:
+        facts.append(("chain", f"then {count_text(len(run.successors), 'job')}: {', '.join(run.successors)}"))
     facts += _waits(run, asked)
     if asked.trouble:
         facts.append(("", asked.trouble))
@@ -59,13 +63,19 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     if run.spec:
         most = run.spec.get("max_restarts", MAX_RESTARTS)
         most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
-    crashes = state.crashes if most is None else min(state.crashes, most)
+    crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
     why = requeues_text(run.records, state.epoch.submission)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
     texts = [f"{restarts}, {used_text(state.requeues, most_requeues, 'requeue', why)}"]
     texts[0] += f", {causes}" if (causes := use_of_causes(state, run.spec)) else ""
     ended = restarts_text(state.counts)
     return [("used", texts[0]), *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else [])]
+
+
+def _is_last_failure(state: RunState) -> bool:
+    """Tell whether the run failed with a crash, which nothing was started again after."""
+    is_failed = state.ending is not None and state.ending.decision is Decision.FAILED
+    return is_failed and state.ended is not None and state.ended.cause is Cause.CRASH
 
 
 def batch_log(run: RunFiles) -> list[str]:
@@ -81,6 +91,8 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
         )
     if not asked.fields:
         return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
+    if is_array(run) and asked.job is not None and asked.job.state is JobState.ENDED:
+        return f"{run.job_id}: all its tasks are over"  # Slurm's fields are those of one of them
     labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
     unknown_from = date_text(SystemClock().wall() + _NO_ESTIMATE_S).replace(" ", "T")
     if (
@@ -107,6 +119,8 @@ def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         name.node for name in map(parse_name, list_names(run.paths.members)) if name and _is_here(state, name)
     }
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
+    if not text and is_array(run):
+        text = too_few_text(str(run.spec.get("nodes", "")), here - state.lost)
     return [("waits", f"for {text}")] if text else []
 
 

@@ -11,7 +11,7 @@ from hpc_elastic.cli.run_argument import runs_in
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
-from hpc_elastic.report.run_status import RunView, status_of
+from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_files import RunFiles, read_run
 from hpc_elastic.slurm.signs_of_life import is_in_doubt, signs_of
@@ -22,6 +22,8 @@ def list_runs(folder: str) -> int:
     lines = sorted(map(_line, runs_in(folder)), reverse=True)
     if not lines:
         typer.echo(f"there are no runs below {os.path.abspath(folder)}")
+        if folder == RUNS_FOLDER and runs_in(os.curdir):
+            typer.echo("next: hpc-elastic status .  (there are some right here)")
         return 0
     width = max(len(name) for _, name, _ in lines)
     for time, name, text in lines:
@@ -48,6 +50,8 @@ def _changed(run: RunFiles) -> str:
 
 def _standing(run: RunFiles) -> str:
     where = status_of(RunView(run.state, run.submission, run.job_id, None, run.has_script))
+    if where.phase is Phase.UNKNOWN and run.job_id and not run.is_local:
+        return "submitted"  # whether it waits or starts just now only Slurm knows
     if where.phase.is_final or not run.records:
         return where.phase.value
     signs = signs_of(run, SystemClock().wall())

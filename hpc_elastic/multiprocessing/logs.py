@@ -236,10 +236,21 @@ def _of_rank(val_or_map: Std | Mapping[int, Std], rank: int) -> Std:
     return val_or_map if isinstance(val_or_map, Std) else val_or_map.get(rank, Std.NONE)
 
 
+_MAY_PASS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+
+
 def _make_folder(folder: str) -> None:
+    """Make a directory for logs.
+
+    Raises:
+        InputError: it cannot be made there.
+        OSError: it cannot be made now: the file system is full or in trouble.
+    """
     try:
         make_directories(folder, 0o777)  # the umask decides who may read logs
     except OSError as error:
+        if error.errno in _MAY_PASS:  # another directory would be no better, and another start may be
+            raise
         raise InputError(
             f"cannot make the directory {folder!r}: {error.strerror}",
             where="log_dir",

@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 MISSING = re.compile(r"missing: ([^;]+)")  # as `waiting_text.too_few_text` writes it
+_CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT)
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
 
@@ -76,7 +77,7 @@ def _faults(state: RunState, record: Record, loop: _Loop) -> Iterator[tuple[str,
     if isinstance(entry, NodeUnfit):
         yield entry.node, Fault.UNFIT, entry.reason
     elif isinstance(entry, RoundFormed):
-        for node in entry.lost:
+        for node in _not_called_away(state, entry.lost):
             if node not in state.lost:
                 yield node, Fault.NODE_LOSS, f"vanished before round {entry.number}"
     elif isinstance(entry, RoundEnded):
@@ -84,6 +85,13 @@ def _faults(state: RunState, record: Record, loop: _Loop) -> Iterator[tuple[str,
     elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.detail, state.expected):
             yield node, Fault.ABSENT, "no agent came from it within the join timeout"
+
+
+def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
+    """Return the nodes that Slurm had not wanted back: else it is no fault of theirs that they vanish."""
+    drain = state.drain
+    asker = drain.node if drain is not None and drain.cause in _CALLED_AWAY else None
+    return [node for node in nodes if node != asker]
 
 
 def absent_nodes(detail: str, expected: Sequence[str]) -> list[str]:
@@ -102,7 +110,7 @@ def absent_nodes(detail: str, expected: Sequence[str]) -> list[str]:
 def _of_round(state: RunState, entry: RoundEnded, loop: _Loop) -> Iterator[tuple[str, Fault, str]]:
     members = len(state.round.members) if state.round is not None else 0
     if entry.cause is Cause.NODE_LOSS:
-        for node in entry.nodes:
+        for node in _not_called_away(state, entry.nodes):
             yield node, Fault.NODE_LOSS, f"vanished in round {entry.number}"
     elif entry.cause is Cause.AGENT_ERROR and (entry.failure or {}).get("exitcode") == ExitCode.WEDGED:
         for node in entry.nodes:

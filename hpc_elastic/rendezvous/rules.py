@@ -313,13 +313,13 @@ def joiners(view: Joining, now: float) -> list[str]:
 
 def _ready(view: Joining, now: float) -> list[Seen]:
     """Return the live nodes that wait for the next round, in no order."""
-    wanted, old = view.state.rounds + 1, outdated(view.roster)
+    wanted, gone = view.state.rounds + 1, view.state.left | outdated(view.roster)
     return [
         entry
         for entry in view.roster.values()
         if entry.name.phase is Phase.JOINING
         and entry.name.round == wanted
-        and entry.name.node_id not in old
+        and entry.name.node_id not in gone
         and (entry.name.node_id == view.me or is_alive(entry, now, view.settings.lease))
     ]
 
@@ -368,7 +368,8 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     }
     known = gone.union(view.roster)
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
-    may_come = alive | unseen | (set(view.state.expected) if last is None else set())
+    new = set() if last else set(view.state.expected) - {_node(node_id) for node_id in quiet}
+    may_come = alive | unseen | new
     return may_come - in_already - (view.state.lost - alive)
 
 

@@ -138,7 +138,7 @@ class SharedRun(RunReports):
         formed = self.state.round
         if formed is None or self._blind_since is not None:
             return ()
-        quiet = self._silent(formed)
+        quiet = self._silent(formed) - self.state.left
         return tuple(member.node for member in formed.members if member.node_id in quiet)
 
     def place_among_survivors(self) -> int | None:

@@ -184,7 +184,8 @@ def _with_new_budget(state: RunState) -> RunState:
 
 def _round(state: RunState, entry: RoundFormed) -> RunState:
     wrong = entry.number != state.rounds + 1 or entry.epoch != state.epoch
-    if wrong or state.running is not None or state.leaving:
+    has_left = any(member.node_id in state.left for member in entry.members)
+    if wrong or has_left or state.running is not None or state.leaving:
         return state
     back = frozenset(member.node for member in entry.members)
     return state._replace(
@@ -221,6 +222,8 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     if running is None or running.number != entry.number or state.ending is not None:
         return state
     entry = _without_who_left(state, entry)
+    if entry.cause is Cause.NODE_LOSS and not entry.nodes:
+        return state
     lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     return state._replace(ended=entry, counts=counts, lost=lost, repeated=_repeated(state, entry))
@@ -230,8 +233,14 @@ def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
     """Return the end of a round with its true cause.
 
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
+    Who has said that it leaves is not lost, though who watches it may not have read so yet.
     """
-    if entry.cause is not Cause.CRASH or not state.left or state.drain is None:
+    members = {member.node_id for member in state.round.members} if state.round is not None else set()
+    if entry.cause is Cause.NODE_LOSS and state.left and state.round is not None:
+        left = {one.node for one in state.round.members if one.node_id in state.left}
+        staying = {one.node for one in state.round.members if one.node_id not in state.left}
+        return entry._replace(nodes=tuple(node for node in entry.nodes if node not in left - staying))
+    if entry.cause is not Cause.CRASH or state.left.isdisjoint(members) or state.drain is None:
         return entry
     return entry._replace(cause=state.drain.cause)
 
@@ -272,9 +281,18 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
-    if entry.epoch != state.epoch:
+    """Take note that a node leaves. If it is in a round that nobody has asked to stop, that is over.
+
+    Such a node left while the round was formed: it has no workers, and those of the others wait for it.
+    """
+    if entry.epoch != state.epoch or state.ending is not None:
         return state
-    return state._replace(left=state.left.union({entry.node_id}))
+    state = state._replace(left=state.left.union({entry.node_id}))
+    running = state.running
+    is_in = running is not None and any(one.node_id == entry.node_id for one in running.members)
+    if running is None or not is_in or state.drain is not None:
+        return state
+    return _ended(state, RoundEnded(running.number, entry.cause, (entry.node,), None))
 
 
 def _drained(state: RunState, entry: Drained) -> RunState:

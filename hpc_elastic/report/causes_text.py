@@ -29,8 +29,16 @@ def requeues_text(records: Iterable[Record], submission: int) -> str:
 
 
 def _counted(counts: Mapping[Cause, int]) -> str:
-    told = sorted(((-number, cause.value) for cause, number in counts.items() if number > 0))
-    return ", ".join(f"{-number} {word.replace('_', ' ')}" for number, word in told)
+    told = sorted((-number, cause.value) for cause, number in counts.items() if number > 0)
+    return ", ".join(f"{-number} {_noun(word, -number)}" for number, word in told)
+
+
+def _noun(word: str, number: int) -> str:
+    """Return a cause as a noun: ``crash``, ``node losses``, ``time limits``."""
+    if word == Cause.MEMBERSHIP.value:
+        return "change of nodes" if number == 1 else "changes of nodes"
+    several = "" if number == 1 else "es" if word.endswith(("s", "sh")) else "s"
+    return word.replace("_", " ") + several
 
 
 def used_text(number: int, most: int | None, noun: str, causes: str) -> str:

@@ -11,6 +11,8 @@ _NAMES = {
     ExitCode.FAILED: "the run failed, not for a worker's exit code",
     ExitCode.FENCED: "a newer start of the run exists",
     ExitCode.WEDGED: "workers hang in the kernel",
+    ExitCode.UNFIT: "the node is unfit and stays out",
+    ExitCode.HUNG: "the workers hung once too often",
     126: "the program cannot be run",
     127: "the program was not found",
     168: "srun could not start the step: its credential was revoked",

@@ -74,3 +74,18 @@ def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
     """
     absent = tuple(name for name in expected if name not in present)
     return f"{names_text(absent)} ({len(absent)} of {len(expected)} nodes)" if absent else ""
+
+
+def too_few_text(nodes: str, present: Collection[str]) -> str:
+    """Return how many nodes an array has to get before it can go on; empty if it has enough.
+
+    Args:
+        nodes: of the job spec, MIN or MIN:MAX.
+        present: names of the nodes whose agents are there.
+    """
+    low = nodes.partition(":")[0]
+    missing = int(low) - len(present) if low.isdigit() else 0
+    if missing <= 0:
+        return ""
+    here = f"here: {names_text(tuple(sorted(present)))}" if present else "none is here"
+    return f"{missing} more {'node' if missing == 1 else 'nodes'} ({low} are needed; {here})"

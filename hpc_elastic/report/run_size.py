@@ -21,6 +21,9 @@ def size_text(state: RunState, members: Iterable[str]) -> str:
     running = {member.node for member in state.running.members} if state.running is not None else set()
     spare = _joining(state, members) - running
     held = len(running | spare | set(state.expected) - state.lost)
+    if 0 < held < state.wanted:
+        there = f"{held} {'is' if held == 1 else 'are'} there"
+        return f"{count_text(state.wanted, 'node')} wanted ({state.size.detail}), {there}"
     of = f"of {count_text(held, 'node')}" if held else "node" if state.wanted == 1 else "nodes"
     text = f"{state.wanted} {of} ({state.size.detail})"
     if not running or not spare:

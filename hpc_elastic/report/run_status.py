@@ -46,6 +46,9 @@ class RunView(NamedTuple):
     job: JobFacts | None = None  # None: nobody was asked or nobody answered
     has_script: bool = True  # `submit` made it, so that a drained run is requeued
     silent_s: float | None = None  # for how long no agent has given a sign of life; None: one lives
+    back_for: Cause | None = (
+        None  # why this start was handed back to Slurm; None: it was not, or nobody knows
+    )
 
 
 class RunStatus(NamedTuple):
@@ -73,7 +76,7 @@ def status_of(view: RunView) -> RunStatus:
     left = _left_for_good(view)
     if left is None and view.silent_s is not None:
         return _silent(view, view.silent_s)
-    return left or _by_records(state)
+    return left or _by_records(state, view.back_for)
 
 
 def _silent(view: RunView, silent_s: float) -> RunStatus:
@@ -107,14 +110,24 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
         return _by_ended_job(view, job, is_current=is_current)
     if job.state in (JobState.PENDING, JobState.REQUEUED):
         if was_started:
-            why = f" after {CAUSES[state.drained.cause]}" if state.drained is not None else ""
-            return RunStatus(Phase.REQUEUED, f"requeued{why}, waits for nodes{reason}")
+            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, waits for nodes{reason}")
         return RunStatus(Phase.QUEUED, f"queued, waits for nodes{reason}")
     if job.state is JobState.SUSPENDED:
         return RunStatus(Phase.STARTING, f"suspended by Slurm{reason}")
     if job.state is JobState.RUNNING and (not was_started or job.restarts > state.epoch.restart):
         return RunStatus(Phase.STARTING, "the job has started, its agents have not spoken yet")
     return None
+
+
+def _requeued_text(view: RunView) -> str:
+    """Tell that the job is back in the queue, and why; `finish` knows what SIGTERM was better than agents."""
+    drained = view.state.drained
+    cause = view.back_for or (drained.cause if drained is not None else None)
+    if cause is Cause.REQUEUE:
+        return "requeued by hand"
+    if cause is Cause.LAUNCH_FAILURE:
+        return f"requeued because {CAUSES[cause]}"
+    return f"requeued after {CAUSES[cause]}" if cause is not None else "requeued"
 
 
 def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:
@@ -147,15 +160,15 @@ def _stopped(drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
     return RunStatus(Phase.STOPPED, f"{why}{step}")
 
 
-def _drained_text(drained: Drained) -> str:
+def _drained_text(drained: Drained, back_for: Cause | None = None) -> str:
     step = "" if drained.step is None else f" at step {drained.step}"
-    return f"drained{step} ({CAUSES[drained.cause]})"
+    return f"drained{step} ({CAUSES[back_for or drained.cause]})"
 
 
-def _by_records(state: RunState) -> RunStatus:
+def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
     running = state.running
     if state.leaving:
-        return _leaving(state)
+        return _leaving(state, back_for)
     if running is not None and state.drain is not None:
         return RunStatus(
             Phase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
@@ -170,9 +183,9 @@ def _by_records(state: RunState) -> RunStatus:
     return RunStatus(Phase.STARTING, f"the agents{names} meet for the next round")
 
 
-def _leaving(state: RunState) -> RunStatus:
+def _leaving(state: RunState, back_for: Cause | None) -> RunStatus:
     if state.drained is not None:
-        return RunStatus(Phase.REQUEUED, f"{_drained_text(state.drained)}, leaves the nodes")
+        return RunStatus(Phase.REQUEUED, f"{_drained_text(state.drained, back_for)}, leaves the nodes")
     cause = CAUSES[state.drain.cause] if state.drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")

@@ -166,6 +166,8 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
 def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
     if entry.cause is Cause.MEMBERSHIP and entry.detail:
         return f"{entry.node} left: {entry.detail}"
+    if entry.cause is Cause.CANCEL:
+        return f"{entry.node} left: its task was cancelled"
     return f"{entry.node} left: {CAUSES[entry.cause]}" + (f" ({entry.detail})" if entry.detail else "")
 
 
@@ -175,7 +177,8 @@ def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
 
 
 def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
-    return f"requeued ({CAUSES[entry.cause]})"
+    is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
+    return f"requeued ({entry.detail if is_told else CAUSES[entry.cause]})"
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:

@@ -27,11 +27,29 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """Return a call as bytes.
 
     Raises:
-        InputError: function or arguments cannot be pickled.
+        InputError: the function does not take these arguments, or something cannot be pickled.
     """
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 - only for functions
 
+    _check_arguments(function, args)
     return pickled_call(DelayedSubmission(function, *args))
+
+
+def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    import inspect  # noqa: PLC0415 - only for functions
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C nobody knows
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        raise InputError(
+            f"{name_of(function)}{signature} cannot be called with what was given: {error}",
+            where="submit",
+            fix="give its arguments behind it; those with names by functools.partial",
+        ) from error
 
 
 def pickled_call(call: DelayedSubmission) -> bytes:

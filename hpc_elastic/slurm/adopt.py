@@ -6,9 +6,11 @@ The script stays the user's: only the line that starts torchrun and what Slurm h
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import ExitCode
 
 _LAUNCHERS = (
     r"(?:\S*/)?torchrun",
@@ -36,6 +38,18 @@ class Change(NamedTuple):
     why: str
 
 
+_LEAVE_STRICT = (
+    Change('[ "$finished" = 0 ] || exit "$finished"', "as with set -e, the rest runs only if all went well"),
+    Change("set -e", "holds again for the rest of the script"),
+)
+_LEAVE = (
+    Change(
+        f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
+        "what comes behind does not run before the training is over: the job is queued once more",
+    ),
+)
+
+
 class Adopted(NamedTuple):
     """A changed script."""
 
@@ -51,14 +65,14 @@ def adopt(text: str, name: str) -> Adopted:
         name: of the script, for messages.
 
     Raises:
-        InputError: it starts no torchrun, several, or is ours already.
+        InputError: it starts no torchrun, several, or one that finish cannot follow, or is ours already.
     """
     lines = text.splitlines()
     start, end = _command(lines, name)
     header, header_changes = _header(lines)
     command, command_changes = _changed_command(lines[start:end])
-    tail, tail_changes = _tail(lines, end)
     before = _insert_options(lines[:start], header)
+    tail, tail_changes = _tail(lines, end, is_strict=_is_strict(before))
     strict = (
         [Change("set +e", "with set -e the script would end before finish")] if _is_strict(before) else []
     )
@@ -107,7 +121,31 @@ def _command(lines: list[str], name: str) -> tuple[int, int]:
         start -= 1
     while lines[end].rstrip().endswith("\\") and end + 1 < len(lines):
         end += 1
+    trouble = next(_troubles(lines, start, end), "")
+    if trouble:
+        raise InputError(
+            f"torchrun in line {found[0] + 1} {trouble}, so finish cannot follow it",
+            where=name,
+            fix="write it as one command in a line of its own, or change the script by hand "
+            "as docs/how-to.md shows",
+        )
     return start, end + 1
+
+
+def _troubles(lines: list[str], start: int, end: int) -> Iterator[str]:
+    """Yield why the code of a command, from the line `start` to `end`, is not what the next line sees."""
+    text = re.sub(r"\s#.*$", "", lines[end]).rstrip()
+    if re.search(r"(?<![&>])&$", text):
+        yield "is started in the background"
+    first = lines[start].strip()
+    word = re.match(r"(exec|if|while|until|!)\s", first)
+    if word:
+        yield f"stands behind `{word[1]}`"
+    if re.search(r"\|\|", "\n".join(lines[start : end + 1])):
+        yield "has another command behind `||`"
+    openings = [line.split()[0] for line in lines[:start] if line.split() and not _comment(line)]
+    if sum(word in ("for", "while", "until") for word in openings) > openings.count("done"):
+        yield "is in a loop, which would use one run directory several times"
 
 
 def _is_strict(lines: list[str]) -> bool:
@@ -176,6 +214,9 @@ def _changed_command(lines: list[str]) -> tuple[list[str], list[Change]]:
     found = launcher[0] if launcher else ""
     text = _LAUNCHER.sub(lambda _: f"hpc-elastic run --run-dir {_RUN_DIR}", text, count=1)
     srun = _SRUN.search(text)
+    if srun is not None:
+        text, ends_others = _let_others_live(text, srun.end())
+        changes += ends_others
     options = text[srun.end() : text.index("hpc-elastic run")] if srun else ""
     missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]
     added = " ".join(missing)
@@ -188,6 +229,18 @@ def _changed_command(lines: list[str]) -> tuple[list[str], list[Change]]:
     if "launch" in found:
         changes.append(Change("LOCAL_RANK", "is in the environment; no --local-rank is passed to the script"))
     return text.split("\n"), changes
+
+
+def _let_others_live(text: str, start: int) -> tuple[str, list[Change]]:
+    """Take back an option of srun by which one agent that leaves ends all others."""
+    end = text.index("hpc-elastic run")
+    options = text[start:end]
+    pattern = r"(?<=\s)(?:--kill-on-bad-exit(?:=[1-9]\d*)?|-K[1-9]*)(?=\s)"
+    found = re.search(pattern, options)
+    if found is None:
+        return text, []
+    told = Change(f"--kill-on-bad-exit=0 instead of {found[0]}", "an agent that leaves would end all others")
+    return text[:start] + re.sub(pattern, "--kill-on-bad-exit=0", options) + text[end:], [told]
 
 
 def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
@@ -203,7 +256,7 @@ def _finish() -> list[str]:
     ]
 
 
-def _tail(lines: list[str], end: int) -> tuple[list[str], list[Change]]:
+def _tail(lines: list[str], end: int, *, is_strict: bool) -> tuple[list[str], list[Change]]:
     """Return what follows the command, as far as it may: the exit code is now that of `finish`."""
     rest, changes = list(lines[end:]), []
     while rest and not rest[-1].strip():
@@ -212,9 +265,10 @@ def _tail(lines: list[str], end: int) -> tuple[list[str], list[Change]]:
         changes.append(Change(f"without {rest[0].strip()}", "the script ends with the code of finish"))
         rest = [line for line in rest[1:] if not re.fullmatch(r"\s*exit\s+\"?\$\w+\"?\s*", line)]
     if any(line.strip() and not _comment(line) for line in rest):
-        rest.insert(0, "finished=$?")
-        rest.append('exit "$finished"')
-        changes.append(
-            Change("exit with what finish has returned", "commands behind it do not hide how the job ended")
-        )
+        leave = _LEAVE_STRICT if is_strict else _LEAVE
+        rest = ["finished=$?", *(change.what for change in leave), *rest, 'exit "$finished"']
+        changes += [
+            *leave,
+            Change("exit with what finish has returned", "commands behind it do not hide how the job ended"),
+        ]
     return rest, changes

@@ -15,12 +15,14 @@ from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import array_lifecycle, submissions
-from hpc_elastic.slurm.array_lifecycle import Others, TaskChoice, TaskFacts
+from hpc_elastic.slurm.array_lifecycle import GiveUp, Others, TaskChoice, TaskFacts
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
 from hpc_elastic.slurm.lifecycle import Budgets, Exit, Leave, Relaunch, Requeue
-from hpc_elastic.slurm.standing import JobFacts, Standing, job_facts, standing
+from hpc_elastic.slurm.look import look
+from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.store import files
 
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
@@ -54,6 +56,7 @@ class ArrayFinish:
         self._submission = start.epoch.submission
         self._srun_exit_code = start.srun_exit_code
         self._launch_failure = start.launch_failure
+        self._node = start.node_list
         self._budgets = budgets
         self._slurm = slurm
         self._clock = clock
@@ -79,7 +82,7 @@ class ArrayFinish:
             start=self._task,
             submission=self._submission,
             job=None if known else self._ask_slurm(),
-            others=None if known else self._others(),
+            others=None if known else self._others(records),
             srun_exit_code=self._srun_exit_code,
             left=array_lifecycle.goodbye_of(records, self._task),
             launch_failure=self._launch_failure,
@@ -99,9 +102,13 @@ class ArrayFinish:
             case Relaunch(nodes):
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+            case GiveUp(reason):
+                return self._give_up(reason)
             case Requeue(cause):
+                if self._launch_failure:
+                    self._note(self._launch_failure, is_given_up=False)
                 self._record_requeue(cause, records)
-                return self._requeue()
+                return self._requeue(records)
 
     # what is known
 
@@ -115,8 +122,7 @@ class ArrayFinish:
         """Return what Slurm says about this task, None if it says nothing for minutes."""
 
         def ask() -> JobFacts | None:
-            fields = self._slurm.show_job(self._task.task)
-            return None if fields is None else job_facts(fields)
+            return look(self._slurm, self._task.task)
 
         try:
             return self._patiently(ask, patience_s, SlurmCommandError)
@@ -136,11 +142,13 @@ class ArrayFinish:
             self._say(f"squeue tells nothing about the other tasks: {error}")
             return None
 
-    def _others(self) -> Others | None:
+    def _others(self, records: list[Record]) -> Others | None:
+        """Return the other tasks that may still do something for the run."""
         tasks = self._tasks()
         if tasks is None:
             return None
-        others = [task for task in tasks if task.name != self._task.task]
+        over = {self._task.task, *array_lifecycle.given_up(records)}
+        others = [task for task in tasks if task.name not in over]
         return Others(sum(task.is_running for task in others), sum(task.is_waiting for task in others))
 
     # what is done
@@ -148,14 +156,34 @@ class ArrayFinish:
     def _end_run(self, code: int, record: RunEnded | None) -> Ended:
         """End the run for all tasks; those that wait in the queue have nothing to do any more."""
         if record is not None:
-            state = self._log.state
-            if state.epoch.submission < self._submission:  # no agent came to do it
-                self._write(EpochStarted(epoch_now(state, self._submission), self._task.array, ()))
+            self._begin_submission()
             ending = self._write(record).ending
             if ending is not None and ending != record:  # somebody else ended the run first
                 code = ending.exit_code
         self._take_waiting_away()
         return Ended(code, 0, self._log.state)
+
+    def _begin_submission(self) -> None:
+        """Record that the submission has begun, if no agent came to do it."""
+        state = self._log.state
+        if state.epoch.submission < self._submission:
+            self._write(EpochStarted(epoch_now(state, self._submission), self._task.array, ()))
+
+    def _note(self, reason: str, *, is_given_up: bool) -> None:
+        self._begin_submission()
+        epoch = self._log.state.epoch
+        self._write(array_lifecycle.note(self._task, epoch, self._node, reason, is_given_up=is_given_up))
+
+    def _give_up(self, reason: str) -> Ended:
+        """Leave the run to the other tasks; if they are given up, too, it has failed."""
+        self._note(reason, is_given_up=True)
+        others = self._others(self._patiently(lambda: read_records(self._paths)))
+        if others is None or others.any:
+            self._say("the run goes on without it")
+            return Ended(ExitCode.FAILED, 0, self._log.state)
+        choice = array_lifecycle.failed(reason)
+        self._say(choice.why)
+        return self._end_run(choice.code, choice.record)
 
     def _take_waiting_away(self) -> None:
         """Cancel the tasks of the run that wait; the verdict holds whether Slurm answers or not."""
@@ -171,28 +199,17 @@ class ArrayFinish:
             except _SLURM as error:
                 self._say(f"{tasks} of array {array} stay in the queue and end at once later: {error}")
 
-    def _requeue(self) -> Ended:
-        """Hand this task back; doing it twice does no harm."""
-        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + PATIENCE_S
-        while True:
-            try:
-                self._slurm.requeue(self._task.task)
-                return Ended(ExitCode.REQUEUE, 0, self._log.state)
-            except _SLURM as error:
-                words = str(error)
-            stands = standing(self._ask_slurm(patience_s=0), self._task.restart)
-            if stands is Standing.REQUEUED:
-                return Ended(ExitCode.REQUEUE, 0, self._log.state)
-            is_late = self._clock.monotonic() >= give_up_at
-            if stands is Standing.CANCELLED or is_late:
-                self._say(f"Slurm does not requeue task {self._task.task}: {words}")
-                others = self._others()
-                why = "cancelled" if stands is Standing.CANCELLED else words.splitlines()[-1]
-                choice = array_lifecycle.not_requeued(others, why, is_cancelled=stands is Standing.CANCELLED)
-                self._say(choice.why)
-                return self._carry_out(choice, [])
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    def _requeue(self, records: list[Record]) -> Ended:
+        """Hand this task back; doing it twice does no harm, and one that was cancelled stays so."""
+        task = self._task
+        handed = HandBack(self._slurm, task.task, task.restart, self._clock).requeue()
+        if handed.outcome is Outcome.DONE:
+            return Ended(ExitCode.REQUEUE, 0, self._log.state)
+        is_cancelled = handed.outcome is Outcome.CANCELLED
+        why = "it was cancelled meanwhile" if is_cancelled else last_line(handed.words)
+        choice = array_lifecycle.not_requeued(self._others(records), why, is_cancelled=is_cancelled)
+        self._say(choice.why)
+        return self._carry_out(choice, records)
 
     def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
         """Record once that a start of the run that was drained goes back to Slurm as a whole."""

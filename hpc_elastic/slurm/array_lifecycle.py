@@ -19,7 +19,8 @@ As in `lifecycle`, records decide, not exit codes.
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
 Requeue means this task only. It is bounded by the restart count of the task; a task that may not be
-requeued is given up, and the run ends as failed with the last of them.
+requeued is given up, and the run ends as failed with the last of them: each writes that down first, so
+that of several that are given up at once the one whose record comes last sees those of the others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.array_task import TaskStart, start_of
-from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Record, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Epoch,
+    NodeLeft,
+    Record,
+    RoundFormed,
+    RunEnded,
+)
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.lifecycle import (
     CANCELLED_CODE,
@@ -43,6 +52,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.standing import JobFacts, Standing, standing
 
+_SCRIPT, _GIVEN_UP = "batch", "given-up"  # what the ids in the records of a batch script begin with
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "its flags are wrong",
     126: "Python cannot be run",
@@ -95,7 +105,18 @@ class TaskFacts(NamedTuple):
         return self.state.wanted is not None and self.start.array == self.state.job_id
 
 
-TaskChoice = Exit | Leave | Relaunch | Requeue
+class GiveUp(NamedTuple):
+    """Record it and leave; the run goes on without this task, or has failed if it was the last one."""
+
+    reason: str
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"{self.reason}; this task is given up"
+
+
+TaskChoice = Exit | Leave | Relaunch | Requeue | GiveUp
 
 
 def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
@@ -178,7 +199,7 @@ def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     code, relaunch = facts.srun_exit_code, facts.start.relaunch
     if code in _NEVER_STARTED and facts.state.epoch.submission < facts.submission:
         reason = f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see above"
-        return _failed(reason)
+        return failed(reason)
     is_fenced = code == ExitCode.FENCED
     said = "the run began anew meanwhile" if is_fenced else f"srun ended with exit code {code} without a word"
     if relaunch < budgets.max_relaunch:
@@ -190,7 +211,7 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
     used = facts.start.restart
     most = {
         Cause.AGENT_ERROR: budgets.max_starts_in_vain,
-        Cause.LAUNCH_FAILURE: budgets.max_launch_failures,
+        Cause.LAUNCH_FAILURE: budgets.max_launch_failures + 1,
     }.get(cause)
     if most is not None and facts.in_vain >= most:
         why = f"{facts.in_vain} starts of this task in a row brought no workers up; the last one: {why}"
@@ -202,20 +223,18 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
             facts, f"{why}, and this job may not be requeued (it was submitted with --no-requeue)"
         )
     if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
-        return _failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
+        return failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
     of_cause, name = budgets.of(cause)
     if of_cause is not None and facts.state.used(cause) > of_cause:
-        return _failed(f"the budget {name} = {of_cause} is spent; now: {why}")
+        return failed(f"the budget {name} = {of_cause} is spent; now: {why}")
     return Requeue(cause, f"{why}: this task is requeued ({used + 1} of at most {budgets.max_requeues})")
 
 
 def _give_up(facts: TaskFacts, why: str) -> TaskChoice:
-    if facts.others is None or facts.others.any:
-        return Leave(ExitCode.FAILED, f"{why}; this task is given up, the run goes on without it")
-    return _failed(why)
+    return GiveUp(why) if facts.others is None or facts.others.any else failed(why)
 
 
-def not_requeued(others: Others | None, why: str, *, is_cancelled: bool) -> Exit | Leave:
+def not_requeued(others: Others | None, why: str, *, is_cancelled: bool) -> Exit | Leave | GiveUp:
     """Choose for a task that Slurm has refused to requeue.
 
     Args:
@@ -223,16 +242,17 @@ def not_requeued(others: Others | None, why: str, *, is_cancelled: bool) -> Exit
         why: Slurm's words.
         is_cancelled: the task was cancelled meanwhile.
     """
-    if others is None or others.any:
-        code = CANCELLED_CODE if is_cancelled else ExitCode.FAILED
-        return Leave(code, f"this task is given up ({why}); the run goes on without it")
     if not is_cancelled:
-        return _failed(f"Slurm did not requeue the last task: {why}")
+        reason = f"Slurm did not requeue the task: {why}"
+        return GiveUp(reason) if others is None or others.any else failed(reason)
+    if others is None or others.any:
+        return Leave(CANCELLED_CODE, f"this task is given up ({why}); the run goes on without it")
     ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "all tasks of the array were cancelled", None)
     return Exit(CANCELLED_CODE, f"the run is cancelled: {ending.reason}", ending)
 
 
-def _failed(reason: str) -> Exit:
+def failed(reason: str) -> Exit:
+    """Return the end of a run that nothing can go on with."""
     record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
     return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)
 
@@ -240,9 +260,34 @@ def _failed(reason: str) -> Exit:
 def goodbye_of(records: Iterable[Record], start: TaskStart) -> NodeLeft | None:
     """Return what the agent of one start of a task has recorded on leaving, None if nothing."""
     for record in reversed(list(records)):
-        if isinstance(record.entry, NodeLeft) and start_of(record.entry.node_id) == start:
-            return record.entry
+        entry = record.entry
+        if isinstance(entry, NodeLeft) and _is_agents(entry) and start_of(entry.node_id) == start:
+            return entry
     return None
+
+
+def note(start: TaskStart, epoch: Epoch, node: str, reason: str, *, is_given_up: bool) -> NodeLeft:
+    """Return the record of a batch script that a start of its task brought nothing, or was the last one."""
+    writer = _GIVEN_UP if is_given_up else _SCRIPT
+    return NodeLeft(epoch, f"{writer}{start.tag}", node or start.task, Cause.LAUNCH_FAILURE, reason)
+
+
+def given_up(records: Iterable[Record]) -> frozenset[str]:
+    """Return the names of the tasks that were given up and have been in no round since."""
+    found: set[str] = set()
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, NodeLeft) and entry.node_id.startswith(_GIVEN_UP):
+            found.update(start.task for start in (start_of(entry.node_id),) if start)
+        elif isinstance(entry, RoundFormed):
+            starts = (start_of(member.node_id) for member in entry.members)
+            found.difference_update(start.task for start in starts if start)
+    return frozenset(found)
+
+
+def _is_agents(entry: NodeLeft) -> bool:
+    """Tell whether an agent has left, not its batch script."""
+    return not entry.node_id.startswith((f"{_SCRIPT}@", f"{_GIVEN_UP}@"))
 
 
 def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
@@ -251,7 +296,7 @@ def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
     for record in records:
         entry = record.entry
         ids = [member.node_id for member in entry.members] if isinstance(entry, RoundFormed) else []
-        ids += [entry.node_id] if isinstance(entry, NodeLeft) else []
+        ids += [entry.node_id] if isinstance(entry, NodeLeft) and _is_agents(entry) else []
         useful.update(one.restart for one in map(start_of, ids) if one and one.task == start.task)
     last = max((restart for restart in useful if restart <= start.restart), default=-1)
     return start.restart - last

@@ -56,16 +56,19 @@ class Target(NamedTuple):
         """The agent's process id on its node; in array mode its task follows it."""
         return int(self.member.node_id.rpartition(".")[2].partition("@")[0])
 
-    def text(self, drill: Drill) -> str:
-        """Return what is to happen, in words."""
+    def text(self, drill: Drill, *, is_one_task: bool = False) -> str:
+        """Return what is to happen, in words; in array mode a signal hits the task of one node."""
         node = self.member.node
+        agents, what = (f"the agent on {node}", "its task") if is_one_task else ("every agent", "the job")
         return {
-            Drill.PREEMPT: "every agent gets SIGTERM, as when Slurm preempts the job",
-            Drill.TIMEOUT: "every agent gets the warning, as ahead of the time limit",
+            Drill.PREEMPT: f"{agents} gets SIGTERM, as when Slurm preempts {what}",
+            Drill.TIMEOUT: f"{agents} gets the warning, as ahead of the time limit",
             Drill.NODE_LOSS: f"the agent and the workers on {node} are killed",
             Drill.CRASH: f"rank {self.rank} on {node} is killed",
             Drill.HANG: f"rank {self.rank} on {node} makes no further step",
-            Drill.REQUEUE: "the job is put back into the queue (scontrol requeue)",
+            Drill.REQUEUE: f"{what} on {node} is put back into the queue (scontrol requeue)"
+            if is_one_task
+            else "the job is put back into the queue (scontrol requeue)",
         }[drill]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -29,8 +30,8 @@ from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hand_back, lifecycle
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome
+from hpc_elastic.slurm.commands import Slurm, is_unreachable
+from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start, with_own_submission
 from hpc_elastic.slurm.lifecycle import (
     Budgets,
@@ -209,10 +210,8 @@ class Finish:
             return Ended(ExitCode.REQUEUE, 0, self._log.state)
         handed = self._hand_back().requeue()
         if handed.outcome is Outcome.REFUSED and self._may_resubmit(cause):
-            self._say(
-                f"Slurm does not requeue the job ({_last_line(handed.words)}), so it is submitted again"
-            )
-            return self._resubmit(_last_line(handed.words))
+            self._say(f"Slurm does not requeue the job ({last_line(handed.words)}), so it is submitted again")
+            return self._resubmit(last_line(handed.words))
         return self._after(handed, "requeue")
 
     def _hand_back(self) -> HandBack:
@@ -226,7 +225,7 @@ class Finish:
             code = lifecycle.CANCELLED_CODE
             return self._exit(code, RunEnded(Decision.CANCELLED, code, "the job was cancelled", None))
         self._say(f"Slurm does not {act} the job: {handed.words}")
-        reason = f"Slurm did not {act} the job: {_last_line(handed.words)}"
+        reason = f"Slurm did not {act} the job: {last_line(handed.words)}"
         return self._exit(ExitCode.FAILED, RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None))
 
     def _may_resubmit(self, cause: Cause) -> bool:
@@ -236,11 +235,22 @@ class Finish:
     def _resubmit(self, refusal: str) -> Ended:
         """Submit the script again as a further job of this submission."""
         try:
-            job_id = self._successors().resubmit()
+            job_id = self._patiently(self._submit_again)
         except (SlurmError, RunDirError) as error:
             return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {error}"), "requeue")
+        if isinstance(job_id, SlurmError):
+            return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")
         self._say(f"the run goes on as job {job_id}")
         return Ended(ExitCode.REQUEUE, 0, self._log.state)
+
+    def _submit_again(self) -> str | SlurmCommandError:
+        """Return the next job, or Slurm's refusal; a controller that is away raises."""
+        try:
+            return self._successors().resubmit()
+        except SlurmCommandError as error:
+            if is_unreachable(error):
+                raise
+            return error
 
     def _hold(self, why: str, record: RunEnded | None) -> Ended:
         if record is not None:
@@ -250,8 +260,11 @@ class Finish:
         handed = self._hand_back().hold(why.removeprefix("the run is held: "))
         if handed.outcome is Outcome.DONE:
             self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
-        elif handed.outcome is Outcome.REFUSED:
-            self._say(f"Slurm does not hold the job: {_last_line(handed.words)}")
+        elif handed.outcome is Outcome.CANCELLED:
+            return self._after(handed, "hold")
+        else:
+            self._say(f"Slurm does not hold the job, which ends: {last_line(handed.words)}")
+            self._say(f"to go on: hpc-elastic submit --resume {shlex.quote(self._start.paths.root)}")
         return Ended(ExitCode.REQUEUE, 0, self._log.state)
 
     def _record_requeue(self, cause: Cause, records: list[Record], why: str) -> None:
@@ -303,10 +316,6 @@ class Finish:
                     said = True
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _last_line(words: str) -> str:
-    return (words.strip().splitlines() or [""])[-1]
 
 
 def _one_line(error: HpcElasticError) -> str:

@@ -34,6 +34,11 @@ class HandedBack(NamedTuple):
     words: str = ""
 
 
+def last_line(words: str) -> str:
+    """Return what matters of what a command has said."""
+    return (words.strip().splitlines() or [""])[-1]
+
+
 class HandBack:
     """Gives one start of a job back.
 

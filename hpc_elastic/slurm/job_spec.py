@@ -104,6 +104,10 @@ class JobSpec(BaseModel):
     env: Annotated[dict[str, str], BeforeValidator(spec_input.variables)] = Field(
         default_factory=dict, description="Environment variables of the workers."
     )
+    tracker_ids: bool = Field(
+        default=False,
+        description="Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start.",
+    )
     inherit_env: bool = Field(
         default=True, description="Pass the environment of the submitting shell on to the job."
     )
@@ -119,7 +123,7 @@ class JobSpec(BaseModel):
     )
 
     max_restarts: Budget = Field(
-        3, description="How often workers are restarted after a failure of the job's own. Default: 3."
+        3, description="How often all workers are started again after one has failed. Default: 3."
     )
     hang_timeout: Annotated[str | int | float | None, BeforeValidator(spec_input.silence)] = Field(
         None,
@@ -131,7 +135,7 @@ class JobSpec(BaseModel):
         description="The same before the first tick; a time means that every worker ticks. Default: auto.",
     )
     max_hangs: Budget | None = Field(
-        None, description="How often workers are restarted after a hang. Default: 3."
+        None, description="How often all workers are started again after a hang. Default: 3."
     )
     same_failure: Budget | None = Field(
         None,
@@ -182,7 +186,7 @@ class JobSpec(BaseModel):
         (), description="Signals that mean: the time limit is near. Default: USR1,USR2."
     )
     health_check: Literal["off", "quick", "full"] | None = Field(
-        None, description="What each node is asked before it joins: off, quick, full. Default: quick."
+        None, description="What each node is asked before it joins; full: with nvidia-smi. Default: quick."
     )
     health_command: Text | None = Field(
         None, description="Check of your own on each node; where it fails the node stays out."
@@ -220,7 +224,9 @@ class JobSpec(BaseModel):
         description="Silence after which an agent counts as lost; at least three heartbeats. Default: 4s.",
     )
     stop_timeout: Seconds | None = Field(
-        None, description="How long workers may take to save when the nodes are wanted back. Default: 25s."
+        None,
+        description="How long workers may take to save when the nodes are wanted back. Default: what the "
+        "cluster grants, else 25s.",
     )
     critical_timeout: Seconds | None = Field(
         None,

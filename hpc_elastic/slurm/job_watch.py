@@ -93,7 +93,7 @@ class JobWatch:
         self._thread: threading.Thread | None = None
         self._is_first = False
         self._is_closed = False
-        self._question: tuple[float, bool] | None = None  # when a signal came [s], whether it was a warning
+        self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
         self._first_left_s: float | None = None  # how long the job might run at the first look [s]
         self._draining: set[str] = set()
 
@@ -101,7 +101,8 @@ class JobWatch:
         """Take note that a round with this node has formed."""
         with self._something:
             self._is_first = is_first
-        if self._is_first:
+            self._something.notify()  # it may wait for questions only, since another node was the first
+        if is_first:
             self._start()
 
     def take(self) -> Told | None:
@@ -117,7 +118,7 @@ class JobWatch:
                 they do there is nothing to tell.
         """
         with self._something:
-            self._question = signalled_at, is_warning
+            self._questions.append((signalled_at, is_warning))
             self._something.notify()
         self._start()
 
@@ -139,12 +140,10 @@ class JobWatch:
         limit_at = now + _SETTLE_S
         nodes_at = now + NODE_LOOK_S if self._options.node_drain else math.inf
         while True:
-            until = min(limit_at, nodes_at) if self._is_first else math.inf
-            if not self._wait(until):
+            if not self._wait(min(limit_at, nodes_at)):
                 return
-            question, self._question = self._question, None
-            if question is not None:
-                self._tell_why(*question)
+            while self._questions:
+                self._tell_why(*self._questions.popleft())
             now = self._clock.monotonic()
             if self._is_first and now >= limit_at:
                 limit_at = self._look_at_limit()
@@ -152,11 +151,11 @@ class JobWatch:
                 self._look_for_draining()
                 nodes_at = self._clock.monotonic() + NODE_LOOK_S
 
-    def _wait(self, until: float) -> bool:
-        """Wait for a time or a question; False when there will be none any more."""
+    def _wait(self, look_at: float) -> bool:
+        """Wait for a question or, as the first node, for a time; False when nothing will come any more."""
         with self._something:
-            while not self._is_closed and self._question is None:
-                left_s = until - self._clock.monotonic()
+            while not self._is_closed and not self._questions:
+                left_s = look_at - self._clock.monotonic() if self._is_first else math.inf
                 if left_s <= 0:
                     break
                 self._something.wait(None if left_s == math.inf else min(left_s, threading.TIMEOUT_MAX))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import SlurmError
+from hpc_elastic.errors import SlurmCommandError, SlurmError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import links
-from hpc_elastic.slurm.commands import Slurm, submit_environment
+from hpc_elastic.slurm import links, parse
+from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.links import Link
 from hpc_elastic.slurm.request import SubmitRequest, new_token
 
@@ -48,9 +48,29 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
+    is_first = links.announce(request.paths, link)
+    if not is_first:  # somebody who may have died before sbatch answered, or before it was called
+        link = _announced(request.paths, link)
+        found = [link.job_id] if link.job_id else slurm.jobs_with_comment(link.token)
+        if found:
+            return _recorded(request.paths, link, found[0])
+    job_id = _recorded(request.paths, link, _sbatch(request, link, slurm, dependency))
+    return job_id if is_first else _without_twins(link, job_id, slurm)
+
+
+def _recorded(paths: RunPaths, link: Link, job_id: str) -> str:
+    links.record(paths, link._replace(job_id=job_id))
+    return job_id
+
+
+def _announced(paths: RunPaths, link: Link) -> Link:
+    """Return what somebody else has written down in this place."""
+    return {known.number: known for known in links.read_links(paths, link.submission)}.get(link.number, link)
+
+
+def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -> str:
+    """Queue the job; if sbatch gives no answer it is looked for."""
     paths = request.paths
-    if not links.announce(paths, link):
-        return _made_before(paths, link, slurm)
     comment = f"{link.token} {request.spec.comment}" if request.spec.comment else link.token
     arguments = (
         f"--comment={comment}",
@@ -60,12 +80,32 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
         str(link.number),
     )
     try:
-        job_id = slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
+        return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
+    except SlurmError as error:
+        if not _may_be_queued(error):
+            links.withdraw(paths, link)
+            raise
+        found = slurm.jobs_with_comment(link.token)
+        if not found:  # the announcement stays: with its token the job is found if it comes after all
+            raise
+        return found[0]
+
+
+def _may_be_queued(error: SlurmError) -> bool:
+    if isinstance(error, SlurmTimeoutError):
+        return True
+    return isinstance(error, SlurmCommandError) and parse.may_have_been_queued(error.stderr)
+
+
+def _without_twins(link: Link, job_id: str, slurm: Slurm) -> str:
+    """Keep the oldest of the jobs in one place: whoever announced it may have been slow, not dead."""
+    try:
+        found = sorted(slurm.jobs_with_comment(link.token), key=int)
+        for twin in found[1:]:
+            slurm.cancel(twin)
     except SlurmError:
-        links.withdraw(paths, link)
-        raise
-    links.record(paths, link._replace(job_id=job_id))
-    return job_id
+        return job_id  # one of them finds that the other one runs
+    return found[0] if found else job_id
 
 
 def queue_chain(
@@ -92,12 +132,3 @@ def queue_chain(
         except SlurmError as error:
             return tuple(jobs), f"job {number + 1} of the chain could not be queued: {error}"
     return tuple(jobs), ""
-
-
-def _made_before(paths: RunPaths, link: Link, slurm: Slurm) -> str:
-    """Return the id of a job that somebody else has submitted in this place."""
-    made = {known.number: known for known in links.read_links(paths, link.submission)}.get(link.number, link)
-    if made.job_id:
-        return made.job_id
-    found = slurm.jobs_with_comment(made.token)
-    return found[0] if found else ""

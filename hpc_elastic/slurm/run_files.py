@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, Record
+from hpc_elastic.rendezvous.journal import Cause, Decision, Record, Requeued
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
@@ -66,6 +66,14 @@ class RunFiles(NamedTuple):
     def successors(self) -> tuple[str, ...]:
         """The ids of the jobs that take the run up after that one."""
         return tuple(link.job_id for link in self.links if link.number > self._link_now and link.job_id)
+
+    @property
+    def back_for(self) -> Cause | None:
+        """Why the newest start was handed back to Slurm; None if it was not."""
+        entries = (record.entry for record in reversed(self.records))
+        found = next((entry for entry in entries if isinstance(entry, Requeued)), None)
+        is_newest = found is not None and found.epoch[:2] == self.state.epoch[:2]
+        return found.cause if found is not None and is_newest else None
 
     @property
     def has_script(self) -> bool:

@@ -57,10 +57,10 @@ def scale(
     state = log.commit(lambda _: SizeWanted(submission, size, "hpc-elastic scale", spares))
     pause = DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, f"scale to {_count(size)}")
     log.commit(lambda now: pause if now.running is not None and len(now.running.members) > size else None)
-    say(_told(state, size, gives_back=spares is not None))
+    say(_told(state, size, run, gives_back=spares is not None))
 
 
-def _told(state: RunState, size: int, *, gives_back: bool = False) -> str:
+def _told(state: RunState, size: int, run: RunFiles, *, gives_back: bool = False) -> str:
     running = state.running
     now = len(running.members) if running is not None else 0
     if now == size:
@@ -68,6 +68,13 @@ def _told(state: RunState, size: int, *, gives_back: bool = False) -> str:
     if now > size:
         rest = "; the others leave" if gives_back else ""
         return f"the workers save and stop at one step; the next round has {size} of {now} nodes{rest}"
+    if now and is_array(run):
+        return f"the run takes in nodes as Slurm gives them, up to {size}; it has {now} now"
+    if now and 0 < len(set(state.expected) - state.lost) <= now:
+        return (
+            f"no node stands by, so the run goes on with {now}: "
+            f"its job can get up to {size} when it is queued again"
+        )
     if now:
         return f"the run takes in nodes that stand by, up to {size}; it has {now} now"
     return f"the next round has up to {_count(size)}"
@@ -97,7 +104,9 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
         raise InputError(
             f"the run was submitted for {bounds.low} to {bounds.high} nodes, and {size} are wanted",
             where="--nodes",
-            fix=f"give a number from {bounds.low} to {bounds.high}"
+            fix=f"give {bounds.low} or more"
+            if is_array(run)
+            else f"give a number from {bounds.low} to {bounds.high}"
             if bounds.low < bounds.high
             else "submit with --nodes MIN:MAX to be able to change the size",
         )

@@ -96,7 +96,8 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "gpu-devices": spec.gpu_devices,
     }
     given = (f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
-    switches = ("--watch-node-drain",) if spec.watch_node_drain else ()
+    wanted = {"--watch-node-drain": spec.watch_node_drain, "--tracker-ids": spec.tracker_ids}
+    switches = tuple(name for name, is_wanted in wanted.items() if is_wanted)
     return (*given, *switches, "--no-python")
 
 

@@ -70,6 +70,7 @@ SPEC_FIELDS = (
     "stop_timeout",
     "critical_timeout",
     "watch_node_drain",
+    "tracker_ids",
     "monitor_interval",
     "role",
     "redirects",

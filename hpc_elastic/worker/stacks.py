@@ -18,14 +18,23 @@ _SIGNALS = range(signal.SIGRTMIN + 9, signal.SIGRTMIN + 15)  # timers use + 8, t
 def arm(channel: Channel) -> None:
     """Have this process write the stacks of all its threads when its agent signals it, if that can be.
 
-    Only the first process that attaches is the one the agent knows.
+    The agent knows the first process that attaches, and another one only when that has ended: a script
+    may prepare something before it trains.
     """
-    if channel.pid not in (0, os.getpid()):
+    if channel.pid not in (0, os.getpid()) and _is_there(channel.pid):
         return
     number = next((number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL), 0)
     if number:
         number = _register(number, channel.stacks_path)
     channel.attach(os.getpid(), number)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _register(number: int, path: str) -> int:

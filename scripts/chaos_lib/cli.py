@@ -16,7 +16,7 @@ from chaos_lib.course import draw_seed
 from chaos_lib.disk import Disk, DiskError
 from chaos_lib.faults import FAULTS
 from chaos_lib.one_run import Ground, Verdict, run_one
-from chaos_lib.page import put_into
+from chaos_lib.page import put_into, shown
 from chaos_lib.summary import table, to_json, total
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
@@ -69,10 +69,10 @@ def main(argv: list[str]) -> int:
 
 def _where(argv: list[str]) -> str:
     """Return date, command and machine in one line."""
-    words = " ".join(["scripts/chaos", *(word for word in argv if word != "--write")])
     cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
     date = time.strftime("%Y-%m-%d")
-    return f"`{words}` on {date}, {NODES} nodes on {cpus} CPUs, {load:.1f} runnable processes meanwhile."
+    meanwhile = f"{NODES} nodes on {cpus} CPUs, {load:.1f} runnable processes meanwhile"
+    return f"`scripts/chaos{shown(argv)}` on {date}, {meanwhile}."
 
 
 def _interrupt(number: int, _frame: object) -> None:

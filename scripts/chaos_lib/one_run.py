@@ -14,7 +14,7 @@ from chaos_lib.course import Course
 from chaos_lib.disk import Disk
 from chaos_lib.faults import FAULTS, Scene
 from chaos_lib.recovery import Effect, effects
-from chaos_lib.training import Shape, SubmitError, Training, undisturbed
+from chaos_lib.training import USER, Shape, SubmitError, Training, undisturbed
 from hpc_elastic.clock import clock_text
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.report.timeline import timeline
@@ -119,7 +119,7 @@ def _after(ground: Ground, training: Training, course: Course) -> list[str]:
     """Wait until all is quiet and check every promise."""
     if training.state().ending is None:
         return []
-    broken = _wait_gone(ground.cluster, training)
+    broken = _wait_gone(ground, training)
     records, state = training.records(), training.state()
     costly = sum(FAULTS[strike.fault].costs_a_restart for strike in course.strikes)
     most = costly * 10 if any(strike.fault == "disk-full" for strike in course.strikes) else costly
@@ -129,13 +129,16 @@ def _after(ground: Ground, training: Training, course: Course) -> list[str]:
     broken += promises.steps(records, training.marks(), course.stalls)
     broken += promises.lock(training.paths.lock)
     broken += promises.logs(training.directory)
-    return broken + promises.job(state, training.job())
+    # the tasks of an array have words of their own, and one that was lost need not come back
+    return broken if ground.mode == "array" else broken + promises.job(state, training.job())
 
 
-def _wait_gone(cluster: Cluster, training: Training) -> list[str]:
+def _wait_gone(ground: Ground, training: Training) -> list[str]:
     """Wait until Slurm and the nodes are rid of the job."""
 
     def is_over() -> bool:
+        if ground.mode == "array":
+            return not ground.cluster.as_root("squeue", "--noheader", f"--user={USER}").strip()
         fields = training.job()
         return fields.get("JobState") in OVER or fields.get("Reason") == "JobHeldUser"
 
@@ -151,7 +154,7 @@ def _wait_gone(cluster: Cluster, training: Training) -> list[str]:
     broken += [f"a process is left on {process.node}: {process.command[:200]}" for process in left]
     state = training.state()
     if state.ending is not None and state.ending.decision in held:
-        cluster.as_root("scancel", training.job_id)
+        ground.cluster.as_root("scancel", training.job_id)
     return broken
 
 

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+PLACES = ("--json", "--evidence")  # options whose value is a place on this machine
+
+
+def shown(words: Sequence[str]) -> str:
+    """Return a command's options as a page shows them: without places of this machine."""
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        if word in PLACES:
+            next(rest, None)
+        elif word != "--write" and not word.startswith(tuple(f"{place}=" for place in PLACES)):
+            kept.append(word)
+    return "".join(f" {word}" for word in kept)
+
 
 def put_into(page: str, name: str, text: str) -> str:
     """Return a page with what stands between its two marks replaced.

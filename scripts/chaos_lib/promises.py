@@ -27,6 +27,7 @@ from hpc_elastic.worker.checkpoints import complete_marks
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
 SAME_FAILURE = 3  # so often in a row, with nothing saved in between, is enough to give up
 _ENDS = (RoundEnded, Drained, EpochStarted, RunEnded)
+_ENDING_ANYWAY = ("TIMEOUT", "PREEMPTED")  # Slurm's words for who is done while it is being ended
 _OURS = re.compile(r'File "[^"]*/hpc_elastic/(?:agent|cli|launch|rendezvous|slurm|store)[^"]*"')
 _TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -143,7 +144,8 @@ def job(state: RunState, fields: dict[str, str]) -> list[str]:
     if state.ending is None:
         return []
     if state.ending.decision is Decision.DONE:
-        return [] if word == "COMPLETED" else [f"the run is done, but its job is {word} ({code})"]
+        is_well = word == "COMPLETED" or (word in _ENDING_ANYWAY and code == "0:0")
+        return [] if is_well else [f"the run is done, but its job is {word} ({code})"]
     return [] if word in ("FAILED", "PENDING") else [f"the run has failed, but its job is {word} ({code})"]
 
 

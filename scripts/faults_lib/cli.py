@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos_lib.page import put_into
+from chaos_lib.page import put_into, shown
 
 from faults_lib.job import Launcher
 from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Sample, measure
@@ -83,6 +83,8 @@ def _take(
     repetitions = 1 if options.quick else options.repetitions
     samples, wrong = measure(name, Place(cluster, launcher, repetitions))
     failures += wrong
+    for failure in wrong:
+        print(f"no result: {failure}", file=sys.stderr, flush=True)
     results[launcher.value][name] = samples
     print(
         f"{launcher.value} {name} ({time.monotonic() - began:.0f} s): {samples}", file=sys.stderr, flush=True
@@ -98,8 +100,6 @@ def _report(
     judged = Launcher.OURS.value if Launcher.OURS.value in results else next(iter(results))
     text = render(results, judged)
     print(text)
-    for failure in failures:
-        print(f"no result: {failure}", file=sys.stderr)
     bad = missed(results, judged)
     if options.json:
         plain = {
@@ -123,9 +123,8 @@ def _where(argv: list[str]) -> str:
 
         torch = f", torch {version_of('torch').partition('+')[0]}"
     cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
-    words = " ".join(word for word in argv if word != "--write")
     return (
-        f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{' ' if words else ''}{words}`: "
+        f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{shown(argv)}`: "
         f"{version}, Python {platform.python_version()}{torch}, "
         f"Linux {platform.release().partition('-')[0]}, {cpus} CPUs, "
         f"{load:.1f} runnable processes meanwhile."

@@ -242,7 +242,7 @@ def measure(name: str, place: Place) -> tuple[list[Sample], list[str]]:
         rest = place._replace(repetitions=place.repetitions - len(found))
         try:
             for sample in itertools.islice(MEASURES[name](rest), rest.repetitions):
-                found.append(sample)
+                found.append(sample)  # noqa: PERF402 - counts although a later one may fail
         except (MeasureError, LookupError) as error:
             failures.append(f"{name}, {place.launcher.value}: {error!r}")
         else:

@@ -53,9 +53,10 @@ def render(results: Results, judged: str) -> str:
     lines.append(["---"] * len(lines[0]))
     for measure, row in ROWS.items():
         samples = results.get(judged, {}).get(measure, ())
-        if not samples and not any(results[name].get(measure) for name in others):
+        if measure not in results.get(judged, {}) and not any(results[name].get(measure) for name in others):
             continue
         cells = [_seconds(samples, part) for part in ("noticed", "acted", "running", "slurm")]
+        cells[2] = cells[2] or "no result"
         lines.append([row.text, *cells, _target(row, samples), *(_pair(results[n], measure) for n in others)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -63,12 +64,12 @@ def render(results: Results, judged: str) -> str:
 def missed(results: Results, judged: str) -> list[str]:
     """Return the measures whose target is missed."""
     found = results.get(judged, {})
-    return [name for name, row in ROWS.items() if found.get(name) and _is_missed(row, found[name])]
+    return [name for name, row in ROWS.items() if name in found and _is_missed(row, found[name])]
 
 
 def _is_missed(row: Row, samples: Sequence[Sample]) -> bool:
     value = median(samples, row.judged)
-    return row.target is not None and (value is None or value > row.target)
+    return not samples or (row.target is not None and (value is None or value > row.target))
 
 
 def median(samples: Sequence[Sample], part: str) -> float | None:

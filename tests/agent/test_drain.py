@@ -227,4 +227,4 @@ def test_who_asks_slurm_is_made_when_it_is_needed() -> None:
     told.clear()
     LaterNotices(make, is_alone=True).begin(is_first=False)
     LaterNotices(make, is_alone=False).begin(is_first=True)
-    assert ["made", "begin True"] * 2 == told
+    assert ["made", "begin False", "made", "begin True"] == told

@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.agent.probe import Agent, Place, Probe, count_files, measure
 from hpc_elastic.agent.probe_programs import run_program
-from hpc_elastic.agent.probe_rules import ProbeOptions
+from hpc_elastic.agent.probe_rules import ProbeOptions, judge
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Drained, NodeUnfit, RoundEnded
@@ -54,6 +54,27 @@ def test_measuring_a_node(place: Place, tmp_path: Path) -> None:
     assert [str(tmp_path)] * 2 == [disk.path for disk in found.disks]
     assert [True, False] == [disk.is_shared for disk in found.disks]
     assert (len(os.sched_getaffinity(0)), 1) == (found.cpus, found.cpus_asked)
+
+
+class Stalling(SystemClock):
+    """A clock by which some listings of the run directory take half a minute."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._times = [time for second in seconds for time in (0.0, second)]
+
+    def monotonic(self) -> float:
+        """Return the next time."""
+        return self._times.pop(0)
+
+
+@pytest.mark.parametrize(("seconds", "is_fatal"), [((30.0, 0.1), False), ((30.0, 30.0), True)])
+def test_an_outage_that_is_over_is_no_fault_of_the_node(
+    place: Place, seconds: tuple[float, ...], is_fatal: bool
+) -> None:
+    """All nodes have waited for the file system then; what goes on waiting stays out."""
+    found = measure(place._replace(below_slurm=False), ProbeOptions(), Stalling(*seconds))
+    (finding,) = [one for one in judge(found, ProbeOptions()) if "a listing took" in one.text]
+    assert ("a listing took 30.0 s" in finding.text, is_fatal) == (True, finding.is_fatal)
 
 
 def test_counting_device_files(tmp_path: Path) -> None:

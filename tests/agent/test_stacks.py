@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent import hang_facts
+from hpc_elastic.agent import hang_facts, hang_verdict
 from hpc_elastic.agent.hang_file import read_lengths, write_lengths
-from hpc_elastic.agent.hang_groups import frames_of, main_stack
+from hpc_elastic.agent.hang_groups import RankLook, frames_of, main_stack
 from hpc_elastic.agent.hang_look import Look, Place, Subject, read_looks
 from hpc_elastic.agent.hang_times import Length
 from hpc_elastic.agent.hang_watch import Sign
@@ -189,12 +190,41 @@ def test_what_a_node_writes_down(worker: Worker, tmp_path: Path) -> None:
     )
     assert "memory limit 8G" in text
     assert 0o700 == (tmp_path / "hang-1").stat().st_mode & 0o777
-    found = read_looks(place.directory, ["n1", "n2"])
+    found = read_looks(place.directory, ["n1", "n2"], 9)
     assert ["n1"] == list(found)
     (one,) = found["n1"]
     assert (5, "n1", 7, "/logs/5/stderr.log") == (one.rank, one.node, one.step, one.log)
     (tmp_path / "hang-1" / "n2.json").write_text("{")
-    assert () == read_looks(place.directory, ["n2"])["n2"]
+    assert () == read_looks(place.directory, ["n2"], 9)["n2"]
+
+
+def test_the_process_after_one_that_has_ended_tells(worker: Worker, tmp_path: Path) -> None:
+    """A script that prepares something before it trains; a child of the one that trains is none of these."""
+    argv = [sys.executable, "-c", ATTACHED]
+    env = {**os.environ, Env.CHANNEL: worker.channel.path}
+    subprocess.run(argv, env=env, check=True)
+    assert worker.channel.pid
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ATTACHED!r}], check=True)\n"
+    pid = worker.start(ATTACHED + child + SLEEPER)
+    assert pid == worker.channel.pid
+    assert "in fetch" in stacks_of(worker, pid, tmp_path).text
+
+
+def test_what_many_nodes_have_written_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that judges shows between two parts that it lives, and reads nothing twice."""
+    monkeypatch.setattr(hang_verdict, "_MOST_AT_ONCE", 2)
+    nodes = [f"n{number}" for number in range(1, 6)]
+    for number, node in enumerate(nodes[:4]):
+        looks = [RankLook(number, node).to_json()]
+        (tmp_path / f"{node}.json").write_text(json.dumps({"ranks": looks}))
+    known: dict[str, tuple[RankLook, ...]] = {}
+    missing = [hang_verdict.gather(str(tmp_path), nodes, known).missing for _ in range(3)]
+    assert [("n3", "n4", "n5"), ("n5",), ("n5",)] == missing
+    (tmp_path / "n1.json").unlink()
+    assert 4 == len(hang_verdict.gather(str(tmp_path), nodes, known).looks)
+    assert 5 == len(hang_verdict.gather(str(tmp_path / "gone"), nodes, known).missing) + len(known)
 
 
 def test_measurements_are_kept_per_node(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_good_run_breaks_nothing() -> None:
     assert [] == promises.ending(state(GOOD), SHAPE, may_crash=1)
     assert [] == promises.result(state(GOOD), {"weights": 1}, {"weights": 1})
     assert [] == promises.job(state(GOOD), {"JobState": "COMPLETED"})
+    assert [] == promises.job(state(GOOD), {"JobState": "PREEMPTED", "ExitCode": "0:0"})
 
 
 def test_lost_and_invented_steps_are_found() -> None:
@@ -114,6 +115,7 @@ def test_a_run_without_an_ending_and_a_wrong_result_are_found() -> None:
     assert ["the run has no ending"] == promises.ending(state(GOOD[:-1]), SHAPE, may_crash=9)
     assert 1 == len(promises.result(state(GOOD), None, {"weights": 1}))
     assert 1 == len(promises.job(state(GOOD), {"JobState": "FAILED"}))
+    assert 1 == len(promises.job(state(GOOD), {"JobState": "TIMEOUT", "ExitCode": "0:15"}))
 
 
 def test_what_is_left_behind_is_found(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_help_groups_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         "[-- COMMAND...]",
         "What to run",
         "Where it runs (Slurm)",
-        "Restarts and time limit",
+        "Time to save",
+        "Failures and hangs",
         "--gpus-per-node",
     ):
         assert words in shown

@@ -74,7 +74,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     return paths
 
 
-@pytest.mark.parametrize("run", ["hpc_elastic_runs/toy-1", "toy-1", "4711", "toy"])
+@pytest.mark.parametrize("run", ["hpc_elastic_runs/toy-1", "toy-1", "4711", "4711_3", "toy"])
 def test_a_run_is_found_by_directory_run_id_job_id_and_name(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], run: str
 ) -> None:
@@ -343,6 +343,18 @@ def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.
     assert "1 node wanted (hpc-elastic scale)" in capfd.readouterr().out
     assert 0 == app.run(["status", "4711"])
     assert "  size        1 of 2 nodes (hpc-elastic scale)\n" in capfd.readouterr().out
+
+
+def test_scale_beyond_the_nodes_of_the_job_says_that_nothing_changes(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No node is promised that does not stand by."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "nodes": "1:3"}}))
+    write(paths, STARTED, round_of(1))
+    assert 0 == app.run(["scale", "4711", "--nodes", "3"])
+    assert "no node stands by, so the run goes on with 2: " in capfd.readouterr().out
+    assert 0 == app.run(["status", "4711"])
+    assert "  size        3 nodes wanted (hpc-elastic scale), 2 are there\n" in capfd.readouterr().out
 
 
 def test_scale_before_the_start_holds_for_it(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

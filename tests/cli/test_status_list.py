@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, Entry, Epoch, EpochStarted, Member, RoundFormed, RunEnded
 from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import submissions
+from hpc_elastic.slurm.submissions import Submission
 
 EPOCH = Epoch(0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
@@ -65,3 +68,35 @@ def test_nodes_that_have_not_come_are_named(folder: Path, capfd: pytest.CaptureF
     Path(paths.members, MemberName("n1.1", EPOCH, Phase.JOINING, 1, 3).text()).touch()
     assert 0 == app.run(["status", paths.root])
     assert "waits       for n2 (1 of 2 nodes)\n" in capfd.readouterr().out
+
+
+def test_a_run_that_waits_for_its_first_start_was_submitted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it waits or starts just now only Slurm knows."""
+    paths = make(folder, "a")
+    submissions.record(paths, Submission(0, "token", "4711", "2026-11-21 10:00:00"))
+    assert 0 == app.run(["status", str(folder)])
+    assert ["a", "2026-11-21", "10:00:00", "submitted"] == capfd.readouterr().out.splitlines()[0].split()
+
+
+def test_runs_right_here_are_pointed_at(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Job scripts of one's own keep them beside the script."""
+    make(folder, "a", STARTED, ROUND)
+    monkeypatch.chdir(folder)
+    assert 0 == app.run(["status"])
+    assert "next: hpc-elastic status ." in capfd.readouterr().out
+
+
+def test_of_runs_with_one_name_the_newest_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """So that nobody stops another one than he thinks."""
+    runs = folder.parent / "hpc_elastic_runs"
+    for name in ("toy-20260101-1", "toy-20260102-1"):
+        paths = make(runs, name, STARTED, ROUND)
+        Path(paths.identity).write_text(
+            json.dumps({"format": 1, "run_id": name, "name": "toy", "user": "me"})
+        )
+    assert 0 == app.run(["timeline", "toy"])
+    assert "2 runs are called toy; this is the newest, toy-20260102-1" in capfd.readouterr().err

@@ -20,6 +20,7 @@ PAGES = {
     "hpc_elastic.control_plane": "control-plane.md",
     "hpc_elastic.errors": "errors.md",
     "hpc_elastic.events": "events.md",
+    "hpc_elastic.frameworks": "frameworks.md",
     "hpc_elastic.launcher": "launcher.md",
     "hpc_elastic.metrics": "metrics.md",
     "hpc_elastic.multiprocessing": "multiprocessing.md",

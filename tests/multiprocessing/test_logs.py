@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.multiprocessing import logs
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, log_line_prefix, set_aside
 from hpc_elastic.multiprocessing.std import Std, to_map
 
@@ -79,6 +81,18 @@ def test_no_log_dir_means_a_temporary_one() -> None:
     specs.reify({0: {}})
     assert os.path.isdir(f"{folder}/attempt_0/0")
     shutil.rmtree(folder)
+
+
+def test_a_full_disk_is_no_mistake_in_the_log_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full for a while ends no run for good: it is no error in what the user has given."""
+    for number, kind in ((errno.ENOSPC, OSError), (errno.EACCES, InputError)):
+
+        def refuse(path: str, _mode: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), path)
+
+        monkeypatch.setattr(logs, "make_directories", refuse)
+        with pytest.raises(kind):
+            DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
 
 
 def test_log_dir_that_is_a_file_is_named(tmp_path: Path) -> None:

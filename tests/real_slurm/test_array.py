@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, nodes_of, plain, submit, uninterrupted
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
@@ -138,4 +139,19 @@ def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:
     assert Cause.TIME_LIMIT is run.entries(NodeLeft)[-1].cause
     wait_size(run, 3, 60)
     run.command("cancel", str(run.directory))
+    wait_empty_queue(cluster)
+
+
+def test_a_task_that_comes_back_does_not_wait(start_cluster: StartCluster) -> None:
+    """Slurm would have it wait for minutes; the node that goes on has it started as soon as one is free."""
+    cluster = start_cluster(nodes=2, options=("--cred-expire", "300"))
+    run = submit(cluster, (*ARRAY, *QUICK, "--nodes", "1:2"), plain(cluster, *SLOW, steps=1000))
+    first = wait_size(run, 2)
+    run.wait_checkpoint(20)
+    high = cluster.submit_high(1, f"--nodelist={nodes_of(first)[1]}")
+    wait_size(run, 1)
+    cluster.wait_state(high, "RUNNING")
+    cluster.as_root("scancel", high)
+    wait_size(run, 2, 90)
+    run.command("stop", str(run.directory))
     wait_empty_queue(cluster)

@@ -170,6 +170,17 @@ def test_two_losses_after_each_other_are_no_stall() -> None:
     assert rules.Form((node_id("n1"), node_id("n2"))) == rules.join(view, waited, 20)
 
 
+def test_who_dies_before_the_first_round_is_not_waited_for() -> None:
+    """An agent that had come and fell silent is gone: nobody sits the join timeout out."""
+    both = tuple(seen(node, at=20) for node in ("n1", "n2"))
+    view = joining(after(start()), roster(*both, seen("n3", at=15)))
+    formed_now = rules.join(view, rules.wait_on(view, rules.Waited(10), 20), 20)
+    assert rules.Form((node_id("n1"), node_id("n2"))) == formed_now
+    alone = joining(after(start()), roster(seen("n1", at=30), seen("n2", at=15), seen("n3", at=15)))
+    gone = rules.join(alone, rules.wait_on(alone, rules.Waited(10), 30), 30)
+    assert isinstance(gone, rules.TooFew)
+
+
 def test_old_losses_do_not_make_a_stall() -> None:
     """Members that were lost long ago are not counted among those that fell silent together."""
     gone = [running(f"n{i}", 0) for i in range(3, 9)]

@@ -10,6 +10,7 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
+    DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
@@ -18,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     Record,
     RoundEnded,
     RoundFormed,
+    Then,
 )
 from hpc_elastic.rendezvous.node_faults import node_faults
 from hpc_elastic.rendezvous.rules import RendezvousSettings, TooFew
@@ -55,6 +57,7 @@ def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
     return entries
 
 
+PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
 WEDGED = {"exitcode": ExitCode.WEDGED}
 
 
@@ -74,6 +77,14 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             [formed(1), ended(1, Cause.NODE_LOSS, "n2"), formed(2, "n1 n3", lost=("n2",))],
             ["n2 node_loss"],
             id="seen-twice",
+        ),
+        pytest.param(
+            [formed(1), PREEMPTED, ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n3 node_loss"], id="called-away"
+        ),
+        pytest.param(
+            [formed(1), PREEMPTED, ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
+            [],
+            id="called-away-seen-late",
         ),
         pytest.param([formed(1), ended(1, Cause.HANG, "n2")], ["n2 hang"], id="odd-one-out"),
         pytest.param([formed(1), ended(1, Cause.HANG, "n1", "n2", "n3")], [], id="all-hang"),

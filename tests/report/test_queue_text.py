@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.report.queue_text import missing_text, queue_text
+from hpc_elastic.report.queue_text import missing_text, queue_text, too_few_text
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,19 @@ def test_missing_nodes_are_named() -> None:
     assert "n2, n4 (2 of 4 nodes)" == missing_text(("n1", "n2", "n3", "n4"), {"n1", "n3"})
     assert "" == missing_text(("n1",), {"n1"})
     assert "" == missing_text((), {"n1"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "present", "expected"),
+    [
+        ("2:4", {"n3"}, "1 more node (2 are needed; here: n3)"),
+        ("3", set(), "3 more nodes (3 are needed; none is here)"),
+        ("2:4", {"n1", "n2"}, ""),
+        ("", set(), ""),
+    ],
+)
+def test_an_array_below_its_minimum_waits_for_more_nodes(
+    nodes: str, present: set[str], expected: str
+) -> None:
+    """Which they are to be is not known before Slurm starts a task."""
+    assert expected == too_few_text(nodes, present)

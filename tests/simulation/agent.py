@@ -19,6 +19,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.interface import RendezvousInfo
 from hpc_elastic.rendezvous.journal import Cause, Epoch, Member, RoundFormed, Then
 from hpc_elastic.rendezvous.membership import Membership, NodeFacts
@@ -26,6 +27,7 @@ from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import (
+    DismissedError,
     NodesLostError,
     RendezvousInterruptedError,
     SharedFsRendezvous,
@@ -42,6 +44,7 @@ WEDGE_STOP_S = 7.0  # until workers that hang in the kernel are given up
 FAST_LOOK_S = 0.15  # between two looks while nodes agree; longer than the real one's, for speed [s]
 MAX_RESTARTS = 1_000
 _STOPPED = (Phase.STOPPED, Phase.SUCCEEDED)
+_LAST = (Action.REJOIN, Action.LEAVE, Action.LEAVE_ALONE, Action.STAND_DOWN, Action.ABANDON)
 
 
 class Start(NamedTuple):
@@ -51,6 +54,7 @@ class Start(NamedTuple):
     expected: tuple[str, ...]
     settings: RendezvousSettings
     work_s: float  # how long a round must run for the run to be done [s]
+    task: TaskStart | None = None  # in array mode: which start of which task the agent is
 
 
 class Shares(NamedTuple):
@@ -76,6 +80,7 @@ class SimulatedAgent:
         self.formed: RoundFormed | None = None
         self.group: Group | None = None
         self.outcome = ""
+        self.began_at = node.world.now
         self.left_at = float("inf")
         self.crash_next = False
         self.wedge_next = False  # a worker hangs in the kernel
@@ -84,8 +89,9 @@ class SimulatedAgent:
         self._changes_at: tuple[float, Group] | None = None
         self._barrier_since: float | None = None
         self._outage_since: float | None = None
-        self._is_signalled = False
-        member = Member(f"{node.name}.{number}", node.name, 1)
+        self.is_signalled = False
+        tag = start.task.tag if start.task else ""
+        member = Member(f"{node.name}.{number}{tag}", node.name, 1)
         facts = NodeFacts(member, node.name, node.name)
         membership = Membership(shares.store, node, facts, start.epoch, start.settings)
         self.shared = SharedRun(
@@ -110,7 +116,8 @@ class SimulatedAgent:
     @property
     def name(self) -> str:
         """The node and the start of the job it belongs to."""
-        return f"{self.node.name} of {self.start.epoch.text()}"
+        task = self.start.task.tag if self.start.task else ""
+        return f"{self.node.name}{task} of {self.start.epoch.text()}"
 
     @property
     def node_id(self) -> str:
@@ -121,11 +128,24 @@ class SimulatedAgent:
 
     def _leave_for_signal(self) -> str:
         self._note_signals()
+        if self._leaves_alone:
+            return self._leave_alone(Cause.PREEMPTION)
         self._insist(self._tell_wish)
         return self._leave_unstarted() if self.shared.state.leaving else "left untold"
 
+    @property
+    def _leaves_alone(self) -> bool:
+        return self.is_signalled and self.start.task is not None
+
+    def _leave_alone(self, cause: Cause) -> str:
+        self._insist(lambda: self.shared.report_left(cause, ""))
+        state = self.shared.state
+        if state.ending is not None or state.drained is not None:
+            return self._end_text()
+        return "dismissed" if cause is Cause.MEMBERSHIP else "left"
+
     def _join(self) -> str:  # noqa: PLR0911 - one outcome per error
-        if self._is_signalled:
+        if self.is_signalled:
             return self._leave_for_signal()
         try:
             info = self.rendezvous.next_rendezvous()
@@ -137,6 +157,8 @@ class SimulatedAgent:
             return self._too_few(Cause.JOIN_TIMEOUT)
         except RendezvousClosedError:
             return self._leave_unstarted()
+        except DismissedError:
+            return self._leave_alone(Cause.MEMBERSHIP)
         except RendezvousGracefulExitError:
             return "fenced"
         except RendezvousConnectionError:
@@ -200,7 +222,7 @@ class SimulatedAgent:
             self.shared.set_phase(Phase.SUCCEEDED if status is Group.SUCCEEDED else Phase.STOPPED)
         self._look(status)
         action = decide(self._facts(status))
-        if action in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN, Action.ABANDON):
+        if action in _LAST:
             self.group = None
             return action
         if action is Action.WAIT or not self._act(action):
@@ -215,7 +237,7 @@ class SimulatedAgent:
         self.shared.note_blindness()
         status = self._status()
         waited = now - self._outage_since >= EXIT_BARRIER_S
-        action = decide_blind(self._facts(status), signalled=self._is_signalled, waited=waited)
+        action = decide_blind(self._facts(status), signalled=self.is_signalled, waited=waited)
         if action is Action.LEAVE:
             return True
         if action is Action.STOP_WORKERS:
@@ -224,11 +246,13 @@ class SimulatedAgent:
         return False
 
     def _has_no_reason_to_wait(self) -> bool:
-        return self._is_signalled and self.shared.blind_since is not None
+        return self.is_signalled and self.shared.blind_since is not None
 
     def _leave(self, action: Action) -> str:
         if action is Action.STAND_DOWN:
             return "fenced"
+        if action is Action.LEAVE_ALONE:
+            return self._leave_alone(Cause.PREEMPTION)
         if action is Action.ABANDON:
             self._insist(self._abandon)
             return "wedged"
@@ -282,7 +306,7 @@ class SimulatedAgent:
             budgets=Budgets(crash=MAX_RESTARTS),
             waited=waited,
             wedged=wedged,
-        )
+        )._replace(leaves_alone=self._leaves_alone)
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -317,12 +341,14 @@ class SimulatedAgent:
 
     def _note_signals(self) -> None:
         if self.node.signals:
-            self._is_signalled = True
+            self.is_signalled = True
             self.node.signals.clear()
 
     def _tell_wish(self) -> None:
-        if self._is_signalled and not self.shared.state.leaving:
-            self.shared.request_drain(Cause.PREEMPTION, Then.LEAVE, "signal")
+        state, alone = self.shared.state, self._leaves_alone
+        if self.is_signalled and not (state.leaving or (alone and state.drain is not None)):
+            then = Then.REJOIN if alone else Then.LEAVE
+            self.shared.request_drain(Cause.PREEMPTION, then, "signal")
 
     def _insist(self, write: Callable[[], object]) -> None:
         """Write something before leaving; give up when the store refuses for too long."""

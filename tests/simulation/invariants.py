@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    NodeLeft,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -46,12 +47,14 @@ class Account:
         self.epoch: Epoch = NO_EPOCH
         self.open_round: RoundFormed | None = None
         self.ending: RunEnded | None = None
+        self.is_draining = False
 
     def copy(self) -> Account:
         """Return one that goes on by itself."""
         other = Account(self.sizes)
         other.records, other.states, other.rounds = [*self.records], [*self.states], {**self.rounds}
         other.epoch, other.open_round, other.ending = self.epoch, self.open_round, self.ending
+        other.is_draining = self.is_draining
         return other
 
     @property
@@ -71,6 +74,10 @@ class Account:
         state = apply(self.state, entry)
         if state == self.state:
             raise BrokenError("only what fits", f"record {number} changes nothing: {entry}")
+        if isinstance(entry, NodeLeft) and self.open_round is not None and not self.is_draining:
+            members = {member.node_id for member in self.open_round.members}
+            self.open_round = None if entry.node_id in members else self.open_round
+        self.is_draining = state.drain is not None
         self.records.append(value)
         self.states.append(state._replace(last=number))
         return entry

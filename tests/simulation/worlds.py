@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.simulation.array import ArrayScenario
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario
+from tests.simulation.faults import USUAL
 
 ROUGH = Weather(stale=0.1, lost_reply=0.01, late=0.001)
 WILD = Weather(stale=0.4, lost_reply=0.05, late=0.01)
@@ -49,6 +51,32 @@ WORLDS = {
     ),
 }
 
+_TASKS = ("leave", "leave", "all leave", "leave and die", "cut off", "started anew", "kill", "worker crash")
+ARRAYS = {
+    "array leaves": Chances(
+        min_nodes=2, faults=(1, 4), kinds=("leave", "leave", "all leave"), within_s=20.0, work_s=(4.0, 15.0)
+    ),
+    "array": Chances(faults=(2, 6), kinds=_TASKS, within_s=25.0, weather=ROUGH, work_s=(4.0, 25.0)),
+    "array of three": Chances(
+        nodes=3, min_nodes=2, max_nodes=3, faults=(2, 5), kinds=_TASKS, within_s=20.0, work_s=(15.0, 40.0)
+    ),
+    "array scaled": Chances(
+        min_nodes=2,
+        max_nodes=3,
+        faults=(2, 6),
+        kinds=("scale", "scale", "leave", "kill", "cut off", "all leave"),
+        within_s=25.0,
+        weather=ROUGH,
+        work_s=(6.0, 25.0),
+    ),
+    "array spares": Chances(
+        min_nodes=2, max_nodes=2, faults=(2, 5), kinds=_TASKS, within_s=20.0, work_s=(5.0, 25.0)
+    ),
+    "array wild": Chances(
+        faults=(4, 10), kinds=(*_TASKS, "scale", *USUAL), within_s=30.0, weather=WILD, work_s=(4.0, 20.0)
+    ),
+}
+WORLDS.update(ARRAYS)
 
 _MIX = tuple(name for name in WORLDS if name not in ("calm", "eight")) + ("small",) * 4 + ("three",) * 4
 
@@ -64,7 +92,8 @@ def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario:
     Raises:
         AssertionError: something did not hold; the text tells the story and how to replay it.
     """
-    scenario = Scenario(seed, WORLDS[world], is_verbose=is_verbose)
+    kind = ArrayScenario if world in ARRAYS else Scenario
+    scenario = kind(seed, WORLDS[world], is_verbose=is_verbose)
     try:
         scenario.run()
     except Exception as error:

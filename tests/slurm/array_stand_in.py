@@ -18,6 +18,7 @@ class ArraySlurm(Slurm):
         done: the commands that change something.
         is_silent: whether no command works.
         refused: whether no task is requeued.
+        later: what it says about a task from the second question on, if that is something else.
     """
 
     def __init__(self, tasks: Sequence[Task] = (), **fields: str) -> None:
@@ -27,6 +28,7 @@ class ArraySlurm(Slurm):
         self.done: list[str] = []
         self.is_silent = False
         self.refused = False
+        self.later: dict[str, str] = {}
         self.most: int | None = 1001
 
     def _answer(self, what: str = "") -> None:
@@ -43,7 +45,8 @@ class ArraySlurm(Slurm):
     def show_job(self, job_ref: str) -> dict[str, str] | None:  # noqa: ARG002 - the same for all
         """Return the fields."""
         self._answer()
-        return self.fields
+        said, self.fields = self.fields, {**self.fields, **self.later}
+        return said
 
     def requeue(self, job_ref: str, *, hold: bool = False) -> None:
         """Write it down."""

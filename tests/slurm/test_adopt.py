@@ -87,10 +87,29 @@ def test_the_ways_to_start_torchrun(line: str) -> None:
     assert "torch" not in command
 
 
+@pytest.mark.parametrize("option", ["--kill-on-bad-exit=1", "--kill-on-bad-exit", "-K1", "-K"])
+def test_an_agent_that_leaves_ends_no_others(option: str) -> None:
+    """Whatever the script has asked srun for; what it asked for is told."""
+    script = f"#!/bin/bash\nsrun -l {option} torchrun train.py\n"
+    assert 1 == changed(script).count("--kill-on-bad-exit")
+    assert "-l --kill-on-bad-exit=0 hpc-elastic run" in changed(script)
+    told = [change.what for change in adopt(script, "train.sbatch").changes]
+    assert f"--kill-on-bad-exit=0 instead of {option}" in told
+
+
+@pytest.mark.parametrize(
+    "before", ["for lr in 1 2; do\n  echo $lr\ndone", "test -d data || exit 1\nsleep 1 &\nexec 2>&1"]
+)
+def test_what_stands_before_torchrun_does_not_matter(before: str) -> None:
+    """A loop that is over, commands that are no torchrun; redirection is no background."""
+    assert "finish" in changed(f"#!/bin/bash\n{before}\nsrun torchrun train.py >log 2>&1\n")
+
+
 def test_what_follows_still_runs() -> None:
     """The job ends with the code of finish, whatever comes after it."""
     lines = changed("#!/bin/bash\nsrun torchrun train.py\ncp result.json ~/\n").splitlines()
-    assert ["finished=$?", "cp result.json ~/", 'exit "$finished"'] == lines[-3:]
+    leave = '[ "$finished" != 75 ] || exit "$finished"'
+    assert ["finished=$?", leave, "cp result.json ~/", 'exit "$finished"'] == lines[-4:]
 
 
 @pytest.mark.parametrize("rest", ["exit $?", 'rc=$?\nexit "$rc"', ""])
@@ -107,22 +126,28 @@ def test_a_strict_script_gets_to_its_end(strict: str) -> None:
     assert 1 == changed(f"#!/bin/bash\n{strict}\nset +e\ntorchrun train.py\n").count("set +e\n")
 
 
-def test_the_changed_script_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strict", "code", "goes_on"),
+    [("", 0, True), ("", 7, True), ("", 75, False), ("set -eu", 0, True), ("set -eu", 7, False)],
+    ids=["done", "failed", "requeued", "strict and done", "strict and failed"],
+)
+def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes_on: bool) -> None:
     """With stand-ins for srun and our commands: the agent gets the user's words, the code is finish's."""
     for name, body in {
         "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"',
-        "hpc-elastic": 'echo "$@" >> told; [ "$1" = run ] || exit 7',
+        "hpc-elastic": f'echo "$@" >> told; [ "$1" = run ] || exit {code}',
     }.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    script = changed("#!/bin/bash\nset -eu\nsrun torchrun --nnodes=2 train.py 'a b'\necho after >> told\n")
+    rest = "srun torchrun --nnodes=2 train.py 'a b'\necho after >> told\n"
+    script = changed(f"#!/bin/bash\n{strict}\n{rest}")
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
-    assert 7 == done.returncode
+    assert code == done.returncode
     told = (tmp_path / "told").read_text().splitlines()
     assert f"run --run-dir {tmp_path}/run-17 --nnodes=2 train.py a b" == told[0]
     assert told[1].startswith(f"finish --run-dir {tmp_path}/run-17 --srun-exit-code 0")
-    assert "after" == told[2]
+    assert goes_on == ("after" in told)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +157,11 @@ def test_the_changed_script_runs(tmp_path: Path) -> None:
         ("#!/bin/bash\n# srun torchrun train.py\n", "no line of the script starts torchrun"),
         ("torchrun a.py\ntorchrun b.py\n", r"more than once \(lines 1, 2\)"),
         ("srun hpc-elastic run train.py\n", "starts hpc-elastic already"),
+        ("srun torchrun \\\n  a.py &  # later\nwait\n", "line 1 is started in the background, so finish"),
+        ("exec srun torchrun a.py\n", "line 1 stands behind `exec`"),
+        ("if ! srun torchrun a.py; then\n  exit 1\nfi\n", "line 1 stands behind `if`"),
+        ("srun torchrun a.py || exit 1\n", "line 1 has another command behind `||`"),
+        ("for lr in 1 2; do\n  srun torchrun a.py\ndone\n", "line 2 is in a loop"),
     ],
 )
 def test_what_cannot_be_adopted_is_told(text: str, words: str) -> None:

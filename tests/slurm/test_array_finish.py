@@ -56,8 +56,10 @@ class TaskEnd:
         self.slurm = slurm
         self.said: list[str] = []
 
-    def finish(self, *entries: Entry, code: int = 75) -> Ended:
-        """Write records, then end the task's start whose srun ended with a code."""
+    def finish(
+        self, *entries: Entry, code: int = 75, index: int = 1, restart: int = 0, failure: str = ""
+    ) -> Ended:
+        """Write records, then end a task's start whose srun ended with a code."""
         log = open_log(self.paths, "test")
         for entry in entries:
             log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
@@ -65,10 +67,13 @@ class TaskEnd:
             Env.MODE: "array",
             Env.SUBMISSION: "0",
             "SLURM_ARRAY_JOB_ID": "7",
-            "SLURM_ARRAY_TASK_ID": "1",
+            "SLURM_ARRAY_TASK_ID": str(index),
+            "SLURM_RESTART_COUNT": str(restart),
             "SLURM_JOB_ID": "8",
+            "SLURM_JOB_NODELIST": f"n{index + 1}",
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
+        start = start._replace(launch_failure=failure)
         return ArrayFinish(start, Budgets(), self.slurm, FakeClock(), self.said.append).run()
 
 
@@ -147,6 +152,38 @@ def test_a_refused_requeue_costs_the_run_only_this_task(tmp_path: Path) -> None:
     ending = read_state(end.paths).ending
     assert ending is not None
     assert "not now" in ending.reason
+
+
+def test_a_task_cancelled_while_it_is_finished_is_not_brought_back(tmp_path: Path) -> None:
+    """Slurm would requeue it: between the decision and the requeue minutes may pass."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    end.slurm.later = {"JobState": "COMPLETING"}
+    assert 130 == end.finish(STARTED, ROUND, LEFT).code
+    assert [] == end.slurm.done
+    assert "cancelled meanwhile" in end.said[-1]
+
+
+def test_a_failing_line_of_the_script_is_recorded(tmp_path: Path) -> None:
+    """Where and what, also before any agent came."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert ExitCode.REQUEUE == end.finish(failure="setup failed (exit code 1): module load x").code
+    left = read_records(end.paths)[-1].entry
+    assert isinstance(left, NodeLeft)
+    assert ("n2", Cause.LAUNCH_FAILURE) == (left.node, left.cause)
+    assert "module load x" in left.detail
+
+
+def test_tasks_that_are_given_up_at_once_end_the_run(tmp_path: Path) -> None:
+    """Each sees that the other one still runs; the later record sees the earlier one."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER], Restarts="3"))
+    wrong = "setup failed (exit code 1): module load x"
+    assert ExitCode.FAILED == end.finish(restart=3, failure=wrong).code
+    assert read_state(end.paths).ending is None
+    assert ExitCode.FAILED == end.finish(index=0, restart=3, failure=wrong).code
+    ending = read_state(end.paths).ending
+    assert ending is not None
+    assert Decision.FAILED is ending.decision
+    assert "module load x" in ending.reason
 
 
 def test_flags_that_are_wrong_are_recorded_though_no_agent_came(tmp_path: Path) -> None:

@@ -27,12 +27,15 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm.array_lifecycle import (
+    GiveUp,
     Others,
     TaskChoice,
     TaskFacts,
     decide,
+    given_up,
     goodbye_of,
     not_requeued,
+    note,
     starts_in_vain,
 )
 from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, Budgets, Exit, Leave, Relaunch, Requeue
@@ -217,14 +220,14 @@ def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCod
         {"start": START._replace(restart=10), "job": scontrol(Restarts="10")},
         {"job": scontrol(Requeue="0")},
         {"in_vain": 5},
-        {"launch_failure": "setup failed", "in_vain": 3},
+        {"launch_failure": "setup failed", "in_vain": 4},
     ],
     ids=["requeues used", "no-requeue", "in vain", "setup"],
 )
 def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, Any]) -> None:
     """The run goes on without it, and ends as failed with the last one."""
     facts = BASE._replace(srun_exit_code=75, **changes)
-    assert isinstance(decide(facts, BUDGETS), Leave)
+    assert isinstance(decide(facts, BUDGETS), GiveUp)
     last = decide(facts._replace(others=ALONE), BUDGETS)
     assert isinstance(last, Exit)
     assert last.record is not None
@@ -237,6 +240,8 @@ def test_a_setup_that_fails_may_work_on_another_node() -> None:
     assert isinstance(choice, Requeue)
     assert Cause.LAUNCH_FAILURE is choice.cause
     assert "module load x: this task is requeued" in words(choice)
+    last = BASE._replace(launch_failure="setup failed", in_vain=3)
+    assert isinstance(decide(last, BUDGETS), Requeue), "max_launch_failures = 3, as in a run that is one job"
 
 
 def test_flags_that_are_wrong_fail_the_run_at_once() -> None:
@@ -251,7 +256,7 @@ def test_a_refused_requeue_ends_the_run_only_with_the_last_task(
     decision: Decision, *, is_cancelled: bool
 ) -> None:
     """While others run or wait it is this task's end alone."""
-    assert isinstance(not_requeued(SOME, "no", is_cancelled=is_cancelled), Leave)
+    assert isinstance(not_requeued(SOME, "no", is_cancelled=is_cancelled), Leave if is_cancelled else GiveUp)
     choice = not_requeued(ALONE, "no", is_cancelled=is_cancelled)
     assert isinstance(choice, Exit)
     assert choice.record is not None
@@ -274,6 +279,18 @@ def test_a_task_finds_its_own_goodbye() -> None:
     other = NodeLeft(EPOCH, "n2.5@12_1-0-0", "n2", Cause.PREEMPTION, "")
     assert goodbye_of(records_of(STARTED, ROUND, other), START) is None
     assert left(Cause.TIME_LIMIT) == goodbye_of(records_of(ROUND, left(Cause.TIME_LIMIT), other), START)
+
+
+def test_a_task_is_given_up_until_it_is_in_a_round_again() -> None:
+    """Its user may have requeued it; a failed start is no reason to give it up, and no goodbye."""
+    failed = note(START, EPOCH, "n2", "setup failed", is_given_up=False)
+    over = note(START, EPOCH, "n2", "setup failed", is_given_up=True)
+    records = records_of(STARTED, failed)
+    assert frozenset() == given_up(records)
+    assert goodbye_of(records, START) is None
+    assert 2 == starts_in_vain(records, START)
+    assert {"12_1"} == given_up(records_of(STARTED, over))
+    assert frozenset() == given_up(records_of(STARTED, over, ROUND))
 
 
 def test_starts_without_a_round_or_a_goodbye_are_in_vain() -> None:

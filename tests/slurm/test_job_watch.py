@@ -164,6 +164,27 @@ def test_other_nodes_ask_nothing(listen: Listen) -> None:
     assert Cause.TIME_LIMIT is heard.next().cause
 
 
+def test_who_becomes_the_first_node_again_looks_at_the_end(listen: Listen) -> None:
+    """A node that had come later has been the first one meanwhile, and is lost."""
+    slurm = Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}, left=[0.001, 0.0])
+    heard = listen(slurm)
+    heard.watch.ask_why(100.0, is_warning=False)  # has the thread wait for more questions only
+    assert heard.next().explains
+    heard.watch.begin(is_first=True)
+    told = heard.next()
+    assert (Cause.TIME_LIMIT, False) == (told.cause, told.explains)
+
+
+def test_no_question_is_lost(listen: Listen) -> None:
+    """A signal and a warning that come together are both asked about."""
+    heard = listen(Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}))
+    heard.watch._start = lambda: None  # type: ignore[method-assign]
+    heard.watch.ask_why(100.0, is_warning=False)
+    del heard.watch._start
+    heard.watch.ask_why(105.0, is_warning=True)
+    assert {115.0, 120.0} == {heard.next().until, heard.next().until}
+
+
 def test_nodes_that_are_being_drained(listen: Listen) -> None:
     """Each is told once, with the administrator's reason."""
     slurm = Answers({"JobState": "RUNNING"}, left=[None])

@@ -73,6 +73,23 @@ def test_submitting_again_twice_makes_one_job(workdir: Path, slurm_dir: StandIn)
     assert 1 == len(read_submissions(paths))
 
 
+def test_who_died_before_sbatch_is_taken_over_from(workdir: Path, slurm_dir: StandIn) -> None:
+    """The announcement alone is no job: without one the run would end without a word."""
+    paths = submitter().submit(request()).request.paths
+    announce(paths, new_link(0, 1, "token-of-the-dead", now_s=0))
+    assert "1001" == resubmit(paths, 0, 1, Slurm(), PatientClock(), after="1000")
+    assert slurm_dir.jobs()["1001"]["Comment"].startswith("token-of-the-dead")
+    assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
+
+
+def test_an_sbatch_without_an_answer_is_not_called_twice(workdir: Path, slurm_dir: StandIn) -> None:
+    """The job is there; a second one would be the same start of the run."""
+    slurm_dir.behave("ok", "socket-timeout")
+    paths = submitter().submit(request()).request.paths
+    assert "1001" == resubmit(paths, 0, 1, Slurm(), PatientClock(), after="1000")
+    assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
+
+
 def test_a_place_in_a_submission_is_taken_once(run_paths: RunPaths) -> None:
     """The announcement is exclusive; a record without an answer of sbatch has no id."""
     link = new_link(0, 1, "token", now_s=0)

@@ -327,6 +327,23 @@ def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
     assert "--launch-failure=setup failed (exit code 1): false maybe" == call["words"][-1]
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("load() { false; true; }; load", 1),  # as `module load` of what is not there
+        ("test -e /nowhere/env || exit 4", 4),
+        (": ${NOT_SET_ANYWHERE:?is missing}", 1),
+        ("exit 0", 0),
+    ],
+)
+def test_a_setup_that_leaves_the_script_is_recorded(node: Node, line: str, code: int) -> None:
+    """Else the job would end without a word in the records, and nobody would start it again."""
+    assert 75 == node.run([("", 75)], command=str(node.home / "program"), setup=[line])
+    (call,) = node.lines("calls")
+    assert call["words"][-1].startswith(f"--launch-failure=setup failed (exit code {code}): ")
+    assert [] == node.lines("sruns")
+
+
 def test_a_working_directory_that_is_gone_ends_the_start_and_says_so(node: Node) -> None:
     """Nothing runs in another directory."""
     gone = node.home / "gone"

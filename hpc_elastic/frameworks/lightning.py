@@ -1,0 +1,148 @@
+"""For Lightning's Trainer: a callback that saves and stops, and the shape of the run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hpc_elastic import worker
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.saving import KEEP, Saves, latest
+
+if TYPE_CHECKING:
+    from hpc_elastic.worker.sections import Block
+
+__all__ = ["ElasticCallback", "latest", "trainer_shape"]
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same code under two names
+
+
+def _package() -> str | None:
+    """Return the name under which the caller knows Lightning, None without it."""
+    loaded = [name for name in _PACKAGES if name in sys.modules]
+    for name in (*loaded, *_PACKAGES):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in {name, name.partition(".")[0]}:
+                raise
+        else:
+            return name
+    return None
+
+
+_LIGHTNING = _package()
+_Callback: Any = importlib.import_module(f"{_LIGHTNING}.callbacks").Callback if _LIGHTNING else object
+
+
+def trainer_shape(environ: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return `devices` and `num_nodes` for the Trainer or Fabric, as many as there are in this round.
+
+    Without an agent it is empty, so that Lightning decides.
+    """
+    environ = os.environ if environ is None else environ
+    if "LOCAL_WORLD_SIZE" not in environ or "GROUP_WORLD_SIZE" not in environ:
+        return {}
+    return {"devices": int(environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(environ["GROUP_WORLD_SIZE"])}
+
+
+class ElasticCallback(_Callback):  # type: ignore[misc] # Any without Lightning
+    """Tells the agent of each optimizer step, saves, and ends `fit` when a stop is requested.
+
+    ``Trainer(callbacks=[..., ElasticCallback()])``, as the last one, and
+    ``trainer.fit(model, ckpt_path=latest())``. When a stop is requested all ranks save after the same
+    step, and `fit` returns at once, without validation or what else belongs to the end of an epoch.
+
+    Args:
+        save_every: optimizer steps between two regular checkpoints; None: only when a stop is requested.
+        directory: where checkpoints lie, seen by all nodes; by default ``saved`` in the run directory.
+        keep: how many complete checkpoints are kept.
+
+    Attributes:
+        stopped: `fit` was left because of a request: the training is not complete.
+
+    Raises:
+        InputError: Lightning is not installed, or a number is not positive.
+    """
+
+    def __init__(
+        self,
+        save_every: int | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        keep: int = KEEP,
+    ) -> None:
+        if _LIGHTNING is None:
+            raise InputError(
+                "Lightning is not installed",
+                where="hpc_elastic.frameworks.lightning",
+                fix="pip install lightning",
+            )
+        super().__init__()
+        self._saves = Saves(save_every, directory, keep)
+        self._step = -1  # the last one that was told
+        self._validation: Block | None = None
+        self._on_sigterm: Any = signal.SIG_DFL
+        self.stopped = False
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Remember what SIGTERM does before Lightning catches it."""
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Give SIGTERM back.
+
+        Lightning's handler waits in a broadcast for ranks that may be dead; an agent that sends it has
+        asked before and wants the process to end.
+        """
+        self._step = trainer.global_step
+        self.stopped = False
+        if worker.attached() and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_sigterm or signal.SIG_DFL)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After each optimizer step: tell it, save if it is time, leave if that is wanted."""
+        step = trainer.global_step
+        if step == self._step:
+            return  # gradients are being accumulated
+        self._step = step
+        worker.tick(step)
+        self.stopped = worker.should_stop()
+        if self.stopped or self._saves.is_due(step):
+            with worker.critical("saving"):
+                path = self._saves.path(step)
+                trainer.save_checkpoint(path)
+                self._saves.saved(step, path)
+        if self.stopped:
+            _leave(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Name the time that is no training, so that it is not taken for a hang."""
+        self._validation = worker.section("validation")
+        self._validation.__enter__()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Leave the section."""
+        if self._validation is not None:
+            self._validation.__exit__(None, None, None)
+            self._validation = None
+
+
+def _leave(trainer: Any) -> None:
+    """End `fit` in order.
+
+    `should_stop` alone would first validate and then do what belongs to the end of an epoch, which may
+    take longer than the time that is left, and heeds `min_epochs`. Lightning's own exception for leaving at
+    once tears everything down and lets `fit` return.
+    """
+    trainer.should_stop = True
+    exceptions = importlib.import_module(f"{_LIGHTNING}.utilities.exceptions")
+    leave = getattr(exceptions, "_TunerExitException", None)
+    if leave is not None:
+        raise leave

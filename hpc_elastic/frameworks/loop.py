@@ -1,0 +1,88 @@
+"""A training loop that saves, stops and goes on, whatever saves its state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from hpc_elastic import worker
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.saving import KEEP, Saves
+
+
+class ElasticLoop:
+    """Goes through the steps of a run, from the newest checkpoint to the end or until a stop is requested.
+
+    All ranks must make one, and go through the same steps::
+
+        elastic = ElasticLoop(save=accelerator.save_state, load=accelerator.load_state, save_every=500)
+        for step in elastic.steps(10_000):
+            train(step)
+
+    Args:
+        save: called on all ranks with the path to save to, a file or directory of its choice.
+        load: called on all ranks with such a path.
+        save_every: steps between two regular checkpoints; None: only when a stop is requested.
+        directory: where checkpoints lie, seen by all nodes; by default ``saved`` in the run directory.
+        keep: how many complete checkpoints are kept.
+
+    Attributes:
+        stopped: the loop was left because of a request: the training is not complete.
+
+    Raises:
+        InputError: a number is not positive.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[str], object],
+        load: Callable[[str], object],
+        *,
+        save_every: int | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        keep: int = KEEP,
+    ) -> None:
+        self._save = save
+        self._load = load
+        self._saves = Saves(save_every, directory, keep)
+        self.stopped = False
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
+
+        Raises:
+            InputError: the newest checkpoint was marked without a path.
+        """
+        for step in range(self.resume(), total):
+            yield step
+            if self.done(step + 1):
+                return
+
+    def resume(self) -> int:
+        """Load the newest checkpoint, if there is one, and return how many steps are done.
+
+        Raises:
+            InputError: it was marked without a path.
+        """
+        saved = worker.latest_checkpoint()
+        if saved is None:
+            return 0
+        if saved.path is None:
+            raise InputError(
+                f"the checkpoint of step {saved.step} was marked without a path",
+                where="ElasticLoop",
+                fix="give the path to worker.checkpoint_saved, or let ElasticLoop alone save",
+            )
+        self._load(saved.path)
+        return saved.step
+
+    def done(self, step: int) -> bool:
+        """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now."""
+        worker.tick(step)
+        self.stopped = worker.should_stop()
+        if self.stopped or self._saves.is_due(step):
+            with worker.critical("saving"):
+                path = self._saves.path(step)
+                self._save(path)
+                self._saves.saved(step, path)
+        return self.stopped

@@ -1,0 +1,148 @@
+"""Where the checkpoints of a framework lie, when they count, and which are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from hpc_elastic import worker
+from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker.checkpoints import complete_marks
+
+KEEP = 2
+_FOLDER = "saved"
+_NAME = re.compile(r"step-(\d+)-(\d+)")
+
+
+def latest() -> str | None:
+    """Return the path of the newest complete checkpoint, the same on all ranks; None at the very first start."""
+    saved = worker.latest_checkpoint()
+    return saved.path if saved else None
+
+
+class Saves:
+    """The checkpoints that all ranks save together, each below one path.
+
+    Args:
+        save_every: steps between two regular ones; None: none are regular.
+        directory: where they lie, seen by all nodes; by default ``saved`` in the run directory.
+        keep: how many complete ones are kept, the newest.
+        environ: this process's environment.
+
+    Raises:
+        InputError: a number is not positive.
+    """
+
+    def __init__(
+        self,
+        save_every: int | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        keep: int = KEEP,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        _check("save_every", save_every)
+        _check("keep", keep)
+        environ = os.environ if environ is None else environ
+        self._save_every = save_every
+        self._keep = keep
+        self._directory = os.path.join(worker.run_dir() or "", _FOLDER) if directory is None else directory
+        self._round = int(environ.get(Env.ROUND) or 0)
+        self._rank = int(environ.get("RANK") or 0)
+        self._world_size = int(environ.get("WORLD_SIZE") or 1)
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether a regular checkpoint is to be saved after a step."""
+        return self._save_every is not None and step % self._save_every == 0
+
+    def path(self, step: int) -> str:
+        """Return where to save, and make sure that it can be made there.
+
+        The round is part of the name: what a killed start has left half written is never mixed with it.
+        """
+        os.makedirs(self._directory, exist_ok=True)
+        return os.path.abspath(os.path.join(self._directory, f"step-{step}-{self._round}"))
+
+    def saved(self, step: int, path: str) -> None:
+        """Record that this rank's part is saved, and remove what is outdated by that."""
+        self.mark(step, path)
+        if self._rank == 0:
+            self._remove_old()
+
+    def mark(self, step: int, path: str) -> None:
+        """Record that this rank's part is saved; the checkpoint counts once all ranks have said so."""
+        if self._rank == 0:
+            sync(path)
+        worker.checkpoint_saved(step, path, shards=self._world_size)
+
+    def _remove_old(self) -> None:
+        root = worker.run_dir()
+        if root is None:
+            return
+        old = outdated(os.listdir(self._directory), os.listdir(RunPaths(root).checkpoints), self._keep)
+        for name in old:
+            path = os.path.join(self._directory, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                _unlink(path)
+
+
+def outdated(names: Iterable[str], marks: Iterable[str], keep: int) -> list[str]:
+    """Return the checkpoints to remove: all that are older than the newest `keep` complete ones.
+
+    Args:
+        names: what lies in the directory of checkpoints.
+        marks: what lies in the directory of marks.
+        keep: how many complete ones are kept.
+    """
+    complete = list(islice(complete_marks(marks), keep))
+    if len(complete) < keep:
+        return []
+    oldest = complete[-1].step, complete[-1].round
+    return [name for name in names if (found := _NAME.fullmatch(name)) and _key(found) < oldest]
+
+
+def _key(found: re.Match[str]) -> tuple[int, int]:
+    return int(found[1]), int(found[2])
+
+
+def sync(path: str) -> None:
+    """Have the disk keep what lies at a path: a file, or all files below a directory."""
+    for each in _below(path):
+        try:
+            handle = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # another rank's temporary file
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _below(path: str) -> Iterator[str]:
+    if not os.path.isdir(path):
+        yield path
+    for directory, _, files in os.walk(path):
+        yield from (os.path.join(directory, name) for name in files)
+        yield directory
+    yield os.path.dirname(path)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # it is only in the way
+
+
+def _check(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise InputError(
+            f"{name} is {value!r}", where="hpc_elastic.frameworks", fix="give a positive whole number"
+        )

@@ -1,0 +1,36 @@
+"""What all workers of an agent get into their environment, beside their place in a round."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hpc_elastic.agent.worker_env import RunEnv
+
+if TYPE_CHECKING:
+    from hpc_elastic.launch import LaunchOptions
+
+
+def run_env(options: LaunchOptions) -> RunEnv:
+    """Return what is the same for all workers; what the agent's environment has is left as it is."""
+    cpus = len(os.sched_getaffinity(0))
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    if options.tracker_ids:
+        from hpc_elastic.agent.tracker_ids import tracker_env  # noqa: PLC0415 - on request
+
+        defaults.update(tracker_env(options.run_id, options.paths.root))
+    given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
+    if options.virtual_local_rank:  # a worker's own device is one of these
+        given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
+    return RunEnv(
+        run_id=options.run_id,
+        run_dir=options.paths.root,
+        node=options.node,
+        max_restarts=options.max_restarts,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        defaults=given,
+    )

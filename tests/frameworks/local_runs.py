@@ -1,0 +1,94 @@
+"""Runs of an example on two nodes that this machine plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, DrainRequested, RoundFormed, Then
+from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.worker import checkpoints
+
+REPOSITORY = Path(__file__).parents[2]
+LIMIT_S = 120.0
+STEPS = 120
+SAVE_EVERY = 10
+
+
+class LocalRun:
+    """One run; starts of it follow one another.
+
+    Args:
+        directory: the run directory.
+        example: which one.
+    """
+
+    def __init__(self, directory: Path, example: str) -> None:
+        self.directory = directory
+        self.paths = RunPaths(directory)
+        self._script = REPOSITORY / "examples" / example / "train.py"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, nodes: int, workers: int, *options: str, flags: tuple[str, ...] = ()) -> LocalRun:
+        """Start the run for the first time."""
+        shape = ("--local", str(nodes), "--nodes", f"1:{nodes}", "--workers-per-node", str(workers))
+        where = ("--allow-local-run-dir", "--run-dir", str(self.directory), "--max-restarts", "0")
+        sizes = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
+        worker = (sys.executable, str(self._script), *sizes, *options)
+        return self._submit(*shape, *where, "--env", "OMP_NUM_THREADS=1", *flags, "--", *worker)
+
+    def resume(self, nodes: int) -> LocalRun:
+        """Take the run up again."""
+        return self._submit("--resume", str(self.directory), "--local", str(nodes))
+
+    def _submit(self, *words: str) -> LocalRun:
+        argv = [sys.executable, "-m", "hpc_elastic", "submit", *words]
+        self._process = subprocess.Popen(argv, cwd=self.directory.parent, start_new_session=True)
+        return self
+
+    def stop(self) -> int:
+        """Ask for a stop once a checkpoint is complete; return the step that was saved."""
+        wait_until(lambda: checkpoints.latest(self.paths) is not None, "a checkpoint", timeout_s=LIMIT_S)
+        asked = DrainRequested(Cause.STOP, "test", Then.LEAVE, "a test")
+        open_log(self.paths, "test").commit(lambda _: asked)
+        self.wait()
+        saved = checkpoints.latest(self.paths)
+        assert saved is not None
+        return saved.step
+
+    def wait(self) -> int:
+        """Wait for the end of a start and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(LIMIT_S)
+
+    def end(self) -> None:
+        """Kill what is left."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def state(self) -> RunState:
+        """Return the state of the run."""
+        return read_state(self.paths)
+
+    def rounds(self) -> list[RoundFormed]:
+        """Return its rounds."""
+        return [found.entry for found in read_records(self.paths) if isinstance(found.entry, RoundFormed)]
+
+    def result(self) -> dict[str, Any] | None:
+        """Return what the training has written, if it is complete."""
+        path = self.directory / "result.json"
+        found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        return found
+
+    def printed(self) -> str:
+        """Return what all workers have printed."""
+        return "".join(path.read_text() for path in (self.directory / "logs").rglob("std*.log"))

@@ -1,0 +1,103 @@
+"""The examples of frameworks give the same result when they are stopped and go on."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Decision
+from tests.frameworks.local_runs import SAVE_EVERY, STEPS, LocalRun
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
+
+SLOW = ("--step-time", "0.08")
+NewRun = Callable[[str, str], LocalRun]
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Iterator[NewRun]:
+    """Return a function that makes a run of an example; nothing is left of it afterwards."""
+    made: list[LocalRun] = []
+
+    def make(name: str, example: str) -> LocalRun:
+        made.append(LocalRun(tmp_path / f"{example}-{name}", example))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.end()
+
+
+def need(package: str) -> None:
+    """Skip the test without a package; importing it here would take seconds."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+
+
+def whole_result(new_run: NewRun, example: str) -> dict[str, Any]:
+    """Return the result of a run that nothing disturbs."""
+    run = new_run("whole", example)
+    assert 0 == run.start(2, 1).wait(), run.printed()
+    found = run.result()
+    assert found is not None
+    return found
+
+
+def stopped_and_resumed(new_run: NewRun, example: str) -> LocalRun:
+    """Return a run that was stopped between two regular checkpoints, resumed, and is done."""
+    run = new_run("stopped", example).start(2, 1, *SLOW)
+    stopped = run.stop()
+    ending = run.state().ending
+    assert ending is not None
+    assert Decision.STOPPED is ending.decision
+    assert SAVE_EVERY <= stopped < STEPS
+    assert run.result() is None, "a training that is not complete has a result"
+    assert 0 == run.resume(2).wait(), run.printed()
+    second = run.rounds()[1]
+    assert second.checkpoint is not None
+    assert stopped == second.checkpoint.step
+    return run
+
+
+def test_lightnings_trainer(new_run: NewRun) -> None:
+    """All ranks save one step, `fit` returns; resumed in the middle of an epoch the result is the same."""
+    need("lightning")
+    run = stopped_and_resumed(new_run, "lightning_trainer")
+    assert "TorchElasticEnvironment" in run.printed()
+    assert whole_result(new_run, "lightning_trainer") == run.result()
+
+
+def test_hugging_faces_trainer(new_run: NewRun) -> None:
+    """Its own checkpoints count; resumed in the middle of an epoch the result is the same."""
+    need("transformers")
+    run = stopped_and_resumed(new_run, "huggingface_trainer")
+    assert whole_result(new_run, "huggingface_trainer") == run.result()
+
+
+def test_loops(new_run: NewRun) -> None:
+    """Fabric and accelerate go through the same steps, stopped or not."""
+    need("accelerate")
+    need("lightning")
+    expected = whole_result(new_run, "accelerate_loop")
+    assert expected == stopped_and_resumed(new_run, "accelerate_loop").result()
+    assert expected == stopped_and_resumed(new_run, "lightning_fabric").result()
+
+
+def test_shards_are_loaded_by_fewer_ranks(new_run: NewRun) -> None:
+    """FSDP: saved by two ranks in shards of their own, taken up by one."""
+    whole = new_run("whole", "fsdp_shards")
+    assert 0 == whole.start(1, 1).wait()
+    run = new_run("stopped", "fsdp_shards").start(2, 1, *SLOW)
+    run.stop()
+    assert 0 == run.resume(1).wait()
+    found, expected = run.result(), whole.result()
+    assert found is not None
+    assert expected is not None
+    assert (1, STEPS) == (found["world_size"], found["steps"])
+    assert pytest.approx(expected["norm"], rel=1e-4) == found["norm"]
+    assert [2, 1] == [len(each.members) for each in run.rounds()]

@@ -1,0 +1,100 @@
+"""Where checkpoints lie, when they count and which are removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks import ElasticLoop
+from hpc_elastic.frameworks.saving import Saves, outdated, sync
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker import checkpoints
+
+COUNT = """
+import os, sys
+from hpc_elastic.frameworks import ElasticLoop
+x = []
+def save(path):
+    open(path, "w").write(" ".join(map(str, x)))
+def load(path):
+    x[:] = map(int, open(path).read().split())
+loop = ElasticLoop(save, load, save_every=2)
+for step in loop.steps(int(sys.argv[1])):
+    x.append(step)
+    if len(x) == int(sys.argv[2]):
+        os._exit(7)
+print(x, loop.stopped)
+"""
+
+
+def mark(step: int, rank: int, shards: int, round_number: int = 1) -> str:
+    """Return the name of a mark."""
+    return checkpoints.encode_name(checkpoints.MarkName(step, round_number, rank, shards))
+
+
+def test_a_half_saved_checkpoint_neither_counts_nor_goes() -> None:
+    """Of the complete ones as many as wanted are kept; what is newer than them is none of its business."""
+    marks = [mark(step, rank, 2) for step in (10, 20, 30) for rank in (0, 1)] + [mark(40, 0, 2)]
+    names = [f"step-{step}-1" for step in (10, 20, 30, 40)]
+    assert ["step-10-1"] == outdated(names, marks, 2)
+    assert ["step-10-1", "step-20-1"] == outdated(names, marks, 1)
+    assert [] == outdated(names, marks, 4)
+
+
+def test_leftovers_of_an_earlier_round_go() -> None:
+    """What a killed start has left half written is older than what the next one has saved at the same step."""
+    assert ["step-20-1"] == outdated(["step-20-1", "step-20-2", "mine"], [mark(20, 0, 1, 2)], 1)
+
+
+@pytest.mark.parametrize("words", [{"save_every": 0}, {"keep": 0}, {"save_every": 0.5}])
+def test_a_number_that_cannot_be_is_refused(words: dict[str, int]) -> None:
+    """It is named, with its value."""
+    with pytest.raises(InputError, match=f"{next(iter(words))} is {next(iter(words.values()))}"):
+        ElasticLoop(print, print, **words)
+
+
+def test_paths_of_two_rounds_differ(tmp_path: Path) -> None:
+    """A restart at the same step writes elsewhere than the killed start."""
+    first, second = (Saves(5, tmp_path, environ={Env.ROUND: number}) for number in ("1", "2"))
+    assert first.path(5) != second.path(5)
+    assert [True, False] == [first.is_due(step) for step in (10, 11)]
+
+
+def test_everything_below_a_directory_is_synced(tmp_path: Path) -> None:
+    """Whatever lies there, links to nowhere among it."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c").write_text("x")
+    (tmp_path / "a" / "gone").symlink_to(tmp_path / "nothing")
+    sync(str(tmp_path / "a"))
+
+
+def test_a_loop_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """Killed after 5 steps it loads what was saved after 4, and leaves the two newest checkpoints."""
+    paths = RunPaths(tmp_path)
+    environ = {**os.environ, Env.RUN_DIR: paths.root, "WORLD_SIZE": "1", "RANK": "0"}
+
+    def run(steps: int, die_at: int, round_number: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", COUNT, str(steps), str(die_at)]
+        place = {**environ, Env.ROUND: str(round_number)}
+        return subprocess.run(words, env=place, capture_output=True, text=True, check=False, timeout=50)
+
+    assert 7 == run(8, 5, 1).returncode
+    assert "[0, 1, 2, 3, 4, 5, 6, 7] False\n" == run(8, 0, 2).stdout
+    assert {"step-6-2", "step-8-2"} == set(os.listdir(tmp_path / "saved"))
+
+
+def test_a_loop_without_a_run_is_a_loop(tmp_path: Path) -> None:
+    """It saves below the current directory and starts at the beginning."""
+    words = [sys.executable, "-c", COUNT, "3", "0"]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("HPC_ELASTIC")}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=50
+    )
+    assert "[0, 1, 2] False\n" == done.stdout
+    assert ["step-2-0"] == os.listdir(tmp_path / "saved")

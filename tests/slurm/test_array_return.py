@@ -1,0 +1,97 @@
+"""Requeued tasks of an array start at once, by the first node of the round that goes on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.array_task import TaskStart
+from hpc_elastic.slurm.array_return import Looks, TaskWatch, is_delayed, start_returned
+from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.job_watch import WatchOptions
+from hpc_elastic.slurm.parse import JobState
+from tests.slurm.array_stand_in import ArraySlurm
+
+LIMIT_S = 30.0
+WAITS = {
+    "JobState": "PENDING",
+    "Reason": "BeginTime",
+    "Restarts": "1",
+    "SubmitTime": "2026-11-21T20:00:00",
+    "EligibleTime": "2026-11-21T20:02:01",
+}
+BACK = Task("7", 1, JobState.PENDING, "", "BeginTime")
+ENV = SlurmEnv("7_0", "8", "train", 0, True, "n1", 0, ("n1",), None, None, None, TaskStart("7_0", 0, 0))
+
+
+class Slurm(ArraySlurm):
+    """One that changes tasks, too."""
+
+    def __init__(self, *tasks: Task, **fields: str) -> None:
+        super().__init__(tasks, **fields)
+        self.updated = threading.Event()
+
+    def update(self, job_ref: str, *fields: str) -> None:
+        """Write it down."""
+        self._answer(f"update {job_ref} {' '.join(fields)}")
+        self.updated.set()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """Return a run directory without records."""
+    paths = RunPaths(tmp_path)
+    Path(paths.submissions).mkdir()
+    return paths
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Restarts": "0"},
+        {"Reason": "JobHeldUser"},
+        {"Reason": "Resources"},
+        {"JobState": "RUNNING"},
+        {"EligibleTime": "2026-11-22T08:00:00"},
+        {"EligibleTime": "Unknown"},
+    ],
+    ids=["never ran", "held", "no node is free", "runs", "somebody's wish", "no time"],
+)
+def test_who_waits_for_something_else_goes_on_waiting(fields: dict[str, str]) -> None:
+    """Only the delay after a requeue is cut."""
+    assert is_delayed(WAITS)
+    assert not is_delayed({**WAITS, **fields})
+
+
+def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
+    """Each by its own name, after one question for all."""
+    others = (Task("7", 0, JobState.RUNNING, "n1"), Task("7", 2, JobState.PENDING, "", "Resources"))
+    slurm = Slurm(BACK, *others, **WAITS)
+    assert ["7_1"] == start_returned(paths, "7", slurm)
+    assert ["update 7_1 StartTime=now"] == slurm.done
+
+
+def test_the_first_node_of_a_round_does_it(paths: RunPaths) -> None:
+    """The others leave it to that one; a Slurm that is away is no error."""
+    slurm = Slurm(BACK, **WAITS)
+    watch = TaskWatch(paths, ENV, WatchOptions(), slurm, lambda: None, pauses_s=(0.0,))
+    watch.begin(is_first=True)
+    assert slurm.updated.wait(LIMIT_S)
+    watch.close()
+
+
+def test_looks_end_and_begin_anew() -> None:
+    """Nobody asks for ever: with every round the same few times."""
+    looked = threading.Semaphore(0)
+    looks = Looks(looked.release, (0.0, 0.0))
+    for _ in range(2):
+        looks.begin()
+        for _ in range(2):
+            assert looked.acquire(timeout=LIMIT_S)
+    looks.close()
+    looks.begin()
+    assert not looked.acquire(blocking=False)
