@@ -48,6 +48,7 @@ def main() -> None:
         result = {"steps": options.steps, "weights": hashlib.sha256(weights).hexdigest()}
         with worker.atomic_write(options.out) as file:
             file.write(json.dumps(result).encode())
+    model, optimizer = accelerator.free_memory(model, optimizer)  # before the process group that they use
     accelerator.end_training()
 
 

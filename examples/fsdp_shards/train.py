@@ -41,9 +41,7 @@ class State:
         """Load what this rank needs, whoever saved it."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
 
 def main() -> None:

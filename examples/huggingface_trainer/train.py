@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import time
@@ -72,7 +73,10 @@ def main() -> None:
         result = {"steps": trainer.state.global_step, "weights": hashlib.sha256(weights).hexdigest()}
         with worker.atomic_write(options.out) as file:
             file.write(json.dumps(result).encode())
-    trainer.accelerator.end_training()  # else gloo's threads may abort a process that ends
+    del trainer
+    gc.collect()  # gloo: the wrapped model has to be gone before its process group, or the end may hang
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def main() -> None:
     model, optimizer = fabric.setup(model, optimizer)
     state = {"model": model, "optimizer": optimizer}
     elastic = ElasticLoop(
-        lambda path: fabric.save(path, state), lambda path: fabric.load(path, state), save_every=options.save_every
+        lambda path: fabric.save(path, state),
+        lambda path: fabric.load(path, state),
+        save_every=options.save_every,
     )
     for step in elastic.steps(options.steps):  # instead of range(options.steps)
         x, y = fabric.to_device(batch_of(step, fabric.global_rank))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from hpc_elastic.agent.drain_file import DrainFile
+from hpc_elastic.agent.drain_file import BEATS, DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
 from hpc_elastic.agent.node_workers import NodeWorkers
@@ -118,7 +118,7 @@ class Signalled:
         self._parts = parts
         self._workers = workers
         self._run: SharedRun = parts.rendezvous.run
-        self._file = DrainFile(parts.paths, self._run.settings.heartbeat_interval)
+        self._file = DrainFile(parts.paths, BEATS * self._run.settings.heartbeat_interval)
         self._to_explain: dict[bool, float] = {}  # when signals came [s]: warnings (True) and others
         self._why_asked: set[bool] = set()
         self._explanation: Notice | None = None  # not told to the others yet

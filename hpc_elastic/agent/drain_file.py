@@ -8,9 +8,11 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.rules import is_proposer
 
+BEATS = 5  # a listing per heartbeat would be a third operation beside its two, for something so rare
+
 
 class DrainFile:
-    """Looks for the file once per heartbeat.
+    """Looks for the file now and then: every `BEATS` heartbeats.
 
     Only the first few nodes of a round look. They list the run directory: a network file system
     can hide a name that was asked for too early, but not from a listing.

@@ -193,6 +193,7 @@ class NodeAgent(ElasticAgent):
                 continue
             self._outage_since = None
             if action is Action.REJOIN:
+                self._run.drain_began = None  # the time of a pause is no part of a later drain
                 return None
             if action is not None:
                 return self._leave(action)

@@ -11,14 +11,8 @@ import signal
 from typing import NamedTuple
 
 from hpc_elastic.agent.probe import Agent, Place
-from hpc_elastic.agent.probe_rules import (
-    NVIDIA_SMI,
-    Finding,
-    Measured,
-    ProbeOptions,
-    judge_command,
-    judge_gpus,
-)
+from hpc_elastic.agent.probe_rules import Finding, Measured, ProbeOptions
+from hpc_elastic.agent.probe_said import NVIDIA_SMI, judge_command, judge_gpus
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn

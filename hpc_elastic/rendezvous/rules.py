@@ -166,7 +166,8 @@ def _beside_a_round(view: Joining, running: RoundFormed, now: float) -> Standing
     if replaces or len(running.members) < view.target:
         return AskToJoin() if view.state.drain is None else Spare()
     spares = view.state.spares
-    if spares is not None and view.me in joiners(view, now)[spares:]:
+    is_settled = view.state.drain is None  # else places may become free
+    if spares is not None and is_settled and view.me in joiners(view, now)[spares:]:
         return Dismissed(view.target)
     return Spare()
 
@@ -369,8 +370,7 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     known = gone.union(view.roster)
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
     new = set() if last else set(view.state.expected) - {_node(node_id) for node_id in quiet}
-    may_come = alive | unseen | new
-    return may_come - in_already - (view.state.lost - alive)
+    return (alive | unseen | new) - in_already - (view.state.lost - alive)
 
 
 def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:

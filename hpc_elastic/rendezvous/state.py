@@ -35,6 +35,7 @@ from hpc_elastic.rendezvous.repeated import signature
 
 NO_EPOCH = Epoch(-1, 0, 0)
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
+_OF_USERS = (Cause.STOP, Cause.INTERRUPT)
 
 
 class RunState(NamedTuple):
@@ -221,8 +222,8 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     running = state.running
     if running is None or running.number != entry.number or state.ending is not None:
         return state
-    entry = _without_who_left(state, entry)
-    if entry.cause is Cause.NODE_LOSS and not entry.nodes:
+    told, entry = entry, _without_who_left(state, entry)
+    if told.nodes and not entry.nodes:
         return state
     lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
@@ -260,13 +261,17 @@ def _drain(state: RunState, entry: DrainRequested) -> RunState:
         return state
     if entry.then is Then.REJOIN and (state.drain is not None or state.running is None):
         return state
-    return state._replace(drain=entry)
+    return state._replace(drain=entry, explained=None)
 
 
 def _explained(state: RunState, entry: DrainExplained) -> RunState:
     drain = state.drain
     if drain is None or state.explained is not None or _is_foreign(state, entry.epoch):
         return state
+    if drain.cause is Cause.MEMBERSHIP:  # no signal asked for it
+        return state
+    if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
+        return state._replace(explained=entry)
     detail = f"{drain.detail}: {entry.detail}" if drain.detail else entry.detail
     return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, detail=detail))
 
@@ -281,18 +286,20 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
-    """Take note that a node leaves. If it is in a round that nobody has asked to stop, that is over.
+    """Take note that a node leaves; a round that nobody is left to end is over.
 
-    Such a node left while the round was formed: it has no workers, and those of the others wait for it.
+    So is one that nobody has asked to stop: such a node left while the round was formed, has no
+    workers, and those of the others wait for it.
     """
     if entry.epoch != state.epoch or state.ending is not None:
         return state
     state = state._replace(left=state.left.union({entry.node_id}))
     running = state.running
     is_in = running is not None and any(one.node_id == entry.node_id for one in running.members)
-    if running is None or not is_in or state.drain is not None:
+    if running is None or not is_in or (state.drain is not None and not state.deserted):
         return state
-    return _ended(state, RoundEnded(running.number, entry.cause, (entry.node,), None))
+    cause, node = (state.drain.cause, state.drain.node) if state.drain is not None else (entry.cause, entry.node)
+    return _ended(state, RoundEnded(running.number, cause, (node,), None))
 
 
 def _drained(state: RunState, entry: Drained) -> RunState:
@@ -340,7 +347,8 @@ def _requeued(state: RunState, entry: Requeued) -> RunState:
 
 
 def _size(state: RunState, entry: SizeWanted) -> RunState:
-    same = state.wanted == entry.size and state.spares == entry.spares
+    known = state.size
+    same = known is not None and known._replace(detail=entry.detail) == entry
     if entry.submission < state.epoch.submission or same:
         return state
     return state._replace(size=entry)

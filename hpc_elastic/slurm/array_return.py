@@ -9,18 +9,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, WatchOptions, place_of
 from hpc_elastic.slurm.submissions import read_submissions
 
 PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a round has formed
-LONGEST_DELAY = timedelta(minutes=15)  # of Slurm's own; a later start is somebody's wish
+LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is somebody's wish
 MOST = 64  # tasks in one look
 _WAITS = "BeginTime"
 
@@ -34,11 +34,8 @@ def is_delayed(fields: Mapping[str, str]) -> bool:
     was_requeued = fields.get("Restarts", "0") not in ("0", "")
     if not was_requeued or fields.get("JobState") != "PENDING" or fields.get("Reason") != _WAITS:
         return False
-    try:
-        submitted, eligible = (datetime.fromisoformat(fields[key]) for key in ("SubmitTime", "EligibleTime"))
-    except (KeyError, ValueError):
-        return False
-    return eligible - submitted <= LONGEST_DELAY
+    delay_s = between_s(fields.get("SubmitTime", ""), fields.get("EligibleTime", ""))
+    return delay_s is not None and delay_s <= LONGEST_DELAY_S
 
 
 def start_returned(paths: RunPaths, array: str, slurm: Slurm) -> list[str]:

@@ -120,7 +120,7 @@ def why(fields: Mapping[str, str], restarts: int, site: Site) -> Why:
     job = job_facts(fields)
     stands = standing(job, restarts)
     if stands is Standing.RUNNING and job.warned:
-        grace_s = _between(fields.get("PreemptTime", ""), fields.get("EndTime", ""))
+        grace_s = between_s(fields.get("PreemptTime", ""), fields.get("EndTime", ""))
         until = fields.get("EndTime", "").partition("T")[2]
         left_s = stop_s(site) + (site.grace_s if grace_s is None else grace_s)
         return Why(Cause.PREEMPTION, f"preempted, with grace until {until}", left_s)
@@ -131,7 +131,7 @@ def why(fields: Mapping[str, str], restarts: int, site: Site) -> Why:
     return Why(cause, words, stop_s(site))
 
 
-def _between(first: str, last: str) -> float | None:
+def between_s(first: str, last: str) -> float | None:
     """Return the seconds between two of Slurm's dates; None if one is none."""
     a, b = _stamp(first), _stamp(last)
     return None if a is None or b is None else float(max(0, b - a))

@@ -22,7 +22,7 @@ from hpc_elastic.slurm import deadlines
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.environment import LINK_SPAN, SlurmEnv
-from hpc_elastic.slurm.site import refresh_site
+from hpc_elastic.slurm.site import read_site, refresh_site
 from hpc_elastic.worker.checkpoints import save_times
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
@@ -42,6 +42,13 @@ class Told(NamedTuple):
     detail: str
     until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
     explains: bool = False  # more about a drain under way
+
+
+class _Reason(NamedTuple):
+    """What may be said about a signal, and whether asking again can tell no more."""
+
+    told: Told
+    is_sure: bool
 
 
 class JobPlace(NamedTuple):
@@ -171,22 +178,40 @@ class JobWatch:
         """Ask until the job's state shows what the signal was for."""
         give_up_at = self._clock.monotonic() + WHY_PATIENCE_S
         while not self._is_closed:
-            try:
-                fields = self._slurm.show_job(self._place.job_ref)
-            except SlurmError:
-                return
-            if fields is None:
-                return
-            site = refresh_site(self._place.paths, self._slurm, fields)
-            found = deadlines.why(fields, self._place.restarts, site)
+            told = self._reason(signalled_at, is_warning=is_warning)
             is_late = self._clock.monotonic() >= give_up_at
-            if is_warning and found.cause is None:
-                return
-            if found.cause is not None or is_late:
-                until = None if found.left_s is None else signalled_at + found.left_s
-                self._tell(Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True))
+            if told is None or told.is_sure or is_late:
+                if told is not None:
+                    self._tell(told.told)
                 return
             self._clock.sleep(_WHY_PAUSE_S)
+
+    def _reason(self, signalled_at: float, *, is_warning: bool) -> _Reason | None:
+        """Return what Slurm says about a signal now; None: there is nothing to be told of it."""
+        try:
+            fields = self._slurm.show_job(self._place.job_ref)
+        except SlurmNotFoundError:
+            return None
+        except SlurmError:  # in a wave of preemptions the controller is busy
+            return None if is_warning else self._unanswered(signalled_at)
+        if fields is None:
+            return None
+        site = refresh_site(self._place.paths, self._slurm, fields)
+        found = deadlines.why(fields, self._place.restarts, site)
+        if is_warning and found.cause is None:
+            return None
+        until = None if found.left_s is None else signalled_at + found.left_s
+        told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
+        return _Reason(told, is_sure=found.cause is not None)
+
+    def _unanswered(self, signalled_at: float) -> _Reason | None:
+        """Return what follows from the site's settings alone, where the run directory keeps them."""
+        site = read_site(self._place.paths)
+        if site is None:
+            return None
+        words = f"no answer; SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
+        until = signalled_at + deadlines.stop_s(site)
+        return _Reason(Told(Cause.PREEMPTION, words, until, explains=True), is_sure=False)
 
     def _left_s(self) -> float | None:
         """Return how long the job may run [s], infinite without a limit; None: nobody knows."""

@@ -68,7 +68,7 @@ def looking(paths: RunPaths, node_id: str) -> Callable[[float], bool]:
     return lambda now: file.asks(FORMED, node_id, now)
 
 
-def test_the_drain_file_is_looked_for_once_per_heartbeat(tmp_path: Path) -> None:
+def test_the_drain_file_is_looked_for_once_per_interval(tmp_path: Path) -> None:
     """By the first nodes of a running round only."""
     paths = RunPaths(tmp_path)
     first, last = looking(paths, "n0.1"), looking(paths, "n4.1")

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainRequested, RoundEnded, StopAgreed
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Drained,
+    DrainRequested,
+    RoundEnded,
+    RoundFormed,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.rendezvous.run_log import open_log, read_records
 from tests.agent.agents import STEPS, Agents, MakeAgents, gone, wait_for
 
 WAIT = """
@@ -67,6 +76,23 @@ def test_a_file_in_the_run_directory_stops_all_ranks(make: MakeAgents) -> None:
     assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
     assert 1 == len({path.read_text() for path in said(agents, "stopped")})
     assert not Path(agents.paths.drain).exists()
+
+
+def test_a_pause_is_no_part_of_a_later_drain(make: MakeAgents) -> None:
+    """What a drain has taken says how early the next one has to begin: hours between the two do not count."""
+    agents = make(STEPS)
+    agents.start(0)
+    agents.wait_workers(1, 2)
+    pause = DrainRequested(Cause.MEMBERSHIP, "login", Then.REJOIN, "scale")
+    open_log(agents.paths, "login").commit(lambda _: pause)
+    agents.wait_workers(2, 2)
+    Path(agents.paths.drain).touch()
+    agents.code(0)
+    at = {type(record.entry): record for record in read_records(agents.paths)}  # the newest of each kind
+    drained = at[Drained].entry
+    assert isinstance(drained, Drained)
+    assert drained.took_s is not None
+    assert drained.took_s < at[Drained].at - at[RoundFormed].at
 
 
 def test_the_workers_are_told_how_long_they_have(make: MakeAgents) -> None:

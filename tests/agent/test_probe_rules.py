@@ -13,11 +13,10 @@ from hpc_elastic.agent.probe_rules import (
     Measured,
     ProbeOptions,
     judge,
-    judge_command,
-    judge_gpus,
     promised_gpus,
     size_text,
 )
+from hpc_elastic.agent.probe_said import judge_command, judge_gpus
 
 USUAL = ProbeOptions()
 ROOM = Disk("/tmp", 10 * GIB, 100_000, is_shared=False)

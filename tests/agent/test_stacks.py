@@ -29,8 +29,7 @@ ATTACHED = "from hpc_elastic import worker; worker.tick(7)\n"
 SLEEPER = """
 import time
 def fetch():
-    print("ready", flush=True)
-    time.sleep(600)
+    print("ready", flush=True); time.sleep(600)
 fetch()
 """
 SPINNER = """
@@ -186,7 +185,7 @@ def test_what_a_node_writes_down(worker: Worker, tmp_path: Path) -> None:
     look.write(clock.monotonic())
     text = (tmp_path / "hang-1" / "rank5.txt").read_text()
     assert text.startswith(
-        "rank 5 (local rank 1) on n1\nstep 7, in fetch (<string>:6); no sign of life for 12.3 s\n"
+        "rank 5 (local rank 1) on n1\nstep 7, in fetch (<string>:5); no sign of life for 12.3 s\n"
     )
     assert "memory limit 8G" in text
     assert 0o700 == (tmp_path / "hang-1").stat().st_mode & 0o777

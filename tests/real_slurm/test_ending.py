@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -136,6 +137,19 @@ def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
     by_node, by_hand = handed_back(run)
     assert (Cause.NODE_LOSS, Cause.REQUEUE) == (by_node, by_hand)
     assert "scontrol requeue" in run.entries(Requeued)[-1].detail
+
+
+def test_a_limit_that_comes_without_a_warning(cluster: Cluster) -> None:
+    """An administrator brings it forward: it is over when Slurm looks, and KillWait is all there is."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=2000))
+    run.wait_checkpoint(20)
+    soon = datetime.now() + timedelta(seconds=1)  # noqa: DTZ005 - slurmctld reads local time
+    end = f"EndTime={soon.isoformat(timespec='seconds')}"
+    cluster.as_root("scontrol", "update", f"jobid={run.job_id}", end)
+    run.wait(lambda state: state.requeues == 1, "the requeue", 90)
+    assert [Cause.TIME_LIMIT] == handed_back(run)
+    run.wait(lambda state: state.running is not None and state.epoch.restart == 1, "the second start")
+    assert run.entries(RoundFormed)[-1].checkpoint is not None
 
 
 @pytest.mark.both_trackers

@@ -102,7 +102,11 @@ def test_hydras_launcher_is_preempted(cluster: Cluster) -> None:
     place = cluster.shared / "hydra"
     shutil.copytree(EXAMPLES / "hydra_submitit", place)
     place.chmod(0o777)
-    slurm = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=low", "hydra.launcher.cpus_per_task=2")
+    slurm = (
+        "hydra/launcher=submitit_slurm",
+        "hydra.launcher.partition=low",
+        "hydra.launcher.cpus_per_task=2",
+    )
     words = ("--multirun", "lr=0.01", "steps=200", "step_time=0.05", "hydra.sweep.dir=sweep", *slurm)
     extra = {"HYDRA_FULL_ERROR": "1", "HOME": str(place)}
     argv = ["bash", "-c", 'exec "$@" > log 2>&1 &', "bash", PYTHON, "train.py", *words]

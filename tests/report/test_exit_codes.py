@@ -15,6 +15,8 @@ from hpc_elastic.report.exit_codes import code_text, job_code_text
         (-11, "-11 (killed by SIGSEGV)"),
         (143, "143 (killed by SIGTERM)"),
         (75, "75 (drained, to be requeued)"),
+        (79, "79 (the node is unfit and stays out)"),
+        (83, "83 (the workers hung once too often)"),
         (127, "127 (the program was not found)"),
         (168, "168 (srun could not start the step: its credential was revoked)"),
         (255, "255"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.rendezvous.array_task import outdated
-from hpc_elastic.rendezvous.journal import Cause, Entry, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, NodeLeft, RoundEnded, RoundFormed, parse
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.broken import BrokenError
@@ -30,14 +30,14 @@ class ArrayInvariants(Invariants):
         self.disturbed_at = -1.0  # when something happened last [s]
         self.left: set[str] = set()  # ids of agents that have said that they leave
         self._ended_at = float("inf")  # when the newest round ended [s]
-        self._staying = 0  # how many of its members were to be in the next one
+        self._members: list[SimulatedAgent] = []  # those that were in it
         self._formed_at = float("-inf")
 
     def appended(self, mount: Mount, number: int, value: bytes) -> None:
         """Check a record that was just written."""
         running = self.account.open_round
         super().appended(mount, number, value)
-        entry = self._entry(number)
+        entry = parse(number, value).entry
         writer = self.mounts.get(mount)
         if isinstance(entry, NodeLeft):
             self.left.add(entry.node_id)
@@ -48,11 +48,6 @@ class ArrayInvariants(Invariants):
         crashes = self.account.state.crashes
         if crashes > self._world.counts["worker crash"]:
             raise BrokenError("a leave costs no restart", f"{crashes} crashes are counted")
-
-    def _entry(self, number: int) -> Entry:
-        from hpc_elastic.rendezvous.journal import parse  # noqa: PLC0415
-
-        return parse(number, self.account.records[number - 1]).entry
 
     def _check_formed(self, formed: RoundFormed, writer: SimulatedAgent | None) -> None:
         now, ids = self._world.now, {member.node_id for member in formed.members}
@@ -66,8 +61,9 @@ class ArrayInvariants(Invariants):
         old = ids & outdated(writer.shared.membership.roster) if writer is not None else set()
         if old:
             raise BrokenError("one start of a task", f"{sorted(old)} began anew: {formed}")
+        staying = [one for one in self._members if one.node_id not in self.left and not one.outcome]
         is_quiet = self.is_calm and self.disturbed_at < self._ended_at
-        if is_quiet and self._staying >= self._settings.min_nodes and now - self._ended_at > GAP_S:
+        if is_quiet and len(staying) >= self._settings.min_nodes and now - self._ended_at > GAP_S:
             gap = now - self._ended_at
             raise BrokenError("nobody waits for who has left", f"{gap:.1f} s before {formed}")
         self._formed_at = now
@@ -78,8 +74,7 @@ class ArrayInvariants(Invariants):
             if lost and self.left.issuperset(lost):
                 raise BrokenError("who has left is not lost", f"{lost} have said that they leave: {entry}")
         self._ended_at = self._world.now
-        agents = [self.agents[member.node_id] for member in formed.members]
-        self._staying = sum(not agent.is_signalled and not agent.outcome for agent in agents)
+        self._members = [self.agents[member.node_id] for member in formed.members]
 
     def check_turn(self, agent: SimulatedAgent) -> None:
         """Check an agent after its turn."""

@@ -48,13 +48,14 @@ class Account:
         self.open_round: RoundFormed | None = None
         self.ending: RunEnded | None = None
         self.is_draining = False
+        self.left: set[str] = set()  # ids of agents that have said that they leave
 
     def copy(self) -> Account:
         """Return one that goes on by itself."""
         other = Account(self.sizes)
         other.records, other.states, other.rounds = [*self.records], [*self.states], {**self.rounds}
         other.epoch, other.open_round, other.ending = self.epoch, self.open_round, self.ending
-        other.is_draining = self.is_draining
+        other.is_draining, other.left = self.is_draining, {*self.left}
         return other
 
     @property
@@ -74,9 +75,8 @@ class Account:
         state = apply(self.state, entry)
         if state == self.state:
             raise BrokenError("only what fits", f"record {number} changes nothing: {entry}")
-        if isinstance(entry, NodeLeft) and self.open_round is not None and not self.is_draining:
-            members = {member.node_id for member in self.open_round.members}
-            self.open_round = None if entry.node_id in members else self.open_round
+        if isinstance(entry, NodeLeft):
+            self._leave(entry)
         self.is_draining = state.drain is not None
         self.records.append(value)
         self.states.append(state._replace(last=number))
@@ -107,6 +107,13 @@ class Account:
             self.open_round = None
         elif isinstance(entry, RunEnded):
             self.ending = entry
+
+    def _leave(self, entry: NodeLeft) -> None:
+        """Take note that an agent leaves; a round is over that nobody drains, or that nobody is left in."""
+        self.left.add(entry.node_id)
+        members = {member.node_id for member in self.open_round.members} if self.open_round else set()
+        if entry.node_id in members and (not self.is_draining or members <= self.left):
+            self.open_round = None
 
     def _check_round_end(self, entry: RoundEnded) -> None:
         if self.open_round is None or self.open_round.number != entry.number:

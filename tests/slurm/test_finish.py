@@ -151,9 +151,7 @@ def test_a_job_cancelled_while_it_is_held_is_cancelled(paths: RunPaths, job: Fak
     """Else its user would be told to release a job that is gone."""
     write(paths, STARTED, ROUND, RunEnded(Decision.HELD, 75, "the budget is spent", None))
     job.set(JobState="COMPLETING")
-    ended, _ = finish(paths, job)
-    assert 130 == ended.code
-    assert "cancelled" in str(ended.state.ending)
+    assert "cancelled" in str(finish(paths, job)[0].state.ending)
 
 
 def test_slurm_that_does_not_answer_is_asked_again(paths: RunPaths, job: FakeJob) -> None:

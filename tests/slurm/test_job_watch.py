@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import SlurmNotFoundError
+from hpc_elastic.errors import SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
@@ -120,6 +120,45 @@ def test_a_signal_that_slurm_knows_nothing_of(listen: Listen, monkeypatch: pytes
     told = heard.next()
     assert (Cause.PREEMPTION, None, True) == (told.cause, told.until, told.explains)
     assert "somebody has sent the signal" in told.detail
+
+
+class Busy(Answers):
+    """A Slurm whose controller does not answer the first questions."""
+
+    def __init__(self, job: dict[str, str], failures: int) -> None:
+        super().__init__(job)
+        self.failures = failures
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Answer late."""
+        if self.failures:
+            self.failures -= 1
+            raise SlurmError("scontrol: Socket timed out on send/recv operation")
+        return super().show_job(job_ref)
+
+
+def test_a_busy_controller_is_asked_again(listen: Listen) -> None:
+    """In a wave of preemptions it does not answer at once."""
+    heard = listen(Busy({"JobState": "COMPLETING", "Reason": "TimeLimit"}, failures=3))
+    keep_site(heard.watch._place.paths, Site(20.0))
+    heard.watch.ask_why(100.0, is_warning=False)
+    told = heard.next()
+    assert (Cause.TIME_LIMIT, 115.0) == (told.cause, told.until)
+
+
+def test_without_an_answer_the_settings_of_the_site_hold(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long Slurm waits before it kills is known from the submission, not only from an answer now."""
+    monkeypatch.setattr(job_watch, "WHY_PATIENCE_S", 0.01)
+    heard = listen(Busy({}, failures=10**6))
+    heard.watch._tell_why(100.0, False)
+    assert heard.watch.take() is None  # nothing is known
+    keep_site(heard.watch._place.paths, Site(kill_wait_s=120.0))
+    heard.watch.ask_why(100.0, is_warning=False)
+    told = heard.next()
+    assert (215.0, True) == (told.until, told.explains)
+    assert "no answer; SIGKILL may follow 120 s after SIGTERM" == told.detail
 
 
 def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
