@@ -106,7 +106,7 @@ def current_epoch(
     one if the last was left.
     """
     if slurm is not None and slurm.task is not None:
-        return epoch_now(state, int(submission or 0))
+        return epoch_now(state, int(submission or 0), slurm.task)
     known = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
     if slurm is None:
         left = state.drained is not None or state.leave_cause is not None

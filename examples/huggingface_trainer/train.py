@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks.transformers import ElasticCallback, latest, output_dir
+from hpc_elastic.frameworks.transformers import ElasticTrainerCallback, latest, output_dir
 
 
 class Line(Dataset):
@@ -65,7 +65,7 @@ def main() -> None:
         disable_tqdm=True,
         seed=20,
     )
-    elastic = ElasticCallback()  # 1. saves and stops
+    elastic = ElasticTrainerCallback()  # 1. saves and stops
     trainer = Trainer(model, arguments, train_dataset=Line(), callbacks=[elastic])
     trainer.train(resume_from_checkpoint=latest())  # 2. goes on where it stopped
     if trainer.is_world_process_zero() and not elastic.stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
@@ -17,7 +18,7 @@ def train(config: DictConfig) -> float:
     saved = worker.latest_checkpoint()
     step, x = 0, 0.0
     if saved:
-        step, x = saved.step, float.fromhex(open(saved.path).read())
+        step, x = saved.step, float.fromhex(Path(saved.path).read_text())
     print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: start at step {step}", flush=True)
     while step < config.steps:
         time.sleep(config.step_time)

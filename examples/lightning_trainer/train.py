@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import lightning as L
@@ -31,11 +32,11 @@ class Line(Dataset):
 
 
 class ResumableLoader(DataLoader):
-    """Goes on in the middle of an epoch; torchdata's StatefulDataLoader does the same for worker processes."""
+    """Goes on in the middle of an epoch; so does torchdata's StatefulDataLoader, also with workers."""
 
     done = 0  # batches of this epoch that were handed out
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the batches of the epoch that are left."""
         skip, self.done = self.done, 0
         for batch in super().__iter__():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from hpc_elastic.multiprocessing.procfs import children, read_stat
+from hpc_elastic.multiprocessing.procfs import children, descendants, read_stat
 
 _UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
 _BUSY = 0.1  # part of the time on a CPU from which on a process counts as busy
@@ -56,6 +56,13 @@ def usage(pid: int, now: float) -> Usage | None:
         return None
     ticks = int(fields[_UTIME]) + int(fields[_STIME])
     return Usage(ticks / os.sysconf("SC_CLK_TCK"), now)
+
+
+def moved_bytes(pid: int) -> int:
+    """Return how much a process, what runs below it and what has run there have read and written [bytes]."""
+    pids = (pid, *(stat.pid for stat in descendants(children(pid))))
+    lines = (line.partition(":") for one in pids for line in _text(one, "io").splitlines())
+    return sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
 
 
 def facts_of(pid: int) -> ProcessFacts:

@@ -67,6 +67,7 @@ class RankLook(NamedTuple):
     pid: int = 0
     log: str = ""  # its stderr
     stack: str = ""  # the text of its main thread's stack
+    moved: int = 0  # what it and its children have read and written [bytes]
 
     @property
     def innermost(self) -> Frame | None:
@@ -110,7 +111,7 @@ class RankLook(NamedTuple):
 
 
 _TEXTS = ("section", "state", "doing", "log", "stack")
-_NUMBERS = ("step", "local_rank", "pid")
+_NUMBERS = ("step", "local_rank", "pid", "moved")
 
 
 def main_stack(text: str) -> str:

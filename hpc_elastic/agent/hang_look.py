@@ -111,6 +111,7 @@ class Look:
             pid=request.pid,
             log=one.log,
             stack=stack[:_MOST_STACK],
+            moved=hang_facts.moved_bytes(request.pid),
         )
         lines = [
             f"rank {one.rank} (local rank {one.local_rank}) on {self._place.node}",

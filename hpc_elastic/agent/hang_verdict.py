@@ -10,6 +10,7 @@ from hpc_elastic.agent.hang_look import is_stopped, read_looks
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 
+_MUCH = 16 << 20  # bytes between two looks: more than log lines and trackers write in a minute
 _MOST_AT_ONCE = 64  # files of nodes that are read before the agent shows again that it lives
 
 
@@ -59,9 +60,13 @@ def stopped_text(evidence: Evidence) -> str:
 
 
 def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Collection[int]) -> bool:
-    """Tell whether a suspect is somewhere else than at an earlier look."""
+    """Tell whether a suspect is somewhere else than at an earlier look, or has moved much data since.
+
+    Who writes one large file or waits for an upload is in the same place for long.
+    """
     known = ((look, before.get(look.rank)) for look in evidence.looks if look.rank in suspects)
-    return any(then is not None and then.frames != look.frames for look, then in known)
+    pairs = [(look, then) for look, then in known if then is not None]
+    return any(look.frames != then.frames or look.moved - then.moved >= _MUCH for look, then in pairs)
 
 
 def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:

@@ -70,4 +70,6 @@ class AgentLog:
 
 
 def _without(formed: RoundFormed) -> str:
-    return f"without {', '.join(formed.lost)} (lost)" if formed.lost else ""
+    here = {member.node for member in formed.members}  # a lost one may be back with a new agent
+    gone = [name for name in formed.lost if name not in here]
+    return f"without {', '.join(gone)} (lost)" if gone else ""

@@ -25,5 +25,5 @@ def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:
         "WANDB_RESUME": "allow",
         "COMET_EXPERIMENT_KEY": key,  # alphanumeric, 32 to 50 characters
         "NEPTUNE_CUSTOM_RUN_ID": key,  # at most 36 characters
-        "TENSORBOARD_LOGGING_DIR": f"{run_dir}/tensorboard",  # Hugging Face's Trainer; else one folder per start
+        "TENSORBOARD_LOGGING_DIR": f"{run_dir}/tensorboard",  # else one folder per start
     }

@@ -76,6 +76,9 @@ def drill(  # noqa: PLR0913 - one flag per drill
     came_back, text = verdict(course)
     _tell_grace(course, grace_s)
     typer.secho(text, fg="green" if came_back else "red", bold=True)
+    if chosen is Drill.NODE_LOSS and not found.is_local:  # nobody can tell it from the real thing
+        node = target.member.node
+        typer.echo(f"{node} counts as a bad node now; once the run is over: hpc-elastic nodes forgive {node}")
     typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {found.paths.root}")
     return ExitCode.OK if came_back else 1
 
@@ -102,6 +105,13 @@ def _patience_s(text: str) -> float:
 def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: int | None) -> Target:
     """Return whom it hits; the run must have workers now, and belong to this user."""
     formed = run.state.running
+    ending = run.state.ending
+    if ending is not None and run.state.epoch.submission >= run.submission:
+        raise InputError(
+            f"the run has ended already: {ending.decision.value}",
+            where="RUN",
+            fix=f"to run it again: {run.command_to_go_on}",
+        )
     job = ask_job(run, slurm).job
     if formed is None or run.state.ending is not None or (job is not None and not job.state.is_active):
         raise InputError(

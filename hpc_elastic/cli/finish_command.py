@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError
@@ -83,8 +84,14 @@ def _finish_of(start: Start, budgets: Budgets, slurm: Slurm, clock: Clock) -> Ca
     return ArrayFinish(start, budgets, slurm, clock, _say).run
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print the error as all commands do, and exit with 2."""
+        self.exit(ExitCode.USAGE, f"error: {message}\n  fix: see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hpc-elastic finish",
         description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",

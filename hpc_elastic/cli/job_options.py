@@ -19,8 +19,8 @@ from hpc_elastic.slurm.job_spec import JobSpec
 
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "What to run": (
-        "module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "tracker_ids", "modules",
-        "setup",
+        "module", "python", "workers_per_node", "container", "workdir", "env", "inherit_env", "tracker_ids",
+        "modules", "setup",
     ),
     "Where it runs (Slurm)": (
         "nodes", "mode", "spares", "gpus_per_node", "cpus_per_node", "cpus_per_task", "mem", "mem_per_cpu",

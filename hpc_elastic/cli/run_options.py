@@ -73,7 +73,6 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     numa, events = numa_of(args), event_handler_of(args, environ)
     if not args.virtual_local_rank:
         check_binding(numa, count, environ)
-    start_method = one_of("--start-method", args.start_method, START_METHODS)
     place = place_of(args, environ, slurm, settings.max_nodes)
     options = LaunchOptions(
         paths=place.paths,
@@ -94,7 +93,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         master_port=master.port,
         entrypoint=work.entrypoint,
         args=work.args,
-        start_method=start_method,
+        start_method=one_of("--start-method", args.start_method, START_METHODS),
         numa=numa,
         virtual_local_rank=args.virtual_local_rank,
         stdout_filters=tuple(args.duplicate_stdout_filters) or None,

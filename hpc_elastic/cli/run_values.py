@@ -189,6 +189,6 @@ def one_of(where: str, value: str, known: Sequence[str]) -> str:
         raise InputError(
             f"{value!r} is not one of {', '.join(known)}",
             where=where,
-            fix=f"use {known[0]} or another of them",
+            fix=f"write one of these, e.g. {where} {known[0]}",
         )
     return value

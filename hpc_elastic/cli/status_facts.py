@@ -102,7 +102,8 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
     ):
         labels = labels[1:]  # what Slurm says when it has no estimate
     more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
-    if asked.job is not None and asked.job.state is JobState.ENDED:
+    was_cancelled = asked.fields.get("JobState", "").startswith("CANCELLED")  # the code is that of our script
+    if asked.job is not None and asked.job.state is JobState.ENDED and not was_cancelled:
         more += filter(None, [job_code_text(asked.fields.get("ExitCode", ""))])
     return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
 
@@ -120,7 +121,9 @@ def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     }
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
     if not text and is_array(run):
-        text = too_few_text(str(run.spec.get("nodes", "")), here - state.lost)
+        tasks = asked.fields.get("NumTasks", "")
+        known = int(tasks) if tasks.isdigit() else None
+        text = too_few_text(str(run.spec.get("nodes", "")), here - state.lost, known)
     return [("waits", f"for {text}")] if text else []
 
 

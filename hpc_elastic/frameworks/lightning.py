@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.bases import become
 from hpc_elastic.frameworks.saving import KEEP, Saves, latest
 
 if TYPE_CHECKING:
@@ -36,8 +37,20 @@ def _package() -> str | None:
     return None
 
 
-_LIGHTNING = _package()
-_Callback: Any = importlib.import_module(f"{_LIGHTNING}.callbacks").Callback if _LIGHTNING else object
+def _base() -> Any:
+    """Return the class of callbacks of the package that the caller uses.
+
+    Raises:
+        InputError: Lightning is not installed.
+    """
+    package = _package()
+    if package is None:
+        raise InputError(
+            "Lightning is not installed",
+            where="hpc_elastic.frameworks.lightning",
+            fix="pip install lightning",
+        )
+    return importlib.import_module(f"{package}.callbacks").Callback
 
 
 def trainer_shape(environ: Mapping[str, str] | None = None) -> dict[str, int]:
@@ -51,7 +64,7 @@ def trainer_shape(environ: Mapping[str, str] | None = None) -> dict[str, int]:
     return {"devices": int(environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(environ["GROUP_WORLD_SIZE"])}
 
 
-class ElasticCallback(_Callback):  # type: ignore[misc] # Any without Lightning
+class ElasticCallback:
     """Tells the agent of each optimizer step, saves, and ends `fit` when a stop is requested.
 
     ``Trainer(callbacks=[..., ElasticCallback()])``, as the last one, and
@@ -76,12 +89,7 @@ class ElasticCallback(_Callback):  # type: ignore[misc] # Any without Lightning
         directory: str | os.PathLike[str] | None = None,
         keep: int = KEEP,
     ) -> None:
-        if _LIGHTNING is None:
-            raise InputError(
-                "Lightning is not installed",
-                where="hpc_elastic.frameworks.lightning",
-                fix="pip install lightning",
-            )
+        become(self, _base())
         super().__init__()
         self._saves = Saves(save_every, directory, keep)
         self._step = -1  # the last one that was told
@@ -142,7 +150,7 @@ def _leave(trainer: Any) -> None:
     once tears everything down and lets `fit` return.
     """
     trainer.should_stop = True
-    exceptions = importlib.import_module(f"{_LIGHTNING}.utilities.exceptions")
+    exceptions = importlib.import_module(f"{_package()}.utilities.exceptions")
     leave = getattr(exceptions, "_TunerExitException", None)
     if leave is not None:
         raise leave

@@ -20,7 +20,7 @@ _NAME = re.compile(r"step-(\d+)-(\d+)")
 
 
 def latest() -> str | None:
-    """Return the path of the newest complete checkpoint, the same on all ranks; None at the very first start."""
+    """Return the path of the newest complete checkpoint, the same on all ranks; None at the first start."""
     saved = worker.latest_checkpoint()
     return saved.path if saved else None
 

@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.bases import become
 from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
     from hpc_elastic.worker.critical_section import CriticalSection
 
-__all__ = ["ElasticCallback", "latest", "output_dir"]
+__all__ = ["ElasticTrainerCallback", "latest", "output_dir"]
 
 _WHERE = "hpc_elastic.frameworks.transformers"
 
 
-def _callback() -> Any:
-    """Return the class of callbacks, None without Transformers."""
+def _base() -> Any:
+    """Return the class of callbacks.
+
+    Raises:
+        InputError: Transformers is not installed.
+    """
     try:
         return importlib.import_module("transformers").TrainerCallback
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
-        return None
-
-
-_Callback: Any = _callback()
+    raise InputError("Transformers is not installed", where=_WHERE, fix="pip install transformers")
 
 
 def output_dir(name: str = "output") -> str:
@@ -36,10 +38,10 @@ def output_dir(name: str = "output") -> str:
     return os.path.join(worker.run_dir() or "", name)
 
 
-class ElasticCallback(_Callback or object):  # type: ignore[misc] # Any without Transformers
+class ElasticTrainerCallback:
     """Tells the agent of each optimizer step, and has the Trainer save and stop when that is requested.
 
-    ``Trainer(..., callbacks=[ElasticCallback()])`` and
+    ``Trainer(..., callbacks=[ElasticTrainerCallback()])`` and
     ``trainer.train(resume_from_checkpoint=latest())``. Every checkpoint the Trainer saves counts once
     all ranks have saved their part; `save_steps` and `save_total_limit` say how often and how many.
     When a stop is requested all ranks save after the same step, and `train` returns.
@@ -52,8 +54,7 @@ class ElasticCallback(_Callback or object):  # type: ignore[misc] # Any without 
     """
 
     def __init__(self) -> None:
-        if _Callback is None:
-            raise InputError("Transformers is not installed", where=_WHERE, fix="pip install transformers")
+        become(self, _base())
         super().__init__()
         self._saves = Saves()
         self._critical: CriticalSection | None = None

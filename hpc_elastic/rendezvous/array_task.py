@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch
+from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch
 from hpc_elastic.rendezvous.state import RunState
 
 _FOR_GOOD = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL)  # no start of the run follows by itself
+HELD = "held"  # what the ids in the records of a script that has put its task on hold begin with
 _MARK = "@"  # in the ids of such agents, and in no others
 _TAG = re.compile(r".+@(\d+_\d+)-(\d+)-(\d+)")
 
@@ -65,7 +66,15 @@ def outdated(node_ids: Iterable[str]) -> frozenset[str]:
     return frozenset(node_id for node_id, start in starts if start[1:] < newest[start.task])
 
 
-def epoch_now(state: RunState, submission: int) -> Epoch:
+def was_released(state: RunState, start: TaskStart) -> bool:
+    """Tell whether the user has released a task that was put on hold with its run."""
+    if state.ending is None or state.ending.decision is not Decision.HELD:
+        return False
+    held = [one for node_id in state.left if node_id.startswith(HELD) and (one := start_of(node_id))]
+    return any(one.task == start.task and one.restart < start.restart for one in held)
+
+
+def epoch_now(state: RunState, submission: int, start: TaskStart | None = None) -> Epoch:
     """Return the start of the run that an agent of an array belongs to.
 
     Slurm counts the starts of each task, so the run counts its own: all tasks share the newest start,
@@ -74,10 +83,12 @@ def epoch_now(state: RunState, submission: int) -> Epoch:
     Args:
         state: the run.
         submission: how often it was submitted before.
+        start: that of the agent's task, if there is one.
     """
     known = state.epoch
     if submission > known.submission:
         return Epoch(submission, 0, 0)
     drained = state.drained is not None and state.drained.cause not in _FOR_GOOD
     was_left = state.ending is None and (drained or (state.drained is None and state.deserted))
-    return Epoch(known.submission, known.restart + was_left, 0)
+    goes_on = was_left or (start is not None and was_released(state, start))
+    return Epoch(known.submission, known.restart + goes_on, 0)

@@ -291,15 +291,16 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     So is one that nobody has asked to stop: such a node left while the round was formed, has no
     workers, and those of the others wait for it.
     """
-    if entry.epoch != state.epoch or state.ending is not None:
+    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
+    if entry.epoch != state.epoch or is_over:
         return state
     state = state._replace(left=state.left.union({entry.node_id}))
     running = state.running
     is_in = running is not None and any(one.node_id == entry.node_id for one in running.members)
     if running is None or not is_in or (state.drain is not None and not state.deserted):
         return state
-    cause, node = (state.drain.cause, state.drain.node) if state.drain is not None else (entry.cause, entry.node)
-    return _ended(state, RoundEnded(running.number, cause, (node,), None))
+    why = state.drain or entry
+    return _ended(state, RoundEnded(running.number, why.cause, (why.node,), None))
 
 
 def _drained(state: RunState, entry: Drained) -> RunState:

@@ -76,16 +76,21 @@ def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
     return f"{names_text(absent)} ({len(absent)} of {len(expected)} nodes)" if absent else ""
 
 
-def too_few_text(nodes: str, present: Collection[str]) -> str:
+def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None) -> str:
     """Return how many nodes an array has to get before it can go on; empty if it has enough.
 
     Args:
         nodes: of the job spec, MIN or MIN:MAX.
         present: names of the nodes whose agents are there.
+        tasks: how many tasks Slurm still has of it; None if nobody knows.
     """
     low = nodes.partition(":")[0]
     missing = int(low) - len(present) if low.isdigit() else 0
     if missing <= 0:
         return ""
     here = f"here: {names_text(tuple(sorted(present)))}" if present else "none is here"
-    return f"{missing} more {'node' if missing == 1 else 'nodes'} ({low} are needed; {here})"
+    text = f"{missing} more {'node' if missing == 1 else 'nodes'} ({low} are needed; {here})"
+    if tasks is None or tasks >= int(low):
+        return text
+    left = "task is" if tasks == 1 else "tasks are"
+    return f"{text}, but only {tasks} {left} left in Slurm: hpc-elastic scale RUN --nodes {low} queues more"

@@ -169,12 +169,19 @@ def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
     running = state.running
     if state.leaving:
         return _leaving(state, back_for)
-    if running is not None and state.drain is not None:
+    if running is None:
+        return _between_rounds(state, back_for)
+    if state.drain is not None:
         return RunStatus(
             Phase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
         )
-    if running is not None:
-        return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
+    return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
+
+
+def _between_rounds(state: RunState, back_for: Cause | None) -> RunStatus:
+    if state.requeued:
+        why = f" ({CAUSES[back_for]})" if back_for is not None else ""
+        return RunStatus(Phase.REQUEUED, f"given back to Slurm{why}")
     if state.ended is not None:
         return RunStatus(Phase.RESTARTING, f"between rounds: {cause_text(state.ended.cause, state)}")
     if state.epoch.submission < 0:

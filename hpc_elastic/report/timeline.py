@@ -80,7 +80,7 @@ def timeline(records: Iterable[Record]) -> list[Moment]:
 _BEGINNINGS: Mapping[type, tuple[type, ...]] = {
     RoundFormed: (EpochStarted, RoundEnded),
     RoundEnded: (RoundFormed,),
-    Drained: (DrainRequested, RoundEnded),
+    Drained: (EpochStarted, DrainRequested, RoundEnded),
 }
 
 
@@ -114,10 +114,12 @@ def _which_start(epoch: Epoch) -> str:
 
 def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
     workers = sum(member.slots for member in entry.members)
-    names = names_text(tuple(member.node for member in entry.members))
+    nodes = tuple(member.node for member in entry.members)
+    names = names_text(nodes)
     step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
     size = f"{count_text(workers, 'worker')} on {names}"
-    lost = f", without {names_text(entry.lost)} (lost)" if entry.lost else ""
+    gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
+    lost = f", without {names_text(gone)} (lost)" if gone else ""
     return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
 
 
@@ -178,7 +180,7 @@ def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
 
 def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
-    return f"requeued ({entry.detail if is_told else CAUSES[entry.cause]})"
+    return f"requeued ({entry.detail.partition(': requeue ')[0] if is_told else CAUSES[entry.cause]})"
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:

@@ -9,18 +9,28 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmNotFoundError, StoreError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now, is_newer
-from hpc_elastic.rendezvous.journal import Cause, Entry, EpochStarted, Record, Requeued, RunEnded
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    DrainRequested,
+    Entry,
+    EpochStarted,
+    Record,
+    Requeued,
+    RunEnded,
+    Then,
+)
 from hpc_elastic.rendezvous.roster import parse_name
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import array_lifecycle, submissions
-from hpc_elastic.slurm.array_lifecycle import GiveUp, Others, TaskChoice, TaskFacts
+from hpc_elastic.slurm.array_lifecycle import GiveUp, Others, SaveFirst, TaskChoice, TaskFacts
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
-from hpc_elastic.slurm.lifecycle import Budgets, Exit, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.store import files
@@ -102,13 +112,23 @@ class ArrayFinish:
             case Relaunch(nodes):
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
-            case GiveUp(reason):
-                return self._give_up(reason)
             case Requeue(cause):
                 if self._launch_failure:
                     self._note(self._launch_failure, is_given_up=False)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
+            case _:
+                return self._stay_out(choice, records)
+
+    def _stay_out(self, choice: Hold | SaveFirst | GiveUp, records: list[Record]) -> Ended:
+        match choice:
+            case Hold(why, record):
+                return self._hold_run(why, record, records)
+            case SaveFirst(cause, reason, is_held):
+                self._write(DrainRequested(cause, f"batch {self._task.task}", Then.LEAVE, reason))
+                return self._hold(reason, records) if is_held else Ended(ExitCode.FAILED, 0, self._log.state)
+            case GiveUp(reason):
+                return self._give_up(reason)
 
     # what is known
 
@@ -184,6 +204,32 @@ class ArrayFinish:
         choice = array_lifecycle.failed(reason)
         self._say(choice.why)
         return self._end_run(choice.code, choice.record)
+
+    def _hold_run(self, why: str, record: RunEnded | None, records: list[Record]) -> Ended:
+        """Hold the run; each task holds itself, one that waits as soon as Slurm starts it."""
+        if record is not None:
+            self._begin_submission()
+            ending = self._write(record).ending
+            if ending is not None and ending.decision is not Decision.HELD:  # somebody else ended it
+                return self._end_run(ending.exit_code, None)
+        return self._hold(why.removeprefix("the run is held: "), records)
+
+    def _hold(self, why: str, records: list[Record]) -> Ended:
+        """Have this task wait in the queue until its user releases it."""
+        task = self._task
+        self._write(array_lifecycle.held_note(task, self._log.state.epoch, self._node, why))
+        handed = HandBack(self._slurm, task.task, task.restart, self._clock).hold(why)
+        if handed.outcome is Outcome.DONE:
+            self._say(f"task {task.task} waits in the queue; to go on: scontrol release {task.array}")
+        elif handed.outcome is Outcome.CANCELLED:
+            choice = array_lifecycle.not_requeued(
+                self._others(records), "it was cancelled", is_cancelled=True
+            )
+            self._say(choice.why)
+            return self._carry_out(choice, records)
+        else:
+            self._say(f"Slurm does not hold task {task.task}, which ends: {last_line(handed.words)}")
+        return Ended(ExitCode.REQUEUE, 0, self._log.state)
 
     def _take_waiting_away(self) -> None:
         """Cancel the tasks of the run that wait; the verdict holds whether Slurm answers or not."""

@@ -59,4 +59,8 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
     facts = JobFacts(
         state, state.value, reason, 0, may_requeue=True, nodes=len(running), preempted=False, node_list=nodes
     )
-    return facts, {"JobState": ", ".join(words) or "its tasks end", "NodeList": nodes}
+    return facts, {
+        "JobState": ", ".join(words) or "its tasks end",
+        "NodeList": nodes,
+        "NumTasks": str(len(running) + len(waiting)),
+    }

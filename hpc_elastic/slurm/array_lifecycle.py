@@ -4,6 +4,7 @@ Each task of an array is a job of one node, and decides for itself alone; the ru
 As in `lifecycle`, records decide, not exit codes.
 
     ending in the journal                          -> Exit with its code
+    held in the journal                            -> Hold: the task waits for its user
     the task was started anew elsewhere            -> Leave: this script is a left-over
     a newer submission of the run exists           -> Leave
     drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
@@ -16,6 +17,7 @@ As in `lifecycle`, records decide, not exit codes.
     running, the node is not needed any more       -> Requeue where a throttle keeps it waiting, else Leave
     running, the node left or the run was drained  -> Requeue
     running, a line of the script failed           -> Requeue while that budget lasts
+    a budget of the run is spent                   -> the others save first; then Hold, or Exit as failed
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
 Requeue means this task only. It is bounded by the restart count of the task; a task that may not be
@@ -29,7 +31,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.array_task import TaskStart, start_of
+from hpc_elastic.rendezvous.array_task import HELD, TaskStart, start_of
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -45,6 +47,7 @@ from hpc_elastic.slurm.lifecycle import (
     USERS_WISH,
     Budgets,
     Exit,
+    Hold,
     Leave,
     Relaunch,
     Requeue,
@@ -116,7 +119,23 @@ class GiveUp(NamedTuple):
         return f"{self.reason}; this task is given up"
 
 
-TaskChoice = Exit | Leave | Relaunch | Requeue | GiveUp
+class SaveFirst(NamedTuple):
+    """Have the workers of the other tasks save and stop, whose scripts then end the run.
+
+    This task is held or leaves.
+    """
+
+    cause: Cause
+    reason: str
+    is_held: bool
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"{self.reason}; the other nodes are asked to save and stop"
+
+
+TaskChoice = Exit | Leave | Relaunch | Requeue | GiveUp | Hold | SaveFirst
 
 
 def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
@@ -124,7 +143,12 @@ def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     state = facts.state
     if state.epoch.submission > facts.submission:
         return Leave(ExitCode.FENCED, "a newer submission of this run exists")
-    if state.ending is not None and state.epoch.submission == facts.submission:
+    is_final = state.ending is not None and state.ending.decision is not Decision.HELD
+    if (
+        state.ending is not None
+        and (is_final or not facts.is_outdated)
+        and (state.epoch.submission == facts.submission)
+    ):
         return _by_record(state.ending)
     if facts.is_outdated:
         return Leave(ExitCode.FENCED, "this task was started anew elsewhere")
@@ -136,8 +160,10 @@ def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     return _ended_by_slurm(facts, stands, budgets)
 
 
-def _by_record(ending: RunEnded) -> Exit:
-    is_bad = ending.decision in (Decision.FAILED, Decision.HELD)
+def _by_record(ending: RunEnded) -> Exit | Hold:
+    if ending.decision is Decision.HELD:
+        return Hold(f"the run is held: {ending.reason}")
+    is_bad = ending.decision is Decision.FAILED
     code = (ending.exit_code or ExitCode.FAILED) if is_bad else ending.exit_code
     return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
 
@@ -223,11 +249,25 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
             facts, f"{why}, and this job may not be requeued (it was submitted with --no-requeue)"
         )
     if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
-        return failed(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}")
+        spent = f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}"
+        return _end_all(facts, spent, budgets, cause, of_cause=False)
     of_cause, name = budgets.of(cause)
     if of_cause is not None and facts.state.used(cause) > of_cause:
-        return failed(f"the budget {name} = {of_cause} is spent; now: {why}")
+        return _end_all(facts, f"the budget {name} = {of_cause} is spent; now: {why}", budgets, cause)
     return Requeue(cause, f"{why}: this task is requeued ({used + 1} of at most {budgets.max_requeues})")
+
+
+def _end_all(
+    facts: TaskFacts, why: str, budgets: Budgets, cause: Cause, *, of_cause: bool = True
+) -> TaskChoice:
+    """End or hold the run for a spent budget; workers that run elsewhere save first."""
+    state = facts.state
+    if state.running is not None and not state.leaving and facts.others is not None and facts.others.running:
+        return SaveFirst(cause, why, is_held=budgets.holds)
+    if not budgets.holds:
+        return failed(why)
+    ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
+    return Hold(f"the run is held: {why}", ending)
 
 
 def _give_up(facts: TaskFacts, why: str) -> TaskChoice:
@@ -272,6 +312,11 @@ def note(start: TaskStart, epoch: Epoch, node: str, reason: str, *, is_given_up:
     return NodeLeft(epoch, f"{writer}{start.tag}", node or start.task, Cause.LAUNCH_FAILURE, reason)
 
 
+def held_note(start: TaskStart, epoch: Epoch, node: str, reason: str) -> NodeLeft:
+    """Return the record that a task waits until its user releases it; its next start goes on with the run."""
+    return NodeLeft(epoch, f"{HELD}{start.tag}", node or start.task, Cause.REQUEUE, f"held: {reason}")
+
+
 def given_up(records: Iterable[Record]) -> frozenset[str]:
     """Return the names of the tasks that were given up and have been in no round since."""
     found: set[str] = set()
@@ -287,7 +332,7 @@ def given_up(records: Iterable[Record]) -> frozenset[str]:
 
 def _is_agents(entry: NodeLeft) -> bool:
     """Tell whether an agent has left, not its batch script."""
-    return not entry.node_id.startswith((f"{_SCRIPT}@", f"{_GIVEN_UP}@"))
+    return not entry.node_id.startswith((f"{_SCRIPT}@", f"{_GIVEN_UP}@", f"{HELD}@"))
 
 
 def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:

@@ -79,9 +79,14 @@ _UNREACHABLE = re.compile(
 )
 
 
+_BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
+
+
 def is_unreachable(error: SlurmCommandError) -> bool:
-    """Return whether a command failed for want of a controller, so that it may be tried again."""
-    return isinstance(error, SlurmTimeoutError) or bool(_UNREACHABLE.search(error.stderr))
+    """Return whether a command failed for want of a controller or its time, so that it may be tried again."""
+    words = error.stderr
+    is_away = isinstance(error, SlurmTimeoutError) or bool(_UNREACHABLE.search(words) or _BUSY.search(words))
+    return is_away or parse.may_have_been_queued(words)
 
 
 def hint_for(error: SlurmCommandError) -> str:

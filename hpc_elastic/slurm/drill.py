@@ -66,7 +66,7 @@ class Target(NamedTuple):
             Drill.NODE_LOSS: f"the agent and the workers on {node} are killed",
             Drill.CRASH: f"rank {self.rank} on {node} is killed",
             Drill.HANG: f"rank {self.rank} on {node} makes no further step",
-            Drill.REQUEUE: f"{what} on {node} is put back into the queue (scontrol requeue)"
+            Drill.REQUEUE: f"the task on {node} is put back into the queue (scontrol requeue)"
             if is_one_task
             else "the job is put back into the queue (scontrol requeue)",
         }[drill]

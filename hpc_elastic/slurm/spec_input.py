@@ -89,9 +89,13 @@ def silence(value: object) -> object:
     word = str(value).strip().lower()
     if value is None or word in ("auto", "off"):
         return None if value is None else word
-    seconds = parse_duration_s(value)
+    fix = "write a time (90s, 10m, 1h30m), auto or off"
+    try:
+        seconds = parse_duration_s(value)
+    except BadValueError:
+        raise BadValueError(f"{value!r} is neither a duration nor auto or off", fix) from None
     if not seconds > 0:
-        raise BadValueError(f"{value!r} leaves no time", "write a duration (10m), auto or off")
+        raise BadValueError(f"{value!r} leaves no time", fix)
     return number_text(seconds)
 
 

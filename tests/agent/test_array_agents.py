@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
@@ -64,6 +65,7 @@ def test_a_signalled_task_saves_with_all_and_leaves_alone(make: MakeAgents) -> N
     """All ranks stop at one step; the others go on from it at once and take the task in again."""
     agents = make(STEPS).submitted("50")
     start(agents, 3, "--nnodes", "1:3", *TOGETHER)
+    wait_for(lambda: len(list(Path(agents.paths.logs).glob("worker.1.*.asks"))) == 6, "all workers to ask")
     agents._agents[1].send_signal(signal.SIGTERM)
     assert ExitCode.REQUEUE == agents.code(1)
     assert "the others go on without it" in agents.output(1)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def spin():
         pass
 spin()
 """
+UPLOAD = """
+import subprocess
+print("ready", flush=True)
+subprocess.run(["dd", "if=/dev/zero", "of=/dev/null", "bs=1M"], stderr=subprocess.DEVNULL)
+"""
 BLOCKED = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
 SPY = """#!/bin/sh
 test "$1 $2" = "dump --pid" || exit 2
@@ -60,7 +66,9 @@ class Worker:
         """Start it and wait until it is where it stays; return its pid."""
         env = {**os.environ, Env.CHANNEL: self.channel.path}
         argv = [sys.executable, "-c", code]
-        self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert self.process.stdout is not None
         assert "ready\n" == self.process.stdout.readline()
         return self.process.pid
@@ -72,8 +80,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made = Worker(tmp_path)
     yield made
     if made.process is not None:
-        made.process.send_signal(signal.SIGCONT)
-        made.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(made.process.pid, signal.SIGKILL)  # its children, too
         made.process.communicate()
 
 
@@ -207,6 +215,20 @@ def test_the_process_after_one_that_has_ended_tells(worker: Worker, tmp_path: Pa
     pid = worker.start(ATTACHED + child + SLEEPER)
     assert pid == worker.channel.pid
     assert "in fetch" in stacks_of(worker, pid, tmp_path).text
+
+
+def test_who_moves_much_data_is_alive(worker: Worker) -> None:
+    """An upload by a child, say, of which the stack of the worker shows only that it waits."""
+    pid = worker.start(ATTACHED + UPLOAD)
+    before = RankLook(3, "n1", moved=hang_facts.moved_bytes(pid))
+    wait_until(lambda: hang_facts.moved_bytes(pid) > before.moved + (64 << 20), "64 MiB")
+    now = before._replace(moved=hang_facts.moved_bytes(pid))
+    assert now == RankLook.from_json(now.to_json())
+    first = {3: before}
+    assert hang_verdict.has_moved(hang_verdict.Evidence("", (now,), ()), first, {3})
+    little = before._replace(moved=before.moved + (1 << 20))
+    assert not hang_verdict.has_moved(hang_verdict.Evidence("", (little,), ()), first, {3})
+    assert not hang_verdict.has_moved(hang_verdict.Evidence("", (now,), ()), {}, {3})
 
 
 def test_what_many_nodes_have_written_is_read_in_parts(

@@ -30,7 +30,7 @@ def test_every_flag() -> None:
 @pytest.mark.parametrize(
     ("flag", "words", "fix"),
     [
-        ("--probe=fast", "'fast' is not one of off, quick, full", "use off or another"),
+        ("--probe=fast", "'fast' is not one of off, quick, full", "write one of these"),
         ("--health-timeout=0", "it is 0", "must be positive"),
         ("--health-timeout=nan", "it is nan", "must be positive"),
         ("--probe-min-space=much", "'much' is not a size", "500M"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import importlib
 import os
 import re
 import shlex
@@ -40,6 +42,7 @@ KINDS: dict[str, set[tuple[str, ...]]] = {
     "python": {
         *(("runnable",), ("runnable", "slow"), ("runnable", "torch")),
         *(("worker",), ("script",), ("signature",)),  # a script is for a session of the same page
+        ("fragment",),  # of a script that needs more than the page shows
     },
     "text": {()},
     "toml": {(), ("pyproject",)},
@@ -103,6 +106,15 @@ def test_code_runs_in_workers(block: Block, tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(TRAINING_CODE + block.code, encoding="utf-8")
     agent = [sys.executable, "-m", "hpc_elastic.run", "--nproc-per-node", "2", "--run-dir", "run"]
     _run([*agent, "block.py"], tmp_path)
+
+
+@pytest.mark.parametrize("block", _with("python", "fragment"))
+def test_fragments_import_what_there_is(block: Block) -> None:
+    """A fragment is Python, and every name that it imports from this package exists."""
+    for node in ast.walk(ast.parse(block.code)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hpc_elastic"):
+            module = importlib.import_module(node.module)
+            assert [] == [name.name for name in node.names if not hasattr(module, name.name)]
 
 
 @pytest.mark.parametrize("block", _with("python", "signature"))

@@ -19,8 +19,18 @@ from hpc_elastic.worker import checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 120.0
-STEPS = 120
-SAVE_EVERY = 10
+STEPS = 40
+SAVE_EVERY = 2
+STEP_TIME_S = 0.7153  # of slow steps; nothing else sleeps so long
+# Steps are slow until the run has been stopped: it cannot be over before, and the rest costs nothing.
+GATE = f"""
+import os, time
+_sleep = time.sleep
+def sleep(seconds):
+    if seconds != {STEP_TIME_S} or os.path.exists(os.environ["SLOW_WHILE"]):
+        _sleep(seconds)
+time.sleep = sleep
+"""
 
 
 class LocalRun:
@@ -43,7 +53,16 @@ class LocalRun:
         where = ("--allow-local-run-dir", "--run-dir", str(self.directory), "--max-restarts", "0")
         sizes = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
         worker = (sys.executable, str(self._script), *sizes, *options)
-        return self._submit(*shape, *where, "--env", "OMP_NUM_THREADS=1", *flags, "--", *worker)
+        return self._submit(*shape, *where, *self._slow_at_first(), *flags, "--", *worker)
+
+    def _slow_at_first(self) -> tuple[str, ...]:
+        site = self.directory.with_name(f"{self.directory.name}-site")
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(GATE)
+        self._gate = site / "slow"
+        self._gate.touch()
+        given = ("OMP_NUM_THREADS=1", f"PYTHONPATH={site}", f"SLOW_WHILE={self._gate}")
+        return tuple(word for pair in given for word in ("--env", pair))
 
     def resume(self, nodes: int) -> LocalRun:
         """Take the run up again."""
@@ -60,6 +79,7 @@ class LocalRun:
         asked = DrainRequested(Cause.STOP, "test", Then.LEAVE, "a test")
         open_log(self.paths, "test").commit(lambda _: asked)
         self.wait()
+        self._gate.unlink()
         saved = checkpoints.latest(self.paths)
         assert saved is not None
         return saved.step

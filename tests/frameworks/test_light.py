@@ -25,22 +25,24 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_framework_is_loaded() -> None:
-    """Neither by the package nor by the loop that all may use."""
+    """Neither by the package and its modules nor by the loop that all may use."""
     names = "{'torch', 'lightning', 'transformers', 'accelerate'}"
-    done = python(
-        f"import sys, hpc_elastic.frameworks as f; f.ElasticLoop(print, print); print({names} & set(sys.modules))"
-    )
+    modules = "hpc_elastic.frameworks.lightning, hpc_elastic.frameworks.transformers"
+    use = f"import sys, hpc_elastic.frameworks as f, {modules}; f.ElasticLoop(print, print)"
+    done = python(f"{use}; print({names} & set(sys.modules))")
     assert "set()\n" == done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("lightning", "Lightning"), ("transformers", "Transformers")]
+    ("module", "name", "package"),
+    [
+        ("lightning", "ElasticCallback", "Lightning"),
+        ("transformers", "ElasticTrainerCallback", "Transformers"),
+    ],
 )
-def test_a_missing_framework_is_named(module: str, package: str) -> None:
+def test_a_missing_framework_is_named(module: str, name: str, package: str) -> None:
     """One line says what is missing and how to get it."""
-    done = python(
-        f"{BLOCK}\nfrom hpc_elastic.frameworks.{module} import ElasticCallback, latest\nElasticCallback()"
-    )
+    done = python(f"{BLOCK}\nfrom hpc_elastic.frameworks.{module} import {name}, latest\n{name}()")
     last = done.stderr.splitlines()
     assert 1 == done.returncode
     assert any(f"{package} is not installed" in line for line in last[-2:])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,12 +49,12 @@ def test_a_half_saved_checkpoint_neither_counts_nor_goes() -> None:
 
 
 def test_leftovers_of_an_earlier_round_go() -> None:
-    """What a killed start has left half written is older than what the next one has saved at the same step."""
+    """What a killed start has left half written is older than what the next one saves at that step."""
     assert ["step-20-1"] == outdated(["step-20-1", "step-20-2", "mine"], [mark(20, 0, 1, 2)], 1)
 
 
 @pytest.mark.parametrize("words", [{"save_every": 0}, {"keep": 0}, {"save_every": 0.5}])
-def test_a_number_that_cannot_be_is_refused(words: dict[str, int]) -> None:
+def test_a_number_that_cannot_be_is_refused(words: dict[str, Any]) -> None:
     """It is named, with its value."""
     with pytest.raises(InputError, match=f"{next(iter(words))} is {next(iter(words.values()))}"):
         ElasticLoop(print, print, **words)

@@ -155,3 +155,23 @@ def test_a_task_that_comes_back_does_not_wait(start_cluster: StartCluster) -> No
     wait_size(run, 2, 90)
     run.command("stop", str(run.directory))
     wait_empty_queue(cluster)
+
+
+def test_a_spent_budget_holds_all_tasks_until_they_are_released(cluster: Cluster) -> None:
+    """Those that run save first; the released ones go on from there."""
+    flags = (*ARRAY, *QUICK, "--nodes", "1:2", "--max-preemptions", "0")
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=STEPS))
+    first = wait_size(run, 2)
+    run.wait_checkpoint(20)
+    high = cluster.submit_high(1, f"--nodelist={nodes_of(first)[1]}")
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert (Decision.HELD, Cause.PREEMPTION) == (state.ending.decision, state.ending.cause)
+    cluster.wait_for(lambda: 2 == reasons(run).count("held state"), 60, "both tasks to be held")
+    cluster.as_root("scancel", high)
+    assert 0 == cluster.run("alice", ["scontrol", "release", run.job_id]).returncode
+    second = wait_size(run, 2, 90)
+    assert Epoch(0, 1, 0) == second.epoch
+    assert second.checkpoint is not None
+    run.command("cancel", str(run.directory))
+    wait_empty_queue(cluster)

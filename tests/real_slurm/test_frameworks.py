@@ -27,7 +27,8 @@ LIMIT_S = 120.0
 @pytest.fixture
 def has() -> None:
     """Skip where the interpreter of the jobs lacks the frameworks."""
-    find = "from importlib.util import find_spec; print(all(map(find_spec, ('lightning', 'accelerate', 'hydra'))))"
+    names = ("lightning", "accelerate", "hydra")
+    find = f"from importlib.util import find_spec; print(all(map(find_spec, {names})))"
     found = subprocess.run([PYTHON, "-c", find], capture_output=True, text=True, check=True).stdout
     if found.strip() != "True":
         pytest.skip(f"{PYTHON} has no Lightning, accelerate or Hydra (extra: frameworks)")

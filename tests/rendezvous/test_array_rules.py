@@ -93,6 +93,18 @@ def test_spares_beyond_the_wanted_ones_are_dismissed() -> None:
     assert isinstance(step(B, (SizeWanted(0, 2, "", 0), one), **waiting), AskToJoin)
 
 
+def test_nobody_is_dismissed_while_a_place_may_become_free() -> None:
+    """A member is called away: whoever stands by may be needed."""
+    entries = (SizeWanted(0, 1, "", 0), formed(1, A), drain(Then.REJOIN))
+    assert isinstance(step(B, entries, b=joins(B)), Spare)
+
+
+def test_who_leaves_while_it_waits_is_in_no_round() -> None:
+    """Its name still says that it waits."""
+    both = {"a": joins(A, 1), "b": joins(B, 1)}
+    assert Form((A,)) == step(A, (left(B), SizeWanted(0, 1, "", None)), **both)
+
+
 def test_the_tasks_of_the_first_array_stay_longest() -> None:
     """A further array is given back first, whatever the nodes are called."""
     entries = (formed(1, D, A), drain(Then.REJOIN), loss(1), SizeWanted(0, 1, "", 0))

@@ -15,10 +15,12 @@ def test_who_leaves_and_why_is_told() -> None:
         DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
         NodeLeft(E0, "n1.1", "n1", Cause.PREEMPTION, "SIGTERM"),
         NodeLeft(E0, "n2.1", "n2", Cause.MEMBERSHIP, "no more than 1 node is wanted"),
+        NodeLeft(E0, "n3.1", "n3", Cause.CANCEL, "SIGTERM: the job was cancelled"),
     )
     told = timeline(Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1))
     assert [
         "n1 is to leave, the others go on: preemption (SIGTERM)",
         "n1 left: preemption (SIGTERM)",
         "n2 left: no more than 1 node is wanted",
+        "n3 left: its task was cancelled",
     ] == [moment.text for moment in told][2:]

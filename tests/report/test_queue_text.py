@@ -58,3 +58,11 @@ def test_an_array_below_its_minimum_waits_for_more_nodes(
 ) -> None:
     """Which they are to be is not known before Slurm starts a task."""
     assert expected == too_few_text(nodes, present)
+
+
+def test_an_array_with_too_few_tasks_left_is_told_how_to_get_more() -> None:
+    """Tasks that were cancelled or given up do not come back by themselves."""
+    assert "queues more" not in too_few_text("2:4", {"n3"}, 2)
+    assert too_few_text("2:4", {"n3"}, 1).endswith(
+        ", but only 1 task is left in Slurm: hpc-elastic scale RUN --nodes 2 queues more"
+    )

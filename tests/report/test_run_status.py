@@ -87,6 +87,7 @@ def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None,
             "at step 9",
         ),
         ((STARTED, FIRST_ROUND), job("PENDING", "BeginTime", 1), Phase.REQUEUED, "BeginTime"),
+        ((STARTED, Requeued(EPOCH, Cause.LAUNCH_FAILURE)), None, Phase.REQUEUED, "given back to Slurm"),
         ((STARTED, FIRST_ROUND), job("RUNNING", restarts=1), Phase.STARTING, "have not spoken"),
         (
             (STARTED, FIRST_ROUND),

@@ -38,6 +38,37 @@ def texts(*entries: tuple[float, Entry]) -> list[str]:
     return [moment.text for moment in timeline(records)]
 
 
+def test_a_lost_node_with_a_new_agent_is_not_said_to_be_missing() -> None:
+    """In array mode a task starts its agent again on the same node."""
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None, lost=("n2", "n3"))),
+    )
+    assert "round 1: 4 workers on n1, n2, without n3 (lost), formed in 1.0 s" == told[-1]
+
+
+def test_a_drain_of_an_earlier_start_is_no_part_of_this_one() -> None:
+    """A start that finds too few nodes has taken its own time."""
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (2, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")),
+        (100, EpochStarted(SECOND, "7", ("n1", "n2"))),
+        (108, Drained(SECOND, Cause.JOIN_TIMEOUT, None, "")),
+    )
+    assert "drained (too few nodes came) in 8.0 s" == told[-1]
+
+
+def test_a_setup_that_failed_is_told_with_its_line() -> None:
+    """Nothing else in the records says which line it was."""
+    why = "setup failed (exit code 127): module load cuda/12"
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (1, Requeued(FIRST, Cause.LAUNCH_FAILURE, f"{why}: requeue 1 of at most 500")),
+    )
+    assert f"requeued ({why})" == told[-1]
+
+
 def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
     """Every record says in one line what happened, with its span where it ends something."""
     expected = [

@@ -126,3 +126,10 @@ def test_a_run_that_cannot_start_is_told() -> None:
     run = hpc_elastic.submit(["sleep", "600"], local=1, setup=["false"])
     with pytest.raises(NotDoneError, match="submit --resume"):
         run.result(LIMIT_S)
+
+
+def test_a_call_that_cannot_work_is_refused_before_anything_is_queued() -> None:
+    """As Python would say it, but on the login node."""
+    with pytest.raises(InputError, match="cannot be called with what was given: missing a required argument"):
+        hpc_elastic.submit(_scaled, [1.0], local=1)
+    assert not os.path.exists("hpc_elastic_runs")

@@ -144,7 +144,7 @@ class SimulatedAgent:
             return self._end_text()
         return "dismissed" if cause is Cause.MEMBERSHIP else "left"
 
-    def _join(self) -> str:  # noqa: PLR0911 - one outcome per error
+    def _join(self) -> str:  # noqa: C901, PLR0911 - one outcome per error
         if self.is_signalled:
             return self._leave_for_signal()
         try:

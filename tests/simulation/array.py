@@ -12,8 +12,8 @@ from typing import NamedTuple
 from hpc_elastic.errors import StoreError
 from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now
 from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Entry, SizeWanted, Then
-from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState
 from tests.simulation.agent import Shares, SimulatedAgent, Start
 from tests.simulation.array_faults import ARRAY_FAULTS
@@ -95,7 +95,7 @@ class ArrayScenario(Scenario):
         mount = Mount(node, self.chances.weather, self.invariants)
         lock = SimulatedLock(self.lock, node)
         state = self._read(node, RunLog(mount, node, node.name))
-        epoch = epoch_now(state, 0)
+        epoch = epoch_now(state, 0, start)
         agent = SimulatedAgent(
             node, Shares(mount, lock), Start(epoch, (), self.settings, self._work_s, start), self._numbers
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from tests.simulation import faults
@@ -31,8 +32,8 @@ def _leave(_run: ArrayRun, victim: Victim) -> str:
 def _all_leave(run: ArrayRun, _victim: Victim) -> str:
     """Preempt all tasks within a second: the run is left as a whole and meets again."""
     for victim in run.victims():
-        signals = victim.agent.node.signals
-        run.world.at(run.world.now + run.world.random.random(), lambda signals=signals: signals.append(SIGTERM))
+        signal = partial(victim.agent.node.signals.append, SIGTERM)
+        run.world.at(run.world.now + run.world.random.random(), signal)
     return "all tasks are preempted"
 
 

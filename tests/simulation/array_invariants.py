@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.array_task import outdated
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Cause, NodeLeft, RoundEnded, RoundFormed, parse
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from tests.simulation.agent import SimulatedAgent
@@ -58,7 +58,7 @@ class ArrayInvariants(Invariants):
         blamed = set(formed.lost) & (gone - here)
         if blamed:
             raise BrokenError("who has left is not lost", f"{sorted(blamed)} in {formed}")
-        old = ids & outdated(writer.shared.membership.roster) if writer is not None else set()
+        old = ids & self._outdated(writer) if writer is not None else set()
         if old:
             raise BrokenError("one start of a task", f"{sorted(old)} began anew: {formed}")
         staying = [one for one in self._members if one.node_id not in self.left and not one.outcome]
@@ -67,6 +67,15 @@ class ArrayInvariants(Invariants):
             gap = now - self._ended_at
             raise BrokenError("nobody waits for who has left", f"{gap:.1f} s before {formed}")
         self._formed_at = now
+
+    def _outdated(self, observer: SimulatedAgent) -> set[str]:
+        """Return the ids of agents whose task has a newer start, by the names that an agent has seen."""
+        starts = {name: self.agents[name].start.task for name in observer.shared.membership.roster}
+        newest: dict[str, TaskStart] = {}
+        for start in starts.values():
+            if start is not None:
+                newest[start.task] = max(start, newest.get(start.task, start))
+        return {name for name, start in starts.items() if start is not None and start < newest[start.task]}
 
     def _ended(self, entry: RoundEnded, formed: RoundFormed) -> None:
         if entry.cause is Cause.NODE_LOSS:
@@ -85,7 +94,11 @@ class ArrayInvariants(Invariants):
         if agent.start.epoch != self.account.epoch or self.account.ending is not None:
             return
         members = [self.agents[member.node_id] for member in formed.members]
-        older = [one for one in members if one.start.task and one.start.task[0] == start.task and one.start.task < start]
+        older = [
+            one
+            for one in members
+            if one.start.task and one.start.task[0] == start.task and one.start.task < start
+        ]
         times = [one.node.disturbed_until for one in (*members, agent)]
         since = max(*times, self._formed_at, agent.began_at, self.disturbed_at)
         dead = any(one.node.is_killed for one in members)

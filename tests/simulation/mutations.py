@@ -86,7 +86,7 @@ MUTATIONS = (
     Mutation(
         "a round may be formed beside a running one",
         (
-            Change(f"{_STATE}:_round", "wrong or state.running is not None or", "wrong or"),
+            Change(f"{_STATE}:_round", "has_left or state.running is not None or", "has_left or"),
             Change(f"{_RULES}:join", "if state.running is not None:", "if False:"),
         ),
         (Play(2, "freeze"), "three"),
@@ -196,6 +196,47 @@ MUTATIONS = (
         "what fails is tried again at once",
         (Change(f"{_SHARED}.next_turn_at", "max(due, ", "min(due, "),),
         ("three", "rough"),
+    ),
+    Mutation(
+        "who has left may be in a round",
+        (
+            Change(f"{_STATE}:_round", "wrong or has_left or", "wrong or"),
+            Change(f"{_RULES}:_ready", "view.state.left | outdated", "outdated"),
+        ),
+        ("array leaves",),
+    ),
+    Mutation(
+        "a round goes on with who has left at its start",
+        (Change(f"{_STATE}:_node_left", "(state.drain is not None and", "(True and"),),
+        ("array leaves", "array of three"),
+    ),
+    Mutation(
+        "who has left is lost",
+        (Change(f"{_STATE}:_without_who_left", "entry.cause is Cause.NODE_LOSS and", "False and"),),
+        ("array", "array leaves"),
+    ),
+    Mutation(
+        "who has left is waited for, and does not say so by its name either",
+        (
+            Change(f"{_RULES}:_may_come", "view.state.left | outdated", "outdated"),
+            Change(f"{_MEMBERSHIP}.leave", "if self._name is None or", "if False and"),
+        ),
+        ("array leaves",),
+    ),
+    Mutation(
+        "an older start of a task takes part",
+        (Change("hpc_elastic.rendezvous.array_task:outdated", "start[1:] < newest", "() > newest"),),
+        ("array of three", "array"),
+    ),
+    Mutation(
+        "a newer start of a task does not ask for its place",
+        (Change(f"{_RULES}:_beside_a_round", "replaces or ", ""),),
+        ("array of three", "array spares"),
+    ),
+    Mutation(
+        "a node that leaves costs a restart",
+        (Change(f"{_STATE}:_node_left", "(running.number, why.cause,", "(running.number, Cause.CRASH,"),),
+        ("array leaves", "array of three"),
     ),
 )
 

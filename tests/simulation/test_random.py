@@ -13,7 +13,7 @@ from hpc_elastic.rendezvous.journal import Cause
 from tests.simulation.command import main, run_batch
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario
-from tests.simulation.worlds import WORLDS, simulate
+from tests.simulation.worlds import ARRAYS, WORLDS, simulate
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,11 +27,27 @@ def test_the_promises_hold(world: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [world for world in WORLDS if world not in ARRAYS])
 def test_the_promises_hold_for_many_seeds(world: str) -> None:
     """The same for two hundred other seeds."""
     for seed in range(1000, 1200):
         simulate(seed, world)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("world", ARRAYS)
+def test_the_promises_hold_in_arrays(world: str) -> None:
+    """The same for some seeds where nodes come and go one by one."""
+    for seed in range(1000, 1015):
+        simulate(seed, world)
+
+
+@pytest.mark.slow
+def test_all_faults_of_arrays_happen() -> None:
+    """Tasks leave, are cut off and started anew, and the size changes."""
+    counts = run_batch(0, 15, "array wild").counts
+    assert {"leave", "all leave", "cut off", "started anew", "scale", "NodeLeft"} <= set(counts)
 
 
 def test_a_seed_tells_one_story() -> None:

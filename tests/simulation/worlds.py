@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.simulation.array import ArrayScenario
+from tests.simulation.faults import USUAL
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario
-from tests.simulation.faults import USUAL
 
 ROUGH = Weather(stale=0.1, lost_reply=0.01, late=0.001)
 WILD = Weather(stale=0.4, lost_reply=0.05, late=0.01)

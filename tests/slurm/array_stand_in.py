@@ -54,6 +54,9 @@ class ArraySlurm(Slurm):
             raise SlurmCommandError(("scontrol", "requeue"), 1, "not now")
         self._answer(f"{'requeuehold' if hold else 'requeue'} {job_ref}")
 
+    def update(self, job_ref: str, *fields: str) -> None:
+        """Accept it."""
+
     def cancel_waiting(self, job_ref: str) -> None:
         """Write it down."""
         self._answer(f"cancel waiting {job_ref}")

@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -184,6 +185,17 @@ def test_tasks_that_are_given_up_at_once_end_the_run(tmp_path: Path) -> None:
     assert ending is not None
     assert Decision.FAILED is ending.decision
     assert "module load x" in ending.reason
+
+
+def test_a_spent_budget_holds_the_task_until_it_is_released(tmp_path: Path) -> None:
+    """A later start of a task that was held goes on with the run; that of another one does not."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert ExitCode.REQUEUE == end.finish(STARTED, RunEnded(Decision.HELD, 75, "spent", None)).code
+    assert ["requeuehold 7_1"] == end.slurm.done
+    assert "scontrol release 7" in end.said[-1]
+    state = read_state(end.paths)
+    assert Epoch(0, 1, 0) == epoch_now(state, 0, TaskStart("7_1", 1, 0))
+    assert EPOCH == epoch_now(state, 0, TaskStart("7_1", 0, 1)) == epoch_now(state, 0, TaskStart("7_2", 0, 0))
 
 
 def test_flags_that_are_wrong_are_recorded_though_no_agent_came(tmp_path: Path) -> None:

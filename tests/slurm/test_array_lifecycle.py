@@ -29,6 +29,7 @@ from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm.array_lifecycle import (
     GiveUp,
     Others,
+    SaveFirst,
     TaskChoice,
     TaskFacts,
     decide,
@@ -38,7 +39,7 @@ from hpc_elastic.slurm.array_lifecycle import (
     note,
     starts_in_vain,
 )
-from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, Budgets, Exit, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, Budgets, Exit, Hold, Leave, Relaunch, Requeue
 from hpc_elastic.slurm.standing import JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0)
@@ -87,7 +88,6 @@ def words(choice: TaskChoice) -> str:
         (Decision.DONE, 0, 0),
         (Decision.FAILED, 3, 3),
         (Decision.FAILED, 0, ExitCode.FAILED),
-        (Decision.HELD, 0, ExitCode.FAILED),
         (Decision.STOPPED, 0, 0),
         (Decision.CANCELLED, 130, 130),
     ],
@@ -269,9 +269,32 @@ def test_the_budget_of_a_cause_is_the_runs() -> None:
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     facts = BASE._replace(state=state_of(STARTED, ROUND, asked, ended), left=left(Cause.PREEMPTION))
     assert isinstance(decide(facts, BUDGETS._replace(max_preemptions=1)), Requeue)
-    choice = decide(facts, BUDGETS._replace(max_preemptions=0))
+    choice = decide(facts, BUDGETS._replace(max_preemptions=0, holds=False))
     assert isinstance(choice, Exit)
     assert "the budget max_preemptions = 0 is spent" in words(choice)
+    held = decide(facts, BUDGETS._replace(max_preemptions=0))
+    assert isinstance(held, Hold)
+    assert held.record is not None
+    assert (Decision.HELD, Cause.PREEMPTION) == (held.record.decision, held.record.cause)
+
+
+def test_the_others_save_before_a_spent_budget_ends_the_run() -> None:
+    """They run already without the node that left; what they have not saved would be lost."""
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    again = RoundFormed(2, EPOCH, ROUND.members[:1], "n1", 1, None)
+    facts = BASE._replace(state=state_of(STARTED, ROUND, asked, ended, again), left=left(Cause.PREEMPTION))
+    for holds in (True, False):
+        choice = decide(facts, BUDGETS._replace(max_preemptions=0, holds=holds))
+        assert isinstance(choice, SaveFirst)
+        assert holds is choice.is_held
+
+
+def test_a_held_run_holds_every_task() -> None:
+    """But a left-over of a task that was started anew holds nothing."""
+    facts = BASE._replace(state=state_of(STARTED, RunEnded(Decision.HELD, 75, "why", None)), job=None)
+    assert isinstance(decide(facts, BUDGETS), Hold)
+    assert isinstance(decide(facts._replace(is_outdated=True), BUDGETS), Leave)
 
 
 def test_a_task_finds_its_own_goodbye() -> None:

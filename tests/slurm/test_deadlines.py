@@ -118,7 +118,7 @@ def test_the_time_between_two_dates(first: dt.datetime, last: dt.datetime) -> No
     """As the calendar has it, over leap years; never negative."""
     first, last = first.replace(microsecond=0), last.replace(microsecond=0)
     expected = max(0.0, (last - first).total_seconds())
-    assert expected == deadlines._between(first.isoformat(), last.isoformat())
+    assert expected == deadlines.between_s(first.isoformat(), last.isoformat())
 
 
 def test_the_slowest_but_for_one_in_a_hundred() -> None:

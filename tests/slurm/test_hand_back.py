@@ -52,6 +52,23 @@ def test_a_controller_that_is_away_is_waited_for(job: FakeJob) -> None:
     assert clock.monotonic() - began >= PATIENCE_S
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_requeue error: Socket timed out on send/recv operation",
+        "slurm_requeue error: Zero Bytes were transmitted or received",
+        "slurm_requeue error: Slurm temporarily unable to accept job, sleeping and retrying",
+    ],
+)
+def test_a_controller_that_is_busy_has_refused_nothing(job: FakeJob, words: str) -> None:
+    """Else a storm of requeues, as after a fault of the cluster, would fail the runs that wait in it."""
+    job.refuse("requeue", words)
+    clock = FakeClock()
+    began = clock.monotonic()
+    assert Outcome.REFUSED is hand_back(job, clock).requeue().outcome
+    assert clock.monotonic() - began >= PATIENCE_S
+
+
 def test_a_refusal_is_taken_for_an_answer(job: FakeJob) -> None:
     """There is something else to do in the seconds that are left."""
     job.refuse("requeue", "Requested operation is presently disabled for job 7")

@@ -8,8 +8,12 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Epoch
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job_start import Start
+from hpc_elastic.slurm.lifecycle import Budgets
 from hpc_elastic.slurm.links import Link, announce, new_link, read_links
 from hpc_elastic.slurm.resubmit import resubmit
 from hpc_elastic.slurm.run_files import read_run
@@ -88,6 +92,18 @@ def test_an_sbatch_without_an_answer_is_not_called_twice(workdir: Path, slurm_di
     paths = submitter().submit(request()).request.paths
     assert "1001" == resubmit(paths, 0, 1, Slurm(), PatientClock(), after="1000")
     assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
+
+
+def test_a_finish_outlasts_a_controller_without_time(workdir: Path, slurm_dir: StandIn) -> None:
+    """The next job is submitted as soon as there is an answer; the run has not failed."""
+    slurm_dir.behave("ok", "lost", "lost", "ok")
+    paths = submitter().submit(request()).request.paths
+    start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
+    said: list[str] = []
+    ended = Finish(start, Budgets(), Slurm(), PatientClock(), said.append)._resubmit("it may not")
+    assert 75 == ended.code
+    assert ended.state.ending is None
+    assert "the run goes on as job" in said[-1]
 
 
 def test_a_place_in_a_submission_is_taken_once(run_paths: RunPaths) -> None:

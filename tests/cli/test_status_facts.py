@@ -1,0 +1,92 @@
+"""What ``status`` tells below its first line: budgets, the jobs of a chain, jobs that are over."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import links, submissions
+from hpc_elastic.slurm.links import Link
+from hpc_elastic.slurm.submissions import Submission
+from tests.slurm.stand_in import FakeJob
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
+MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """Return a submitted run whose job Slurm knows as cancelled."""
+    monkeypatch.chdir(tmp_path)
+    job = FakeJob(tmp_path / "slurm")
+    job.set(JobState="CANCELLED", ExitCode="130:0")
+    monkeypatch.setenv("PATH", str(job.bin))
+    paths = RunPaths(str(tmp_path / "toy-1"))
+    for directory in paths.directories():
+        os.makedirs(directory)
+    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
+    submissions.record(paths, Submission(0, "token", "7", "2026-11-21 10:00:00"))
+    return paths
+
+
+def told(paths: RunPaths, capfd: pytest.CaptureFixture[str], spec: dict[str, object], *entries: Entry) -> str:
+    """Return what status prints of a run with this job spec and these records."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": spec}))
+    log = open_log(paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    assert 0 == app.run(["status", paths.root])
+    return capfd.readouterr().out
+
+
+def crashes(number: int) -> list[Entry]:
+    """Return as many rounds that crash."""
+    rounds: list[Entry] = []
+    for at in range(1, number + 1):
+        rounds += [RoundFormed(at, EPOCH, MEMBERS, "n1", 1, None), RoundEnded(at, Cause.CRASH, ("n1",), {})]
+    return rounds
+
+
+def test_a_failure_after_which_nothing_was_started_is_no_restart(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same failure three times ends a run that has started its workers again twice."""
+    failed = RunEnded(Decision.FAILED, 1, "the same failure 3 times in a row", {})
+    assert "2 of 5 restarts" in told(paths, capfd, {"max_restarts": 5}, STARTED, *crashes(3), failed)
+
+
+def test_the_code_of_a_cancelled_job_is_not_explained(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is that of our script, and no signal."""
+    out = told(paths, capfd, {}, STARTED, RunEnded(Decision.CANCELLED, 130, "the job was cancelled", None))
+    assert "7: CANCELLED" in out
+    assert "SIGINT" not in out
+
+
+def test_the_jobs_that_come_next_in_a_chain_are_told(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As long as the run goes on."""
+    for number, job_id in ((1, "8"), (2, "9")):
+        links.record(paths, Link(0, number, f"token{number}", job_id))
+    assert "  chain       then 2 jobs: 8, 9\n" in told(paths, capfd, {}, STARTED)
+    assert "chain" not in told(paths, capfd, {}, RunEnded(Decision.DONE, 0, "all workers succeeded", None))

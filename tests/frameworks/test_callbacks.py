@@ -1,0 +1,116 @@
+"""The callbacks of Trainers, called as the Trainers call them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from hpc_elastic.frameworks import lightning
+from hpc_elastic.frameworks.transformers import output_dir
+
+LIGHTNING_CATCHES_SIGTERM = """
+import signal
+import lightning as L
+from hpc_elastic import worker
+from hpc_elastic.frameworks.lightning import ElasticCallback
+worker.attached = lambda: True
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        import torch
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, _):
+        print("default" if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else "caught")
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        import torch
+        return torch.optim.SGD(self.parameters())
+    def train_dataloader(self):
+        import torch
+        return torch.utils.data.DataLoader(torch.ones(1, 1))
+    def validation_step(self, batch, _):
+        pass
+    val_dataloader = train_dataloader
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+for callbacks in ([], [ElasticCallback()]):
+    L.Trainer(max_epochs=1, accelerator="cpu", devices=1, callbacks=callbacks, **quiet).fit(Model())
+"""
+
+
+class Shape(NamedTuple):
+    """What an agent tells of its round, and what Lightning is to make of it."""
+
+    environ: dict[str, str]
+    expected: dict[str, int]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape({}, {}),
+        Shape({"LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}, {"devices": 4, "num_nodes": 2}),
+    ],
+)
+def test_the_shape_is_that_of_the_round(shape: Shape) -> None:
+    """Without an agent Lightning decides."""
+    assert shape.expected == lightning.trainer_shape(shape.environ)
+
+
+def test_output_lies_in_the_run_directory_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a run it is below the current directory."""
+    monkeypatch.setattr("hpc_elastic.worker.run_dir", lambda: "/scratch/run")
+    assert "/scratch/run/out" == output_dir("out")
+    monkeypatch.setattr("hpc_elastic.worker.run_dir", lambda: None)
+    assert "out" == output_dir("out")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_sigterm_is_not_lightnings() -> None:
+    """Its handler waits for other ranks in a collective; with the callback the process just ends."""
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("needs lightning")
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHTNING_CATCHES_SIGTERM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=55,
+    )
+    assert 0 == done.returncode, done.stderr
+    assert ["caught", "default"] == done.stdout.split()
+
+
+class Control:
+    """What Hugging Face's Trainer asks its callbacks about."""
+
+    should_save = should_evaluate = should_training_stop = False
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_stop_saves_and_does_not_evaluate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An evaluation that is due at the same step would take the time that is left for saving."""
+    pytest.importorskip("transformers")
+    from hpc_elastic.frameworks.transformers import ElasticTrainerCallback  # noqa: PLC0415 - loads it
+
+    callback: Any = ElasticTrainerCallback()
+    state: Any = type("State", (), {"global_step": 5})
+    control: Any = Control()
+    control.should_evaluate = True
+    callback.on_step_end(None, state, control)
+    assert (False, True, False) == (control.should_save, control.should_evaluate, callback.stopped)
+    monkeypatch.setattr("hpc_elastic.worker.should_stop", lambda: True)
+    callback.on_step_end(None, state, control)
+    assert (True, False, True) == (control.should_save, control.should_evaluate, control.should_training_stop)
+    (tmp_path / "checkpoint-5").mkdir()
+    callback.on_save(type("Args", (), {"output_dir": str(tmp_path)}), state, control)
+    control.should_save = True
+    callback.on_epoch_end(None, state, control)
+    assert not control.should_save
+    assert callback.stopped
