@@ -16,7 +16,7 @@ _MIN_SPACE = "64M"  # the default, as people write it
 def add_probe_flags(flags: FlagGroup) -> None:
     """Add the flags of the probe."""
     flags.add(
-        "--probe",
+        "--health-check",
         default=_DEFAULT.mode,
         metavar="MODE",
         help="look at the node before it joins: off, quick, or full with nvidia-smi (default: quick)",
@@ -69,7 +69,7 @@ def probe_of(args: argparse.Namespace) -> ProbeOptions:
         )
     space = args.probe_min_space
     return ProbeOptions(
-        mode=one_of("--probe", args.probe, MODES),
+        mode=one_of("--health-check", args.probe, MODES),
         command=args.health_command,
         timeout=args.health_timeout,
         min_space=_DEFAULT.min_space if space == _MIN_SPACE else _size("--probe-min-space", space),

@@ -88,7 +88,7 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "tee": spec.tee,
         "local-ranks-filter": spec.local_ranks_filter,
         "container": shlex.join(spec.container) or None,
-        "probe": spec.health_check,
+        "health-check": spec.health_check,
         "health-command": spec.health_command,
         "health-timeout": spec.health_timeout,
         "probe-min-space": spec.probe_min_space,

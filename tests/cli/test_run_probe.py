@@ -22,7 +22,7 @@ def test_the_defaults() -> None:
 
 def test_every_flag() -> None:
     """Sizes have units of 1024."""
-    check = ("--probe=full", "--health-command=check x", "--health-timeout=5")
+    check = ("--health-check=full", "--health-command=check x", "--health-timeout=5")
     least = ("--probe-min-space=1.5G", "--probe-min-inodes=7", "--gpu-devices=/dev/accel*")
     assert ProbeOptions("full", "check x", 5.0, 3 << 29, 7, "/dev/accel*") == options(*check, *least)
 
@@ -30,7 +30,7 @@ def test_every_flag() -> None:
 @pytest.mark.parametrize(
     ("flag", "words", "fix"),
     [
-        ("--probe=fast", "'fast' is not one of off, quick, full", "write one of these"),
+        ("--health-check=fast", "'fast' is not one of off, quick, full", "write one of these"),
         ("--health-timeout=0", "it is 0", "must be positive"),
         ("--health-timeout=nan", "it is nan", "must be positive"),
         ("--probe-min-space=much", "'much' is not a size", "500M"),

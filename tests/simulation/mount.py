@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from hpc_elastic.errors import StoreError
@@ -108,11 +109,24 @@ class Mount:
 
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
         """Tell a fact by a name."""
-        self._write("mark", lambda: self._content.mark(directory, name, instead_of=instead_of), directory)
+        with self._aside(name):
+            self._write("mark", lambda: self._content.mark(directory, name, instead_of=instead_of), directory)
 
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""
-        self._write("unmark", lambda: self._content.unmark(directory, name), directory)
+        with self._aside(name):
+            self._write("unmark", lambda: self._content.unmark(directory, name), directory)
+
+    @contextmanager
+    def _aside(self, name: str) -> Iterator[None]:
+        """Let an error not count that keeps a suspicion untold: what was seen of the others holds."""
+        before = self.failed_at
+        try:
+            yield
+        except StoreError:
+            if "+suspected+" in name:
+                self.failed_at = before
+            raise
 
     def _write(self, operation: str, land: Callable[[], _T], directory: str = "", name: str = "") -> _T:
         self._begin(operation)
