@@ -69,7 +69,7 @@ def probe_of(args: argparse.Namespace) -> ProbeOptions:
         )
     space = args.probe_min_space
     return ProbeOptions(
-        mode=one_of("--health-check", args.probe, MODES),
+        mode=one_of("--health-check", args.health_check, MODES),
         command=args.health_command,
         timeout=args.health_timeout,
         min_space=_DEFAULT.min_space if space == _MIN_SPACE else _size("--probe-min-space", space),
