@@ -32,7 +32,9 @@ from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
 from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue
 from hpc_elastic.slurm.look import look
+from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.standing import JobFacts
+from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store import files
 
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
@@ -98,6 +100,7 @@ class ArrayFinish:
             launch_failure=self._launch_failure,
             is_outdated=outdated,
             in_vain=array_lifecycle.starts_in_vain(records, self._task),
+            least=self._least(),
         )
         choice = array_lifecycle.decide(facts, self._budgets)
         self._say(choice.why)
@@ -131,6 +134,11 @@ class ArrayFinish:
                 return self._give_up(reason)
 
     # what is known
+
+    def _least(self) -> int:
+        """Return how many nodes the run needs."""
+        nodes = stored_spec(self._paths).get("nodes")
+        return 1 if nodes is None else parse_nodes(nodes).low
 
     def _is_outdated(self) -> bool:
         """Tell whether the names of the members show a later start of this task."""

@@ -16,6 +16,7 @@ As in `lifecycle`, records decide, not exit codes.
     ended by Slurm: limit, preemption, node down   -> Requeue
     running, the node is not needed any more       -> Requeue where a throttle keeps it waiting, else Leave
     running, the node left or the run was drained  -> Requeue
+    running, too few tasks are left for the run    -> Exit, recorded as failed
     running, a line of the script failed           -> Requeue while that budget lasts
     a budget of the run is spent                   -> the others save first; then Hold, or Exit as failed
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
@@ -101,6 +102,7 @@ class TaskFacts(NamedTuple):
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
     is_outdated: bool = False  # the task was started anew, as the members' names tell
     in_vain: int = 0  # newest starts of this task in a row that were in no round
+    least: int = 1  # nodes that the run needs
 
     @property
     def is_throttled(self) -> bool:
@@ -202,15 +204,32 @@ def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     left, drained = facts.left, facts.state.drained
     if facts.launch_failure:
         return _requeue(facts, Cause.LAUNCH_FAILURE, facts.launch_failure, budgets)
-    if left is not None and left.cause is Cause.MEMBERSHIP:
-        return _not_needed(facts, left, budgets)
     if left is not None:
-        return _requeue(facts, left.cause, _LEFT.get(left.cause, left.cause.value), budgets)
+        return _after_leaving(facts, left, budgets)
     if drained is not None:
+        if drained.cause is Cause.JOIN_TIMEOUT and _are_too_few(facts):
+            return failed(_too_few_text(facts))
         return _requeue(facts, drained.cause, _LEFT.get(drained.cause, drained.cause.value), budgets)
     if facts.srun_exit_code in (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT):
         return _requeue(facts, Cause.AGENT_ERROR, "the agent has left this node", budgets)
     return _without_word(facts, budgets)
+
+
+def _are_too_few(facts: TaskFacts) -> bool:
+    """Tell whether the run cannot have its minimum any more, however long its tasks wait for each other."""
+    return facts.others is not None and 1 + facts.others.running + facts.others.waiting < facts.least
+
+
+def _too_few_text(facts: TaskFacts) -> str:
+    have = 1 + (facts.others.running + facts.others.waiting if facts.others is not None else 0)
+    tasks = "1 task is" if have == 1 else f"{have} tasks are"
+    return f"only {tasks} left, and the run needs {facts.least} nodes; the others were cancelled or given up"
+
+
+def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
+    if left.cause is Cause.MEMBERSHIP:
+        return _not_needed(facts, left, budgets)
+    return _requeue(facts, left.cause, _LEFT.get(left.cause, left.cause.value), budgets)
 
 
 def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:

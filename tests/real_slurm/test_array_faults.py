@@ -78,3 +78,15 @@ def test_a_task_at_its_limit_leaves_alone(cluster: Cluster) -> None:
     assert Cause.CRASH not in [entry.cause for entry in run.entries(RoundEnded)]
     cluster.run("alice", ["touch", str(run.directory / "drain")])
     assert Decision.STOPPED is decided(run)
+
+
+def test_a_run_that_has_too_few_tasks_left_ends(cluster: Cluster) -> None:
+    """The task that is left does not wait and come back for ever."""
+    flags = (*ARRAY, *QUICK, "--nodes", "2", "--join-timeout", "3")
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=20 * STEPS))
+    node = nodes_of(wait_size(run, 2))[0]
+    cluster.run("alice", ["scancel", f"{run.job_id}_{task_on(run, node)}"])
+    assert Decision.FAILED is decided(run)
+    ending = run.state().ending
+    assert ending is not None
+    assert "only 1 task is left, and the run needs 2 nodes" in ending.reason

@@ -172,6 +172,19 @@ def test_a_node_that_left_by_itself_comes_back(cause: Cause) -> None:
     assert cause is choice.cause
 
 
+@pytest.mark.parametrize(("others", "goes_on"), [(ALONE, False), (WAITING, True), (SOME, True), (None, True)])
+def test_too_few_tasks_do_not_wait_for_each_other_for_ever(others: Others | None, goes_on: bool) -> None:
+    """A run that cannot get its minimum any more ends; as long as nobody knows, its tasks come back."""
+    state = state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "1 of 2"))
+    choice = decide(BASE._replace(state=state, others=others, least=2), BUDGETS)
+    assert goes_on is isinstance(choice, Requeue)
+    if not goes_on:
+        assert isinstance(choice, Exit)
+        assert choice.record is not None
+        assert Decision.FAILED is choice.record.decision
+        assert "only 1 task is left, and the run needs 2 nodes" in choice.why
+
+
 def test_a_run_that_was_drained_as_a_whole_comes_back() -> None:
     """Too few nodes came, which is nobody's failure: it does not count as started in vain."""
     state = state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "1 of 2"))
