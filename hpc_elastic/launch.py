@@ -332,6 +332,8 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
         log.say("the batch script was killed: the job is requeued from here")
     else:
         log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # those of the requeue itself; also for what it starts:
+        signal.signal(number, signal.SIG_IGN)  # the list of bad nodes is given to Slurm afterwards
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
 
 

@@ -144,7 +144,7 @@ def test_the_hook_of_submitit_is_called(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "error", "words"),
     [
-        ({"hpcelastic_nodess": 2}, NameError, "nodess"),
+        ({"hpcelastic_noodles": 2}, NameError, "noodles"),
         ({"hpcelastic_srun_args": ["-K"]}, InputError, "additional_parameters"),
         ({"hpcelastic_min_nodes": 3, "nodes": 2}, InputError, "nodes"),
         ({"hpcelastic_gpus_per_node": "many"}, InputError, "gpus_per_node"),

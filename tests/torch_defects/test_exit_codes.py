@@ -7,10 +7,12 @@ failures above the one that failed.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from textwrap import indent
 
 import pytest
 
+from tests.agent.agents import gone, wait_for
 from tests.torch_defects.launches import MakeLaunches, wait_all
 
 SIBLING_ENDED_BY_US = f"""
@@ -22,12 +24,17 @@ open(file + ".ready", "w").close()
 time.sleep(600)
 """
 
+PATIENT = ("--lease", "60")
+
 TWO_FAIL = """
 from hpc_elastic.multiprocessing.errors import ErrorHandler, record
 import time
 
 @record
 def main():
+    open(file + ".ready", "w").close()
+    while not os.path.exists(os.path.join(place, "go")):
+        time.sleep(0.001)
     if os.environ["RANK"] == "0":
         while not os.path.exists(os.environ["TORCHELASTIC_ERROR_FILE"].replace("/0/error", "/1/error")):
             pass
@@ -71,7 +78,12 @@ def test_the_workers_code_and_the_root_cause(
 def test_who_failed_first_is_the_root_cause(make: MakeLaunches) -> None:
     """Of failures within one second the one that was recorded first counts, though it ended last."""
     launches = make(TWO_FAIL)
-    launches.start(0, "--nproc-per-node", "2")
+    agent = launches.start(0, "--nproc-per-node", "2", *PATIENT)
+    launches.files(".ready", 2)
+    agent.send_signal(signal.SIGSTOP)  # else it may end the one before that has failed by itself
+    (Path(launches.paths.logs) / "go").touch()
+    wait_for(lambda: gone(launches.workers(1)), "both failures")
+    agent.send_signal(signal.SIGCONT)
     output = launches.output(0)
     assert "KeyError: 'first'" in output.partition("Root Cause")[2]
     assert "second" not in output.partition("Root Cause")[2]
