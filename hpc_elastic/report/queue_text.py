@@ -61,7 +61,7 @@ def _begin_text(fields: Mapping[str, str]) -> str:
     """Tell until when Slurm makes a job wait; a requeued one does for two minutes by default."""
     at = fields.get("EligibleTime") or fields.get("StartTime") or ""
     until = f" until {at.replace('T', ' ')}" if at not in ("", "Unknown", "N/A") else " a while"
-    earlier = f"to start it earlier: scontrol update jobid={fields.get('JobId', 'JOB')} StartTime=now"
+    earlier = f"to start it earlier: scontrol update jobid={fields.get('JobId', 'JOB')} StartTime=now+3"
     return f"Slurm lets it wait{until}, as after every requeue; {earlier}"
 
 

@@ -16,6 +16,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.hand_back import SOON
 from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, WatchOptions, place_of
 from hpc_elastic.slurm.submissions import read_submissions
 
@@ -54,7 +55,7 @@ def start_returned(paths: RunPaths, array: str, slurm: Slurm) -> list[str]:
     waiting = [task.name for task in tasks if task.is_waiting and task.reason == _WAITS]
     started = [name for name in waiting[:MOST] if is_delayed(slurm.show_job(name) or {})]
     for name in started:
-        slurm.update(name, "StartTime=now")
+        slurm.update(name, SOON)
     return started
 
 

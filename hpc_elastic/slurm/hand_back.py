@@ -13,6 +13,7 @@ from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.standing import JobFacts, Standing, job_facts, standing
 
+SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
 PATIENCE_S = 1800.0  # for slurmctld: nobody is served while it is away, and a failover takes minutes
 _REFUSALS = 3  # so often Slurm must say no
 _FIRST_PAUSE_S = 1.0
@@ -152,7 +153,7 @@ def start_sooner(
             if job.state is JobState.RUNNING:
                 return True
             if job.state is JobState.PENDING:
-                slurm.update(job_ref, "StartTime=now")
+                slurm.update(job_ref, SOON)
                 return True
         except SlurmCommandError:
             pass  # the controller is busy

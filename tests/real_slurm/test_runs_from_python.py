@@ -30,6 +30,8 @@ def total(steps, pause):
         time.sleep(pause)
         step += 1
         worker.tick(step)
+        if step == 3:
+            open(os.path.join(worker.run_dir(), "ticking." + os.environ["RANK"]), "w").close()
     names = ("RANK", "WORLD_SIZE")
     rank, world = (int(os.environ[name]) for name in names)
     return {"rank": rank, "world": world, "first": first, "step": step}
@@ -58,7 +60,7 @@ def test_values_of_a_preempted_function_come_back(cluster: Cluster) -> None:
     """It saves, is requeued, goes on where it stopped; another process gets what all ranks return."""
     directory = cluster.shared / "from-python"
     run = Run(cluster, directory, python(cluster, SUBMIT, directory))
-    run.wait(lambda state: state.running is not None, "the workers to run")
+    cluster.wait_for(lambda: len(list(directory.glob("ticking.*"))) == 4, 60, "steps of all ranks")
     high = cluster.submit_high(4)
     run.wait(lambda state: state.requeues == 1, "the requeue")
     cluster.wait_state(high, "RUNNING")

@@ -24,6 +24,8 @@ def train(steps, pause):
         time.sleep(pause)
         step += 1
         worker.tick(step)
+        if step == 3:
+            open(os.path.join(worker.run_dir(), "ticking." + os.environ["RANK"]), "w").close()
     worker.checkpoint_saved(step)
     rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     return {"rank": rank, "world": world, "first": first, "step": step}
@@ -72,7 +74,7 @@ def test_a_preempted_job_gives_its_values(cluster: Cluster, words: dict[str, str
     directory = (place / "log" / f"{job_id}_run").resolve()
     cluster.wait_for((directory / "journal").is_dir, 60, "the run to begin")
     run = Run(cluster, directory, job_id)
-    run.wait(lambda state: state.running is not None, "the workers to run")
+    cluster.wait_for(lambda: len(list(directory.glob("ticking.*"))) == 4, 60, "steps of all ranks")
     high = cluster.submit_high(4)
     run.wait(lambda state: state.requeues == 1, "the requeue")
     cluster.wait_state(high, "RUNNING", 60)

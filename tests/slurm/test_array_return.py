@@ -72,7 +72,7 @@ def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
     others = (Task("7", 0, JobState.RUNNING, "n1"), Task("7", 2, JobState.PENDING, "", "Resources"))
     slurm = Slurm(BACK, *others, **WAITS)
     assert ["7_1"] == start_returned(paths, "7", slurm)
-    assert ["update 7_1 StartTime=now"] == slurm.done
+    assert ["update 7_1 StartTime=now+3"] == slurm.done
 
 
 def test_the_first_node_of_a_round_does_it(paths: RunPaths) -> None:

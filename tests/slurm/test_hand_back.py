@@ -96,7 +96,7 @@ def test_a_requeued_job_may_start_sooner(job: FakeJob) -> None:
     """As soon as it is pending; a job that runs, is held or is gone needs nothing."""
     job.set(JobState="PENDING", Restarts="1", Reason="BeginTime")
     assert start_sooner(Slurm(job.environ), "7_2", FakeClock(), limit_s=60)
-    assert ["scontrol update JobId=7_2 StartTime=now"] == job.calls
+    assert ["scontrol update JobId=7_2 StartTime=now+3"] == job.calls
     for fields in ({"JobState": "PENDING", "Reason": "JobHeldUser"}, {"JobState": "CANCELLED"}):
         job.set(**fields)
         assert not start_sooner(Slurm(job.environ), "7", FakeClock(), limit_s=60)
