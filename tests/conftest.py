@@ -27,6 +27,9 @@ _OF_A_JOB = ("SLURM_", "SBATCH_", "HPC_ELASTIC_RUN", "TORCHELASTIC_")
 def pytest_configure() -> None:
     """Let agents hear what the tests send them, also where the tests run below `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
