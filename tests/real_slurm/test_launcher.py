@@ -80,6 +80,7 @@ def test_a_program_below_srun_launches_on_all_its_nodes(cluster: Cluster) -> Non
     """One launch after the other; the nodes find each other by the step, and name the same failure."""
     place = open_place(cluster, "launches", PROGRAM)
     step = ["srun", "--partition=low", "--nodes=2", "--ntasks=2", "--time=2", "--cpus-per-task=2"]
+    step.append("--output=said.%t")  # lines of two tasks mix in one stream
     done = cluster.run(
         USER,
         [*step, PYTHON, "program.py"],
@@ -87,7 +88,9 @@ def test_a_program_below_srun_launches_on_all_its_nodes(cluster: Cluster) -> Non
         env={"PYTHONPATH": str(REPOSITORY)},
     )
     assert done.returncode == 0, done.stderr
-    said: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    said: list[dict[str, Any]] = [
+        json.loads(line) for path in place.glob("said.*") for line in path.read_text().splitlines()
+    ]
     for number in (10, 20):
         parts = [one["values"] for one in said if one.get("number") == number]
         values = {rank: value for part in parts for rank, value in part.items()}
