@@ -80,7 +80,7 @@ def test_a_program_below_srun_launches_on_all_its_nodes(cluster: Cluster) -> Non
     """One launch after the other; the nodes find each other by the step, and name the same failure."""
     place = open_place(cluster, "launches", PROGRAM)
     step = ["srun", "--partition=low", "--nodes=2", "--ntasks=2", "--time=2", "--cpus-per-task=2"]
-    step.append("--output=said.%t")  # lines of two tasks mix in one stream
+    step += ["--output=said.%t", "--error=errors.%t"]  # lines of two tasks mix in one stream
     done = cluster.run(
         USER,
         [*step, PYTHON, "program.py"],
