@@ -248,8 +248,8 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
         if slurm.task is not None:
             from hpc_elastic.slurm.array_return import watch_task  # noqa: PLC0415 - nor this
 
-            return watch_task(options.paths, slurm, wanted, loop.wake)
-        return watch_job(options.paths, slurm, wanted, loop.wake)
+            return watch_task(options.paths, slurm, wanted, loop)
+        return watch_job(options.paths, slurm, wanted, loop)
 
     return LaterNotices(watch, is_alone=slurm.task is not None)
 

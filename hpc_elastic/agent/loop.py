@@ -28,6 +28,7 @@ class EventLoop:
         self.signals: list[int] = []  # noted and not yet acted on
         self.last_signal: int | None = None
         self.turned_at = clock.monotonic()  # when it last began to wait or woke up [s]
+        self._is_waiting = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous: dict[int, object] = {}
         self._previous_wakeup = -1
@@ -61,10 +62,16 @@ class EventLoop:
         for fd in fds:
             poller.register(fd, _POLL_WAKES)
         self.turned_at = self._clock.monotonic()
+        self._is_waiting = True
         until = self.turned_at + seconds
         while not self._something_happened(poller.poll(max(0.0, until - self._clock.monotonic()) * 1000)):
             pass
         self.turned_at = self._clock.monotonic()
+        self._is_waiting = False
+
+    def held_up_s(self) -> float:
+        """Return for how long it has been doing one thing, 0 while it waits [s]; for any thread."""
+        return 0.0 if self._is_waiting else self._clock.monotonic() - self.turned_at
 
     def wake(self) -> None:
         """Make the current or the next wait end at once; may be called from any thread."""

@@ -17,7 +17,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.hand_back import SOON
-from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, WatchOptions, place_of
+from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
 from hpc_elastic.slurm.submissions import read_submissions
 
 PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a round has formed
@@ -111,7 +111,7 @@ class TaskWatch(JobWatch):
         slurm_env: what Slurm has told the agent's process.
         options: what is watched.
         slurm: Slurm's commands.
-        wake: wakes the agent's loop; called from a thread.
+        loop: the agent's.
         pauses_s: how long to wait before each look for tasks that come back [s].
     """
 
@@ -121,11 +121,11 @@ class TaskWatch(JobWatch):
         slurm_env: SlurmEnv,
         options: WatchOptions,
         slurm: Slurm,
-        wake: Callable[[], None],
+        loop: Loop,
         *,
         pauses_s: tuple[float, ...] = PAUSES_S,
     ) -> None:
-        super().__init__(place_of(paths, slurm_env), options, slurm, SystemClock(), wake)
+        super().__init__(place_of(paths, slurm_env), options, slurm, SystemClock(), loop)
         self._paths = paths
         self._array = slurm_env.run_job
         self._commands = slurm
@@ -149,15 +149,13 @@ class TaskWatch(JobWatch):
             pass  # they start two minutes later
 
 
-def watch_task(
-    paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, wake: Callable[[], None]
-) -> TaskWatch:
+def watch_task(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> TaskWatch:
     """Return what the agent of one task of an array hears from Slurm.
 
     Args:
         paths: the run.
         slurm: what Slurm has told the agent's process.
         options: what is watched.
-        wake: wakes the agent's loop.
+        loop: the agent's.
     """
-    return TaskWatch(paths, slurm, options, Slurm(query_timeout_s=ASK_TIMEOUT_S), wake)
+    return TaskWatch(paths, slurm, options, Slurm(query_timeout_s=ASK_TIMEOUT_S), loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
@@ -16,6 +17,7 @@ from hpc_elastic.slurm.budget_use import budgets_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Say, Start
+from hpc_elastic.slurm.last_resort import LastResort
 from hpc_elastic.slurm.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.parse import JobState, job_state
 from hpc_elastic.slurm.run_files import stored_spec
@@ -59,7 +61,14 @@ def requeue_in_its_place(
     if not handled():
         slurm = Slurm()
         finish = Finish(start, budgets_of(stored_spec(paths))._replace(max_relaunch=0), slurm, clock, say)
-        run_with_nodes(finish.run, start, slurm, clock, say)
+        with closing(_last_resort(start, slurm, clock)):
+            run_with_nodes(finish.run, start, slurm, clock, say)
+
+
+def _last_resort(start: Start, slurm: Slurm, clock: Clock) -> LastResort:
+    began = clock.monotonic()
+    job = start.job_ref, start.restarts
+    return LastResort(slurm, job, clock, lambda: clock.monotonic() - began)
 
 
 def script_was_killed(state: RunState) -> bool:

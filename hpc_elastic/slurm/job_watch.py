@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
@@ -22,6 +21,7 @@ from hpc_elastic.slurm import deadlines
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.environment import LINK_SPAN, SlurmEnv
+from hpc_elastic.slurm.last_resort import LastResort
 from hpc_elastic.slurm.site import read_site, refresh_site
 from hpc_elastic.worker.checkpoints import save_times
 
@@ -67,6 +67,18 @@ def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
     return JobPlace(paths, slurm.job_ref, restarts, slurm.node_names, slurm.end_time_s)
 
 
+class Loop(Protocol):
+    """The loop of the agent that is told."""
+
+    def wake(self) -> None:
+        """Have it look; called from the thread."""
+        ...
+
+    def held_up_s(self) -> float:
+        """Return for how long it has been doing one thing [s]; called from a thread."""
+        ...
+
+
 class WatchOptions(NamedTuple):
     """What is watched."""
 
@@ -82,22 +94,23 @@ class JobWatch:
         options: what is watched.
         slurm: Slurm's commands, which may be missing.
         clock: paces the questions.
-        wake: wakes the agent's loop; called from the thread.
+        loop: the agent's.
     """
 
     is_below_slurm = True
 
     def __init__(
-        self, place: JobPlace, options: WatchOptions, slurm: Slurm, clock: Clock, wake: Callable[[], None]
+        self, place: JobPlace, options: WatchOptions, slurm: Slurm, clock: Clock, loop: Loop
     ) -> None:
         self._place = place
         self._options = options
         self._slurm = slurm
         self._clock = clock
-        self._wake = wake
+        self._loop = loop
         self._told: deque[Told] = deque()
         self._something = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._last_resort: LastResort | None = None
         self._is_first = False
         self._is_closed = False
         self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
@@ -134,13 +147,22 @@ class JobWatch:
         with self._something:
             self._is_closed = True
             self._something.notify()
+        if self._last_resort is not None:
+            self._last_resort.close()
 
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
             self._thread.start()
+            job = self._place.job_ref, self._place.restarts
+            self._last_resort = LastResort(
+                self._slurm, job, self._clock, self._loop.held_up_s, self._tell_requeued
+            )
 
-    # in the thread
+    # in threads
+
+    def _tell_requeued(self) -> None:
+        self._tell(Told(Cause.LAUNCH_FAILURE, "its batch script was killed; it is requeued", explains=True))
 
     def _run(self) -> None:
         now = self._clock.monotonic()
@@ -172,7 +194,7 @@ class JobWatch:
         with self._something:  # so that nobody is woken whose loop is gone
             if not self._is_closed:
                 self._told.append(told)
-                self._wake()
+                self._loop.wake()
 
     def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
         """Ask until the job's state shows what the signal was for."""
@@ -271,17 +293,17 @@ class JobWatch:
                 self._tell(Told(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
 
 
-def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, wake: Callable[[], None]) -> JobWatch:
+def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> JobWatch:
     """Return what an agent hears from Slurm.
 
     Args:
         paths: the run.
         slurm: what Slurm has told the agent's process.
         options: what is watched.
-        wake: wakes the agent's loop.
+        loop: the agent's.
     """
     asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)
-    return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), wake)
+    return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), loop)
 
 
 def drain_times(paths: RunPaths) -> list[float]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.loop import EventLoop
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.slurm.array_return import Looks, TaskWatch, is_delayed, start_returned
@@ -78,7 +80,7 @@ def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
 def test_the_first_node_of_a_round_does_it(paths: RunPaths) -> None:
     """The others leave it to that one; a Slurm that is away is no error."""
     slurm = Slurm(BACK, **WAITS)
-    watch = TaskWatch(paths, ENV, WatchOptions(), slurm, lambda: None, pauses_s=(0.0,))
+    watch = TaskWatch(paths, ENV, WatchOptions(), slurm, EventLoop(SystemClock()), pauses_s=(0.0,))
     watch.begin(is_first=True)
     assert slurm.updated.wait(LIMIT_S)
     watch.close()

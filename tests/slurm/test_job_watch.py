@@ -15,7 +15,7 @@ from hpc_elastic.errors import SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import job_watch
+from hpc_elastic.slurm import job_watch, last_resort
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.environment import SlurmEnv
@@ -37,6 +37,7 @@ class Answers(Slurm):
         self.left = list(left)
         self.asked: list[str] = []
         self.draining: dict[str, str] = {}
+        self.requeued: list[str] = []
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
         """Return the job."""
@@ -60,6 +61,11 @@ class Answers(Slurm):
         self.asked.append(f"partition {name}")
         return LOW
 
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
+        """Take a job back."""
+        assert not hold
+        self.requeued.append(job_ref)
+
     def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
         """Return the nodes that are being drained."""
         self.asked.append(f"nodes {','.join(names)}")
@@ -71,10 +77,19 @@ class Heard:
 
     def __init__(self, paths: RunPaths, slurm: Slurm, **place: object) -> None:
         self._woken = threading.Semaphore(0)
+        self.held_up = 0.0
         self.slurm = slurm
         job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
         options = WatchOptions(warning_s=10.0, node_drain=True)
-        self.watch = JobWatch(job, options, slurm, SystemClock(), self._woken.release)
+        self.watch = JobWatch(job, options, slurm, SystemClock(), self)
+
+    def wake(self) -> None:
+        """Take note that there is a notice."""
+        self._woken.release()
+
+    def held_up_s(self) -> float:
+        """Return for how long the agent's loop has been held up [s]."""
+        return self.held_up
 
     def next(self) -> Told:
         """Wait for the next notice."""
@@ -279,6 +294,22 @@ def test_the_site_is_learned_at_submit(tmp_path: Path) -> None:
     assert read_site(paths) is None
     assert Site() == refresh_site(paths, Slurm({"PATH": ""}), {})
     keep_site(RunPaths(tmp_path / "none"), Site())
+
+
+def test_an_agent_that_is_held_up_has_its_job_requeued(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the batch script is killed and the shared directory stalls nobody else does."""
+    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    slurm = Answers({"JobState": "FAILED", "Reason": "JobLaunchFailure"})
+    heard = listen(slurm, end_time_s=None)
+    heard.held_up = 5.0
+    heard.watch.begin(is_first=True)
+    told = heard.next()
+    while not told.explains:  # of the drain of a node
+        told = heard.next()
+    assert (Cause.LAUNCH_FAILURE, None) == (told.cause, told.until)
+    assert ["7"] == slurm.requeued
 
 
 def test_nobody_is_woken_after_the_end(listen: Listen) -> None:

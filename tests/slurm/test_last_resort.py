@@ -1,0 +1,130 @@
+"""The requeue of a job whose batch script was killed while the shared directory stalls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from hpc_elastic.errors import SlurmCommandError
+from hpc_elastic.slurm import last_resort
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.last_resort import LastResort
+from hpc_elastic.testing.clock import FakeClock
+
+LIMIT_S = 30.0
+KILLED = {"JobState": "FAILED", "Reason": "JobLaunchFailure"}
+
+
+class Job(Slurm):
+    """A job of a Slurm that answers as a test wants, and whose agent is held up."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.fields = {"JobState": "RUNNING"}
+        self.failures = 0  # so often Slurm does not answer
+        self.questions = 0
+        self.requeues: list[str] = []
+        self.told = threading.Event()
+        self.held_up_for = 5.0
+        self._looks = threading.Semaphore(0)
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return the job."""
+        assert job_ref == "7"
+        self.questions += 1
+        if self.failures:
+            self.failures -= 1
+            raise SlurmCommandError(("scontrol",), 1, "Socket timed out on send/recv operation")
+        return {"Restarts": "0", "Reason": "None", **self.fields}
+
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
+        """Put it back into the queue."""
+        assert not hold
+        self.requeues.append(job_ref)
+
+    def held_up_s(self) -> float:
+        """Return for how long the agent has been held up [s]."""
+        self._looks.release()
+        return self.held_up_for
+
+    def let_look(self, count: int) -> None:
+        """Wait until the agent has been looked at again so often."""
+        while self._looks.acquire(blocking=False):
+            pass
+        for _ in range(count):
+            assert self._looks.acquire(timeout=LIMIT_S)
+
+    def let_ask(self, count: int) -> None:
+        """Hold the agent up until Slurm has been asked again so often."""
+        until = self.questions + count
+        while self.questions < until:
+            self.held_up_for += 20.0
+            self.let_look(2)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Return a job that is looked after, in a hurry."""
+    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    job = Job()
+    with closing(LastResort(job, ("7", 0), FakeClock(), job.held_up_s, job.told.set)):
+        yield job
+
+
+def test_a_job_without_its_script_is_requeued_once(job: Job) -> None:
+    """Then nobody looks after it any more."""
+    job.let_ask(2)
+    assert [] == job.requeues  # it runs
+    job.fields = KILLED
+    job.held_up_for += 20.0
+    assert job.told.wait(LIMIT_S)
+    assert ["7"] == job.requeues
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"JobState": "CANCELLED"},
+        {"JobState": "COMPLETING"},  # cancelled, too
+        {"JobState": "COMPLETING", "Reason": "TimeLimit"},
+        {"JobState": "PENDING", "Restarts": "1"},
+        {"JobState": "COMPLETED"},
+    ],
+)
+def test_a_job_that_ends_for_another_reason_is_left_alone(job: Job, fields: dict[str, str]) -> None:
+    """The batch script, or Slurm, does what is to be done."""
+    job.fields = fields
+    job.let_ask(3)
+    assert [] == job.requeues
+
+
+def test_slurm_is_not_asked_while_the_agent_goes_on(job: Job) -> None:
+    """One that is not held up writes what has happened by itself."""
+    job.held_up_for = 0.0
+    job.let_look(2)
+    asked = job.questions
+    job.fields = KILLED
+    job.let_look(20)
+    assert asked == job.questions
+    assert [] == job.requeues
+
+
+def test_slurm_is_asked_seldom(job: Job) -> None:
+    """As long as an agent is held up, with growing pauses: many jobs may hang in one stall."""
+    job.let_ask(1)
+    asked = job.questions
+    job.let_look(20)  # no time passes
+    assert asked == job.questions
+
+
+def test_a_slurm_that_does_not_answer_is_asked_again(job: Job) -> None:
+    """It may be busy with the other jobs of the stall."""
+    job.failures = 2
+    job.let_ask(3)
+    job.fields = KILLED
+    job.held_up_for += 20.0
+    assert job.told.wait(LIMIT_S)
+    assert ["7"] == job.requeues
