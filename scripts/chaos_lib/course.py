@@ -9,11 +9,16 @@ from typing import NamedTuple
 
 from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
 from chaos_lib.recovery import Strike
+from chaos_lib.training import SubmitError
 from hpc_elastic.clock import clock_text
 from hpc_elastic.rendezvous.state import RunState
 
 LOOK_S = 0.1
 RECOVERY_LIMIT_S = 240.0
+GONE_LOOK_S = 15.0  # between looks whether a job without progress is still there
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
+TO_THE_LAST = ("batch-kill", "srun-kill")  # within seconds they leave no process that could do anything
+TO_THE_LAST_S = 10.0
 TOGETHER = 0.2  # how often two faults strike at once
 HASTY = 0.25  # how often a fault does not wait until the run has recovered from the last
 
@@ -52,6 +57,8 @@ class Course:
         self._last_progress: tuple[int, int] = (0, 0)
         self.strikes: list[Strike] = []
         self.stalls: list[tuple[float, float]] = []
+        self._gone_look = self._began + GONE_LOOK_S
+        self.by_hand = 0  # so often all processes were killed at once and the user had to go on
 
     def run(self) -> list[str]:
         """See the run to its end; returns what was broken."""
@@ -70,12 +77,39 @@ class Course:
             now = time.time()
             if self._note_progress(state, now):
                 wait = min(wait, 10.0)
+            if now - self._last_change > GONE_LOOK_S and now > self._gone_look:
+                self._gone_look = now + GONE_LOOK_S
+                if broken := self._take_up():
+                    return broken
             if now - self._last_change > RECOVERY_LIMIT_S:
                 return [f"no progress for {RECOVERY_LIMIT_S:g} s: {self._scene.cluster.story()}"]
             if self._left > 0 and now < self._stop_at and self._is_time(wait, now):
                 self._strike()
                 wait = self._next_wait()
             time.sleep(LOOK_S)
+
+    def _take_up(self) -> list[str]:
+        """Go on with a job of which no process was left, as its user would; returns what was broken."""
+        training = self._scene.training
+        job = {} if "array" in training.shape.flags else training.job()
+        if job.get("JobState") not in OVER or training.state().ending is not None:
+            return []
+        if not self._killed_to_the_last():
+            return [f"the job is over, the run is not: {job}"]
+        try:
+            training.go_on()
+        except SubmitError as error:
+            return [f"the run cannot go on: {error}"]
+        self._say("  no process was left and the job is over: hpc-elastic submit --resume")
+        self.by_hand += 1
+        self._last_change = time.time()
+        return []
+
+    def _killed_to_the_last(self) -> bool:
+        """Tell whether srun, and thereby the agents, and the batch script were killed together."""
+        at = {kind: [strike.at for strike in self.strikes if strike.fault == kind] for kind in TO_THE_LAST}
+        batches, sruns = (at[kind] for kind in TO_THE_LAST)
+        return any(abs(batch - srun) < TO_THE_LAST_S for batch in batches for srun in sruns)
 
     def _note_progress(self, state: RunState, now: float) -> bool:
         """Note whether anything is new; tells whether the run is well: it has saved in its newest round."""

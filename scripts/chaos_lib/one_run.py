@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chaos_lib import promises
-from chaos_lib.course import Course
+from chaos_lib.course import OVER, Course
 from chaos_lib.disk import Disk
 from chaos_lib.faults import FAULTS, Scene
 from chaos_lib.recovery import Effect, effects
@@ -21,7 +21,6 @@ from hpc_elastic.report.timeline import timeline
 from tests.real_slurm.cluster import Cluster
 
 GONE_S = 90.0
-OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
 MIN_FAULTS, MAX_FAULTS = 2, 6
 SELDOM = 0.15
 
@@ -104,7 +103,7 @@ def run_one(ground: Ground, number: int, seed: int, stop_at: float) -> Verdict:
         time.time() - began,
         state.ending.decision.value if state.ending else "no ending",
         effects(course.strikes, records),
-        promises.counts(records),
+        {**promises.counts(records), "by_hand": course.by_hand},
         broken,
         [f"{moment.at:.3f} {moment.text}" for moment in timeline(records)],
     )

@@ -93,6 +93,26 @@ class Training:
             raise SubmitError(done.stdout + done.stderr)
         return cls(cluster, directory, found[1], shape)
 
+    def go_on(self) -> str:
+        """Have a run whose job is over go on, as `status` tells its user to; return what was said.
+
+        Raises:
+            SubmitError: `status` does not tell how, or the job was refused.
+        """
+        said = self._command("status", str(self.directory))
+        if f"hpc-elastic submit --resume {self.directory}" not in said:
+            raise SubmitError(f"status does not tell how to go on: {said}")
+        done = self._command("submit", "--resume", str(self.directory))
+        found = re.search(r"job (\d+)", done)
+        if found is None:
+            raise SubmitError(done)
+        self.job_id = found[1]
+        return said
+
+    def _command(self, *words: str) -> str:
+        done = self.cluster.run(USER, [PYTHON, "-m", "hpc_elastic", *words], cwd=self.directory.parent)
+        return str(done.stdout + done.stderr)
+
     def state(self) -> RunState:
         """Return the state of the run."""
         return read_state(self.paths)
