@@ -1,8 +1,8 @@
 """For training code that a framework runs: what it needs to save, to stop and to go on, in a line or two.
 
 `ElasticLoop` is for every loop of one's own (accelerate, Fabric, FSDP, DDP); the callbacks for Lightning's
-and Hugging Face's Trainer are in `hpc_elastic.frameworks.lightning` and `.transformers`. This package loads
-no framework by itself.
+and Hugging Face's Trainer are in `hpc_elastic.frameworks.lightning` and `.transformers`, stores for PyTorch's
+process groups in `.torch`. This package loads no framework by itself.
 """
 
 from hpc_elastic.lazy_names import lazy_names

@@ -1,0 +1,189 @@
+"""How the ranks of a round come to share a TCPStore of torch's."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import StoreError, StoreTimeoutError
+from hpc_elastic.frameworks.torch_addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch_reach import Reach
+from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.util import synchronize
+
+logger = logging.getLogger(__name__)
+_KEY = "torch/address"
+_SHOWN = 16
+_CONNECT_S = 10.0  # what torch has at least for connecting, however little time is left
+_WARN_AFTER_S = 20.0  # an address that does not answer by then is not slow, but wrong
+
+
+class Wish(NamedTuple):
+    """Where rank 0 is to listen."""
+
+    ports: tuple[int, ...]
+    address: str | None
+
+
+class Meeting:
+    """One call of one rank.
+
+    Args:
+        distributed: ``torch.distributed``.
+        kv: the key-value store of the round.
+        rank: this rank.
+        world_size: how many there are.
+        round_number: the round.
+        timeout_s: how long all of it may take [s].
+    """
+
+    def __init__(
+        self,
+        distributed: Any,
+        kv: KeyValueStore,
+        rank: int,
+        world_size: int,
+        round_number: int,
+        timeout_s: float,
+    ) -> None:
+        self._distributed = distributed
+        self._kv = kv
+        self._rank = rank
+        self._world_size = world_size
+        self._round = round_number
+        self._timeout_s = timeout_s
+        self._deadline = SystemClock().monotonic() + timeout_s
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - SystemClock().monotonic())
+
+    def base(self, environ: Mapping[str, str], wish: Wish) -> Any:
+        """Return the store of all ranks, served here if this is rank 0.
+
+        Raises:
+            HpcElasticError: as `hpc_elastic.frameworks.torch.store`.
+        """
+        return self._serve(environ, wish) if self._rank == 0 else self._reach(self._told())
+
+    def _serve(self, environ: Mapping[str, str], wish: Wish) -> Any:
+        """Open the store and tell where it is, unless another process of rank 0 has done so."""
+        where = addresses(environ, wish.address)
+        made = self._listening(wish.ports)
+        token = f"hpc_elastic/{os.urandom(8).hex()}"
+        made.set(token, "")
+        host = os.uname().nodename
+        own = Contact(made.port, token, machine(), host, where, wish.address is not None)
+        told = decoded(self._kv.compare_set(_KEY, "", encoded(own)))
+        if told != own:
+            return self._reach(told)
+        logger.info("serving the store of round %d on port %d of %s", self._round, own.port, ", ".join(where))
+        return made
+
+    def _listening(self, ports: tuple[int, ...]) -> Any:
+        """Return a store on the first port that can be had.
+
+        Raises:
+            StoreError: none can.
+        """
+        error: Exception | None = None
+        for port in ports:
+            try:
+                return self._tcp_store("127.0.0.1", port, is_master=True)
+            except RuntimeError as refused:
+                error = refused
+        raise StoreError(
+            f"rank 0 cannot listen on {_ports_text(ports)} of {os.uname().nodename}: {_first_line(error)}\n"
+            "  fix: leave out `ports`, or give others"
+        ) from error
+
+    def _tcp_store(self, host: str, port: int, *, is_master: bool) -> Any:
+        return self._distributed.TCPStore(
+            host,
+            port,
+            is_master=is_master,
+            timeout=timedelta(seconds=max(self._timeout_s, _CONNECT_S)),
+            wait_for_workers=False,
+        )
+
+    def _told(self) -> Contact:
+        """Return where rank 0's store is.
+
+        Raises:
+            StoreTimeoutError: rank 0 has not told.
+        """
+        try:
+            self._kv.wait([_KEY], self._left_s())
+        except StoreTimeoutError as error:
+            raise self._missed([0]) from error
+        return decoded(self._kv.get(_KEY))
+
+    def _reach(self, contact: Contact) -> Any:
+        """Return rank 0's store at the address that answers.
+
+        Raises:
+            StoreTimeoutError: none does.
+        """
+        reach = Reach(contact, lambda host: self._tcp_store(host, contact.port, is_master=False))
+        found = reach.until(min(_WARN_AFTER_S, self._left_s()))
+        where = f"the store of rank 0 on {contact.host} in round {self._round}"
+        if found is None and self._left_s() > 0:
+            logger.warning(
+                "rank %d on %s cannot reach %s, and tries on for %.0f s: port %d of\n%s",
+                *(self._rank, os.uname().nodename, where, self._left_s(), contact.port, reach.said()),
+            )
+            found = reach.until(self._left_s())
+        if found is not None:
+            return found
+        raise StoreTimeoutError(
+            f"rank {self._rank} on {os.uname().nodename} cannot reach {where}, "
+            f"not within {self._timeout_s:g} s: port {contact.port} of\n{reach.said()}\n"
+            '  fix: name an address or interface that the nodes share: address="ib0"; where a firewall '
+            "lets through some ports, ports=range(29500, 29600)",
+            missing=("0",),
+        )
+
+    def wait_for_all(self, store: Any) -> None:
+        """Come back when all ranks have come to this use of the store.
+
+        Raises:
+            StoreTimeoutError: some have not; names them.
+            StoreError: rank 0 has ended.
+        """
+        try:
+            synchronize(store, b"", self._rank, self._world_size, "hpc_elastic", self._left_s())
+        except StoreTimeoutError as error:
+            raise self._missed([int(rank) for rank in error.missing]) from error
+        except self._distributed.DistStoreError as error:
+            raise self._missed([]) from error
+        except RuntimeError as error:
+            if self._rank == 0:
+                raise
+            raise StoreError(
+                f"rank {self._rank} has lost the store of rank 0 in round {self._round}; has it ended? "
+                f"{_first_line(error)}\n  fix: look what it printed: hpc-elastic logs RUN --rank 0"
+            ) from error
+
+    def _missed(self, ranks: list[int]) -> StoreTimeoutError:
+        names = ", ".join(str(rank) for rank in ranks[:_SHOWN]) + (", ..." if len(ranks) > _SHOWN else "")
+        who = f"rank{'s' * (len(ranks) > 1)} {names}" if ranks else "other ranks"
+        return StoreTimeoutError(
+            f"rank {self._rank} waits in store() for {who} of {self._world_size} in round {self._round}: "
+            f"not there within {self._timeout_s:g} s\n"
+            f"  fix: look what they do: hpc-elastic logs RUN --rank {ranks[0] if ranks else 0}; "
+            "all ranks call store() equally often",
+            missing=tuple(str(rank) for rank in ranks),
+        )
+
+
+def _ports_text(ports: tuple[int, ...]) -> str:
+    if ports == (0,):
+        return "any port"
+    return f"port {ports[0]}" if len(ports) == 1 else f"any of {len(ports)} ports, {ports[0]} to {ports[-1]},"
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).partition("\n")[0]

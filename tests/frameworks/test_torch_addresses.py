@@ -1,0 +1,150 @@
+"""Where rank 0 can be reached, and how the others find the address that answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.frameworks import torch_reach
+from hpc_elastic.frameworks.torch_addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch_addresses import _chosen as chosen
+from hpc_elastic.frameworks.torch_addresses import _is_for_others as is_for_others
+from hpc_elastic.frameworks.torch_addresses import _ordered as ordered
+from hpc_elastic.frameworks.torch_reach import Reach
+from hpc_elastic.testing.waiting import wait_until
+
+LIMIT_S = 30.0
+NO_NAME = "x" * 64  # too long for a name, so nobody is asked for it
+INTERFACES = {
+    "docker0": ("172.17.0.1",),
+    "eth0": ("10.0.0.7", "fd00::7"),
+    "ib0": ("10.1.0.7",),
+    "ib1": (),
+}
+
+
+def contact(*where: str, port: int = 1, machine: str = "another", only: bool = False) -> Contact:
+    """Return what a rank 0 tells."""
+    return Contact(port, "token", machine, "n1", where, only)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Return a port on all addresses of this machine where connections are taken, and nothing is said."""
+    with socket.create_server(("", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_what_is_told_is_read_back() -> None:
+    """As it was, and anything else is an error that shows it."""
+    told = contact("n1", "10.0.0.7")
+    assert told == decoded(encoded(told).encode())
+    for wrong in (b"", b"[]", b"{}", b'{"addresses": 1}'):
+        with pytest.raises(StoreError, match="rank 0 has not told where"):
+            decoded(wrong)
+
+
+def test_the_same_machine_is_told_apart() -> None:
+    """There the loopback interface comes first, unless the user has named the address."""
+    here = contact("n1", machine=machine())
+    assert ("127.0.0.1", "::1", "n1") == here.to_try(machine())
+    assert ("n1",) == here._replace(only=True).to_try(machine())
+    assert ("n1",) == contact("n1").to_try(machine())
+
+
+def test_inner_networks_come_last() -> None:
+    """Each node has the same address in them; interfaces that the user chose for NCCL or gloo come first."""
+    assert ["10.0.0.7", "fd00::7", "10.1.0.7", "172.17.0.1"] == ordered(INTERFACES, ())
+    assert "10.1.0.7" == ordered(INTERFACES, ["ib"])[0]
+    assert "10.1.0.7" == ordered(INTERFACES, ["=ib0,ib1"])[0]
+    assert "10.0.0.7" == ordered(INTERFACES, ["^ib0"])[0]
+
+
+def test_one_interface_can_be_named() -> None:
+    """Its addresses count, or the name or address as it is; one without an address is refused."""
+    assert ("10.0.0.7", "fd00::7") == chosen(INTERFACES, "eth0")
+    assert ("n1.cluster",) == chosen(INTERFACES, "n1.cluster")
+    for wrong in ("ib1", ""):
+        with pytest.raises(InputError, match=f"not '{wrong}'\n  fix: .*here are: docker0, eth0, ib0"):
+            chosen(INTERFACES, wrong)
+
+
+def test_addresses_that_mean_something_else_elsewhere_are_left_out() -> None:
+    """Loopback, link-local ones, and an empty MASTER_ADDR."""
+    good = ["10.0.0.7", "fd00::7", "n1", "n1.cluster"]
+    bad = [
+        "",
+        "localhost",
+        "127.0.0.1",
+        "127.0.1.1",
+        "::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "169.254.1.1",
+        "::",
+    ]
+    assert good == [address for address in (*good, *bad) if is_for_others(address)]
+    assert ("n7", os.uname().nodename) == addresses({"MASTER_ADDR": "n7"}, None)[:2]
+    assert "127.0.0.1" not in addresses({"MASTER_ADDR": "127.0.0.1"}, None)
+
+
+class Answers:
+    """Stands for torch's clients: what each address leads to."""
+
+    def __init__(self, **by_name: bool) -> None:
+        self.by_name = by_name
+        self.release = threading.Event()
+        self.asked: list[str] = []
+
+    def client(self, host: str) -> Any:
+        """Return a client, or wait as torch does for what is no store."""
+        self.asked.append(host)
+        if host not in self.by_name:
+            self.release.wait(LIMIT_S)
+        return self
+
+    def check(self, keys: list[str]) -> bool:
+        """Tell whether it is the right store."""
+        return keys == ["token"]
+
+
+def test_the_address_that_answers_is_found(port: int) -> None:
+    """After a name that nobody knows, and one where somebody else listens who says nothing."""
+    answers = Answers(localhost=True)
+    reach = Reach(contact(NO_NAME, "127.0.0.1", "localhost", port=port), answers.client)
+    assert answers is reach.until(LIMIT_S)
+    assert ["127.0.0.1", "localhost"] == answers.asked
+    answers.release.set()
+
+
+def test_what_came_of_each_address_is_said(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for each; who hangs is not asked again and again."""
+    monkeypatch.setattr(torch_reach, "_PASS_S", 0.01)
+    answers = Answers()
+    reach = Reach(contact(NO_NAME, "127.0.0.1", port=port), answers.client)
+    wait_until(lambda: reach.until(0.1) is None and "idna" in reach.said(), "the name", timeout_s=LIMIT_S)
+    wait_until(lambda: answers.asked == ["127.0.0.1"], "the address", timeout_s=LIMIT_S)
+    assert reach.until(0.1) is None
+    assert ["127.0.0.1"] == answers.asked
+    answers.release.set()
+    name, silent = reach.said().splitlines()
+    assert name.startswith(f"  {NO_NAME}: ")
+    assert "idna" in name
+    assert "  127.0.0.1: somebody takes the connection who is not the store, or nobody answers" == silent
+    alone = Reach(contact(), answers.client)
+    assert "  rank 0 has found no address of its node but those for itself" == alone.said()
+
+
+def test_another_store_is_no_answer(port: int) -> None:
+    """The address may be that of another machine in another network."""
+    answers = Answers(localhost=True)
+    told = contact("localhost", port=port)
+    reach = Reach(told._replace(token=told.token.upper()), answers.client)
+    said = "  localhost: another store answers there"
+    wait_until(lambda: reach.until(0.05) is None and said == reach.said(), said, timeout_s=LIMIT_S)

@@ -1,0 +1,259 @@
+"""Stores for torch's process groups, made from the run directory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
+from hpc_elastic.frameworks import torch as elastic
+from hpc_elastic.frameworks import torch_meeting
+from hpc_elastic.frameworks.torch_meeting import Meeting, Wish
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.of_run import from_env
+from tests.store.kv_contract import KeyValueContract
+
+LIMIT_S = 30.0
+NO_NAME = "x" * 64  # too long for a name, so nobody is asked for it
+BLOCK = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def environment(paths: RunPaths, rank: int = 0, world_size: int = 1, round_number: int = 1) -> dict[str, str]:
+    """Return what a worker finds in its environment; where torch looks for rank 0 there is nobody."""
+    return {
+        "HPC_ELASTIC_RUN_DIR": paths.root,
+        "HPC_ELASTIC_ROUND": str(round_number),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": NO_NAME,
+        "MASTER_PORT": "1",
+    }
+
+
+def together(act: Callable[[int], Any], ranks: int = 2) -> list[Any]:
+    """Let every rank do something, each in a thread."""
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(act, range(ranks)))
+
+
+@pytest.fixture
+def distributed() -> Any:
+    """Return ``torch.distributed``."""
+    return pytest.importorskip("torch.distributed")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"HPC_ELASTIC_RUN_DIR": ""}, "HPC_ELASTIC_RUN_DIR is not set"),
+        ({"HPC_ELASTIC_ROUND": ""}, "HPC_ELASTIC_ROUND is not set"),
+        ({"RANK": ""}, "RANK is not set"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+    ],
+)
+def test_outside_of_a_worker_one_error_says_so(
+    run_paths: RunPaths, change: dict[str, str], said: str
+) -> None:
+    """It names the variable and the fix."""
+    with pytest.raises(InputError, match=f"is no worker of a run: {said}\n  fix: start it by hpc-elastic"):
+        elastic.store({**environment(run_paths), **change})
+
+
+def test_a_rank_beyond_the_world_is_refused(run_paths: RunPaths) -> None:
+    """At once, not after a wait."""
+    with pytest.raises(InputError, match="RANK is 4, and WORLD_SIZE 4"):
+        elastic.shared_store(environment(run_paths, 4, 4))
+
+
+@pytest.mark.parametrize("ports", [(), 65536, [0, -1], "0"])
+def test_a_port_that_is_none_is_refused(run_paths: RunPaths, ports: Any) -> None:
+    """Before anything is opened."""
+    with pytest.raises(InputError, match="ports must be one or more numbers from 0 to 65535"):
+        elastic.store(environment(run_paths), ports=ports)
+
+
+def test_without_an_agent_torch_does_what_it_does() -> None:
+    """There is nothing to add, then."""
+    assert {} == elastic.bootstrap({"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_a_missing_torch_is_named(run_paths: RunPaths) -> None:
+    """One line says what is missing; importing the module needs no torch."""
+    program = f"{BLOCK}\nfrom hpc_elastic.frameworks.torch import store\nstore()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+        env={**os.environ, **environment(run_paths)},
+    )
+    assert 1 == done.returncode
+    assert "PyTorch is not installed\n  fix: pip install torch" in done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("distributed")
+class TestStore:
+    """The store that rank 0 serves."""
+
+    def test_ranks_share_keys(self, run_paths: RunPaths) -> None:
+        """Those of a round; each use and each round begins with an empty one."""
+
+        def act(rank: int) -> list[bool]:
+            found = []
+            for round_number in (1, 1, 2):
+                environ = environment(run_paths, rank, 2, round_number)
+                store = elastic.store(environ, timeout=LIMIT_S)
+                found.append(store.check([f"key{rank}"]))
+                store.set(f"key{rank}", str(rank))
+                assert b"0" == store.get("key0")
+                assert b"1" == store.get("key1")
+                assert timedelta(seconds=LIMIT_S) == store.timeout
+                elastic.store(environ, timeout=LIMIT_S)  # nobody is ahead
+            return found
+
+        assert [[False] * 3] * 2 == together(act)
+
+    def test_all_that_a_process_group_needs(self, run_paths: RunPaths) -> None:
+        """Store, rank and number of ranks."""
+        given = elastic.bootstrap(environment(run_paths), timeout=LIMIT_S)
+        assert {"store", "rank", "world_size"} == set(given)
+        assert (0, 1) == (given["rank"], given["world_size"])
+
+    def test_a_rank_that_does_not_come_is_named(self, run_paths: RunPaths) -> None:
+        """By rank 0, with all that are missing."""
+        with pytest.raises(
+            StoreTimeoutError, match=r"rank 0 waits in store\(\) for ranks 1, 2 of 3 in"
+        ) as caught:
+            elastic.store(environment(run_paths, 0, 3), timeout=0.2)
+        assert ("1", "2") == caught.value.missing
+        assert "logs RUN --rank 1" in str(caught.value)
+
+    def test_rank_0_that_does_not_come_is_named(self, run_paths: RunPaths) -> None:
+        """By the others, who wait for its address."""
+        with pytest.raises(StoreTimeoutError, match=r"rank 1 waits in store\(\) for rank 0 of 2 in round 1"):
+            elastic.store(environment(run_paths, 1, 2), timeout=0.2)
+
+    def test_a_store_that_nobody_reaches(
+        self,
+        run_paths: RunPaths,
+        distributed: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Each address is told with what came of it: soon as a warning, and in the end with what to do."""
+        monkeypatch.setattr(torch_meeting, "_WARN_AFTER_S", 0.1)
+        meeting = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 1, LIMIT_S)
+        served = meeting.base({}, Wish((0,), NO_NAME))
+        with pytest.raises(StoreTimeoutError) as caught:
+            elastic.store(environment(run_paths, 1, 2), timeout=1.5)
+        what = f"rank 1 on {os.uname().nodename} cannot reach the store of rank 0 on {os.uname().nodename}"
+        came = f"port {served.port} of\n  {NO_NAME}: encoding with 'idna' codec"
+        warned = "".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+        assert what in warned
+        assert what in str(caught.value)
+        assert came in str(caught.value)
+        assert 'fix: name an address or interface that the nodes share: address="ib0"' in str(caught.value)
+
+    def test_the_end_of_rank_0_is_told(self, run_paths: RunPaths, distributed: Any) -> None:
+        """Also if it comes while others wait; they need not wait for the end of their time."""
+        kv = from_env(environment(run_paths))
+        served = Meeting(distributed, kv, 0, 2, 1, LIMIT_S).base({}, Wish((0,), None))
+        other = Meeting(distributed, kv, 1, 2, 1, LIMIT_S)
+        found = other.base({}, Wish((0,), None))
+        del served
+        gc.collect()
+        with pytest.raises(StoreError, match=r"rank 1 has lost the store of rank 0 in round 1; has"):
+            other.wait_for_all(found)
+
+    def test_ports_are_tried_in_turn(self, run_paths: RunPaths) -> None:
+        """One that is taken is passed over; without another the error names it."""
+        with socket.create_server(("", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(StoreError, match=f"rank 0 cannot listen on port {port} of .*EADDRINUSE"):
+                elastic.store(environment(run_paths), ports=port)
+            elastic.store(environment(run_paths), ports=(port, 0), timeout=LIMIT_S)
+
+    def test_a_second_process_of_rank_0_uses_the_first_ones(
+        self, run_paths: RunPaths, distributed: Any
+    ) -> None:
+        """Others may have read the first address already."""
+        kv = from_env(environment(run_paths))
+        first, second = (
+            Meeting(distributed, kv, 0, 1, 1, LIMIT_S).base({}, Wish((0,), None)) for _ in range(2)
+        )
+        assert first.port == second.port
+        first.set("key", "value")
+        assert b"value" == second.get("key")
+
+    def test_a_lost_run_directory_is_named(self, tmp_path: Path) -> None:
+        """Whichever store is asked for."""
+        for make in (elastic.store, elastic.shared_store):
+            with pytest.raises(RunDirError, match="gone: there is no such directory"):
+                make(environment(RunPaths(tmp_path / "gone")))
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("distributed")
+class TestSharedStore(KeyValueContract):
+    """The store in the run directory, as Python code sees it."""
+
+    @pytest.fixture
+    def kv(self, run_paths: RunPaths) -> Any:
+        """Return an empty store."""
+        return elastic.shared_store(environment(run_paths, 0, 2), timeout=LIMIT_S)
+
+    @pytest.fixture
+    def other(self, run_paths: RunPaths) -> Any:
+        """Return that of another rank."""
+        return elastic.shared_store(environment(run_paths, 1, 2), timeout=LIMIT_S)
+
+    def test_it_is_one_of_torchs(self, kv: Any, distributed: Any) -> None:
+        """So that torch takes it."""
+        assert isinstance(kv, distributed.Store)
+
+    def test_each_call_gives_another(self, run_paths: RunPaths, kv: Any) -> None:
+        """A process group after another finds nothing of the first."""
+        kv.set("a", "1")
+        assert not elastic.shared_store(environment(run_paths, 0, 2)).check(["a"])
+
+
+@pytest.mark.torch
+def test_torch_may_keep_a_shared_store(run_paths: RunPaths, distributed: Any) -> None:
+    """All that its own code calls reaches ours, also when the caller has forgotten the store."""
+    below = distributed.PrefixStore("a", elastic.shared_store(environment(run_paths), timeout=LIMIT_S))
+    gc.collect()
+    below.set("text", "1")
+    assert b"1" == below.get("text")
+    assert 2 == below.add("n", 2)
+    assert b"2" == below.compare_set("text", "1", "2")
+    below.append("text", "3")
+    below.multi_set(["x", "y"], ["4", "5"])
+    assert [b"23", b"4"] == below.multi_get(["text", "x"])
+    below.wait(["x", "y"], timedelta(seconds=LIMIT_S))
+    assert below.check(["x"])
+    assert not below.check(["z"])
+    assert below.delete_key("x")
+    assert 3 == below.num_keys()
+    assert below.has_extended_api()
+    assert b"23" == below.clone().get("text")
+    with pytest.raises(RuntimeError, match=r"not within 0\.01 s: key 'torch/1/a/z'"):
+        below.wait(["z"], timedelta(seconds=0.01))
