@@ -46,6 +46,7 @@ from hpc_elastic.store.mount import mount_at, safe_lease
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
+    from hpc_elastic.rendezvous.array_task import TaskStart
 
 
 class LaunchOptions(NamedTuple):
@@ -105,7 +106,11 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     with open_agent(options, slurm, owns_process=True) as opened:
         outcome = opened.agent.run_to_end()
         code = _say_goodbye(options, outcome, opened)
-        _finish_for_a_lost_batch_host(options, opened.run, opened.log)
+        task = slurm.task if slurm is not None else None
+        if task is None:
+            _finish_for_a_lost_batch_host(options, opened.run, opened.log)
+        elif outcome.exit_code == ExitCode.REQUEUE and opened.loop.last_signal:
+            _finish_for_a_killed_script(options, task, opened.log)
         if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
             _remember_bad_nodes(options, opened.run.state, outcome, opened.log)
         return code
@@ -335,6 +340,16 @@ def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: A
     for number in (signal.SIGTERM, signal.SIGHUP):  # those of the requeue itself; also for what it starts:
         signal.signal(number, signal.SIG_IGN)  # the list of bad nodes is given to Slurm afterwards
     requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
+
+
+def _finish_for_a_killed_script(options: LaunchOptions, task: TaskStart, log: AgentLog) -> None:
+    """Do what the batch script of a task would have done after srun, if Slurm ends the task for its death."""
+    from hpc_elastic.slurm import batch_host  # noqa: PLC0415 - rare
+
+    if batch_host.task_lost_its_script(options.paths, task):
+        log.say("the batch script was killed: this task is requeued from here")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # that of the requeue itself
+        batch_host.requeue_task_in_its_place(options.paths, os.environ, SystemClock(), log.say)
 
 
 def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcome, log: AgentLog) -> None:

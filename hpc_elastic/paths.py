@@ -84,6 +84,10 @@ class RunPaths:
         """The call that the workers make, pickled, if the work of the run is a function."""
         return self._at("function.pkl")
 
+    def function_of(self, job_id: str) -> str:
+        """What the workers of a job of submitit's executors call after a requeue, if not the same again."""
+        return self._at(f"function-{job_id}.pkl")
+
     @property
     def results(self) -> str:
         """What that call returned, one file per rank."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.workermanage import WorkerController
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.memory import MemoryStore
@@ -30,6 +31,19 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell each worker of `-n` whether it may have to give tests away; else one would get all slow ones."""
+    node.workerinput["gives_away"] = node.config.option.dist == "worksteal"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let several workers begin with what is slow, else one of them works alone at the end."""
+    if getattr(config, "workerinput", {}).get("gives_away"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

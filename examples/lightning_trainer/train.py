@@ -12,23 +12,10 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hpc_elastic import worker
 from hpc_elastic.frameworks.lightning import ElasticCallback, latest, trainer_shape
-
-
-class Line(Dataset):
-    """Points of a line with noise, each a pure function of its number."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return 512
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return x and y."""
-        x = torch.rand(1, generator=torch.Generator().manual_seed(index))
-        return x, 2 * x - 1
 
 
 class ResumableLoader(DataLoader):
@@ -80,7 +67,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(worker.run_dir() or ".") / "result.json")
     options = parser.parse_args()
     L.seed_everything(20, verbose=False)
-    model, data = Model(options.step_time), Line()
+    x = torch.rand(512, 1, generator=torch.Generator().manual_seed(20))
+    model, data = Model(options.step_time), TensorDataset(x, 2 * x - 1)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     loader = ResumableLoader(data, batch_size=8, sampler=DistributedSampler(data, world, rank))
     elastic = ElasticCallback(save_every=options.save_every)  # 1. saves and stops

@@ -194,9 +194,15 @@ class Signalled:
 
     def _tell_why(self) -> None:
         notice, self._explanation = self._explanation, None
-        if notice is not None and not self.leaves_alone:
-            left_s = None if notice.until is None else max(0.0, notice.until - self._run.now())
-            self._run.explain_drain(notice.cause, notice.detail, left_s)
+        if notice is None:
+            return
+        if self.leaves_alone:  # how long this node has is no matter of the others
+            drain = self._run.state.drain
+            if drain is not None and drain.node == self._run.node:
+                self._run.explain_drain(notice.cause, notice.detail, None)
+            return
+        left_s = None if notice.until is None else max(0.0, notice.until - self._run.now())
+        self._run.explain_drain(notice.cause, notice.detail, left_s)
 
     def end_sooner(self) -> None:
         """End the workers by the time that the wish leaves them."""

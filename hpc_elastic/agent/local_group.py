@@ -75,7 +75,7 @@ class LocalGroup:
         self._drain_at: float | None = None
         self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
-    def start(self, command: Command, *, crashes: int) -> None:
+    def start(self, command: Command, *, restarts: int) -> None:
         """Start all workers.
 
         Raises:
@@ -88,7 +88,7 @@ class LocalGroup:
         ]
         envs = {
             local_rank: {
-                **worker_env(self.formed, self._node_id, local_rank, self._run, crashes=crashes),
+                **worker_env(self.formed, self._node_id, local_rank, self._run, restarts=restarts),
                 Env.CHANNEL: self._channels[local_rank].path,
             }
             for local_rank in range(self.slots)

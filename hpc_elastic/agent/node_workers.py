@@ -97,7 +97,7 @@ class NodeWorkers:
         self._hold = self._new_hold()
         try:
             with self.telemetry.step(START):
-                group.start(parts.command, crashes=self._run.state.crashes)
+                group.start(parts.command, restarts=self._run.state.restarts)
         except (InputError, OSError):
             self.group = None
             services.after_workers()

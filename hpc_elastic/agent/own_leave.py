@@ -14,6 +14,7 @@ _WHY = {
     Cause.PREEMPTION: "Slurm wants this node back",
     Cause.TIME_LIMIT: "the time limit of this task is near",
     Cause.CANCEL: "this task was cancelled",
+    Cause.REQUEUE: "this task was requeued",
 }
 
 Insist = Callable[[Callable[[], object]], None]

@@ -55,7 +55,7 @@ def _slots(members: Iterable[Member]) -> int:
 
 
 def worker_env(
-    formed: RoundFormed, node_id: str, local_rank: int, run: RunEnv, *, crashes: int
+    formed: RoundFormed, node_id: str, local_rank: int, run: RunEnv, *, restarts: int
 ) -> dict[str, str]:
     """Return what a worker gets beside the agent's own environment.
 
@@ -64,7 +64,7 @@ def worker_env(
         node_id: the agent's id in it.
         local_rank: the worker.
         run: what is the same for all workers.
-        crashes: rounds of this run that have ended by a worker's failure.
+        restarts: rounds of this submission that have ended by a failure of workers, or a hang.
     """
     place = place_of(formed.members, node_id)
     me = formed.members[place.group_rank]
@@ -83,7 +83,7 @@ def worker_env(
         "ROLE_WORLD_SIZE": str(place.role_world_size),
         "MASTER_ADDR": run.master_addr or formed.master_addr,
         "MASTER_PORT": str(run.master_port or formed.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(crashes),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_RUN_ID": run.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",

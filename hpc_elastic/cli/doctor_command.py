@@ -114,6 +114,10 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
         if ended not in (0, _FOUND):
             findings.append(_srun_failed(ended, words))
             _print(findings[-1:])
+        elif ended == 0:
+            refused = _refused(path)
+            _print(refused)
+            findings += refused
         code = max(code, int(ended != 0))
     typer.echo(f"\n{said or verdict(findings)}")
     return code
@@ -182,6 +186,14 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
         return [*found, Finding("directory", str(error), Level.PROBLEM, "name a directory you may write to")]
     found += directory_findings(probed, heartbeat_s=DEFAULT_HEARTBEAT_S, lease_s=DEFAULT_LEASE_S)
     return [*found, *sharing_findings(probed.path, probed.mount)] if is_alone else found
+
+
+def _refused(path: str) -> list[Finding]:
+    """Return what `submit` on this machine has against a directory that the nodes have found to be good."""
+    from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.probe_findings import refusal_findings  # noqa: PLC0415
+
+    return refusal_findings(os.path.realpath(path), mount_at(path))
 
 
 def _is_hidden(path: str) -> bool:

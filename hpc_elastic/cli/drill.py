@@ -12,10 +12,13 @@ from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import Note
+from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report.drill_report import Course, Saved, course_of, verdict
 from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, choose
+from hpc_elastic.slurm.drill import ON_A_NODE, Drill, Striker, Struck, Target, choose
+from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.values import BadValueError, parse_duration_s
 from hpc_elastic.store.files import list_names
@@ -62,6 +65,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     _confirm(found, words, yes=yes)
     striker = Striker(found, slurm, clock)
     grace_s = striker.grace_s(chosen)
+    _note(found, chosen, target, words)
     last = read_run(found.paths).state.last
     struck = striker.strike(chosen, target)
     typer.echo(f"done: {words}")
@@ -76,9 +80,6 @@ def drill(  # noqa: PLR0913 - one flag per drill
     came_back, text = verdict(course)
     _tell_grace(course, grace_s)
     typer.secho(text, fg="green" if came_back else "red", bold=True)
-    if chosen is Drill.NODE_LOSS and not found.is_local:  # nobody can tell it from the real thing
-        node = target.member.node
-        typer.echo(f"{node} counts as a bad node now; once the run is over: hpc-elastic nodes forgive {node}")
     typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {found.paths.root}")
     return ExitCode.OK if came_back else 1
 
@@ -108,9 +109,9 @@ def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: 
     ending = run.state.ending
     if ending is not None and run.state.epoch.submission >= run.submission:
         raise InputError(
-            f"the run has ended already: {ending.decision.value}",
+            f"the run in {run.paths.root} has ended already: {ending.decision.value}",
             where="RUN",
-            fix=f"to run it again: {run.command_to_go_on}",
+            fix=run.how_to_run_again,
         )
     job = ask_job(run, slurm).job
     if formed is None or run.state.ending is not None or (job is not None and not job.state.is_active):
@@ -137,6 +138,13 @@ def _confirm(run: RunFiles, text: str, *, yes: bool) -> None:
         )
     typer.echo(f"{run.name} in {run.paths.root}: {text}")
     typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
+
+
+def _note(run: RunFiles, chosen: Drill, target: Target, words: str) -> None:
+    """Record that what happens next is a drill, before it does: so it does not count against the node."""
+    node = target.member.node if chosen in ON_A_NODE else ""
+    log = open_log(run.paths, LOGIN)
+    log.commit(lambda state: Note(state.epoch, f"drill: {words}", node))
 
 
 def _follow(run: RunFiles, struck: Struck, last: int, patience_s: float) -> Course:

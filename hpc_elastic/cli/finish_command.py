@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -165,15 +164,25 @@ def _tell_the_end(state: RunState, start: Start) -> None:
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
-        _print(failure_summary(start.paths.name, [FailureRecord.from_json(ending.failure)]))
+        _print(failure_summary(_title(start.paths), [FailureRecord.from_json(ending.failure)]))
     if not os.path.exists(start.end_file):  # else the local runner says it
         _say_how_to_go_on(start)
 
 
+def _title(paths: RunPaths) -> str:
+    """Return what the workers ran, or the run where only its agents know that."""
+    from hpc_elastic.slurm.run_files import stored_spec  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.worker_script import title_of  # noqa: PLC0415 - rare
+
+    spec = stored_spec(paths)
+    module = str(spec.get("module") or "")
+    if module.startswith("hpc_elastic."):  # ours, which runs a function of the user's
+        return str(spec.get("name") or paths.name)
+    command = [str(word) for word in spec.get("command") or ()]
+    return module or (title_of(command) if command else paths.name)
+
+
 def _say_how_to_go_on(start: Start) -> None:
-    paths = start.paths
-    if not start.is_submitted and not os.path.exists(paths.identity):  # a user's own script
-        _print(f"  another job with this --run-dir goes on from the last checkpoint: {paths.root}")
-        return
-    command = f"hpc-elastic submit --resume {shlex.quote(paths.root)}"
-    _print(f"  to go on from the last checkpoint: {command}")
+    from hpc_elastic.slurm.go_on import resume_command, to_go_on  # noqa: PLC0415 - rare
+
+    _print(f"  {to_go_on(start.paths)}: {resume_command(start)}")

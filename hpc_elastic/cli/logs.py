@@ -11,8 +11,9 @@ import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, RendezvousStateError
 from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, Wanted
@@ -66,7 +67,7 @@ def logs(
 
     A line of a worker begins with its round and rank, that of an agent with time and node.
     """
-    found = read_run(find_run(run))
+    found = _read(find_run(run))
     wanted = Wanted(rank, node, attempt)
     files = _files(found, wanted)
     if not files and not follow:
@@ -79,6 +80,14 @@ def logs(
     else:
         shown.finish()
     return 0
+
+
+def _read(paths: RunPaths) -> RunFiles:
+    """Return the run; whoever cannot read its records is told where the logs are."""
+    try:
+        return read_run(paths)
+    except RendezvousStateError as error:
+        raise RendezvousStateError(f"{error}\n  the logs themselves are in {paths.logs}") from None
 
 
 def _files(run: RunFiles, wanted: Wanted) -> list[LogFile]:
@@ -156,7 +165,7 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
         if clock.monotonic() >= ask_at:
             job, ask_at = ask_job(run, Slurm()).job, clock.monotonic() + _ASK_SLURM_S
             silent_s = silent_for(run, clock) if may_live(job) else None
-        where = status_of(RunView(run.state, run.submission, run.job_id, job, run.has_script, silent_s))
+        where = status_of(RunView.of(run, job, silent_s))
         files = _files(run, wanted)
         shown.show(files, new_from_start=True)
         shown.finish(keep=files)

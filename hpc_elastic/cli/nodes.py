@@ -69,7 +69,9 @@ def nodes(
         _print_table(known, left_out)
     else:
         typer.echo("no node has failed of late")
-    typer.echo(f"remembered in {place}" + (f"; damaged: {', '.join(ledger.damaged)}" * bool(ledger.damaged)))
+    typer.echo(f"remembered in {place}")
+    if ledger.damaged:
+        typer.echo(f"damaged: {', '.join(ledger.damaged)}; they do not count and may be removed")
     suspects = [one.host for one in known if one.is_suspect]
     if suspects:
         typer.echo(f"next: hpc-elastic nodes forgive {suspects[0]}{_where(project)}, once it has been mended")
@@ -88,8 +90,9 @@ def place_of(project: str | None, from_environ: str | None) -> str:
         project = RUNS_FOLDER if os.path.isdir(RUNS_FOLDER) else "."
     where = os.path.abspath(os.path.expanduser(project))
     if not os.path.isdir(where):
+        what = f"{project} is not a directory"
         raise InputError(
-            f"the directory {project} does not exist",
+            what if os.path.lexists(where) else f"the directory {project} does not exist",
             where="--project",
             fix="give the one that holds the runs",
         )

@@ -19,7 +19,8 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.environment import SlurmEnv
 
 NO_ID: Final = "none"  # torchrun's
-FIXED_MASTER: Final = ("static", "shared_fs")  # backends with which the master's address can be given
+DIRECTORY: Final = ("shared_fs", "hpc_elastic")  # the second is the name among torchrun's backends
+FIXED_MASTER: Final = ("static", *DIRECTORY)  # backends with which the master's address can be given
 BACKENDS: Final = (*FIXED_MASTER, "c10d", "etcd", "etcd-v2")
 TORCHS_PORT: Final = 29500
 _SHELLS: Final = 0xFFFFFFF0  # steps from here on are Slurm's own: the shell of salloc, the batch script
@@ -188,13 +189,14 @@ def _names_directory(args: argparse.Namespace) -> bool:
         InputError: it has to be one, but is a URL.
     """
     endpoint, is_url = args.rdzv_endpoint, "://" in args.rdzv_endpoint
-    if args.rdzv_backend == "shared_fs" and is_url:
+    is_ours = args.rdzv_backend in DIRECTORY
+    if is_ours and is_url:
         raise InputError(
             f"{endpoint!r} is no directory",
             where="--rdzv-endpoint",
             fix="give a path that all nodes see",
         )
-    return bool(endpoint) if args.rdzv_backend == "shared_fs" else "/" in endpoint and not is_url
+    return bool(endpoint) if is_ours else "/" in endpoint and not is_url
 
 
 def _default_name(

@@ -31,6 +31,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.launch import LaunchOptions
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.worker_script import title_of
 
 _DEFAULT_SHUTDOWN_S = 30.0
 _MAX_PORT = 65535
@@ -80,7 +81,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         rendezvous=settings,
         slots=count,
         argv=work.argv,
-        title=os.path.basename(args.training_script),
+        title=title_of((args.training_script, *args.training_script_args)),
         logs=logs_of(args, place.paths),
         prefixes=prefix_of(args, environ),
         max_restarts=args.max_restarts,

@@ -131,13 +131,28 @@ def _check_writable(directory: str) -> None:
     place = directory
     while not os.path.lexists(place):
         place = os.path.dirname(place)
-    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        how = "not writable" if os.path.isdir(place) else "no directory"
+    how = _why_unwritable(place)
+    if how:
         raise InputError(
-            f"logs cannot be written to {directory}: {place} is {how} on {os.uname().nodename}",
+            f"logs cannot be written to {directory}: {place} {how} on {os.uname().nodename}",
             where="--log-dir",
             fix="give a directory that this user can write to on every node",
         )
+
+
+def _why_unwritable(place: str) -> str:
+    """Return why nothing can be made in a place, empty if it can; root is told so only when it tries."""
+    if not os.path.isdir(place):
+        return "is no directory"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return "is not writable"
+    trial = os.path.join(place, f".hpc_elastic-{os.uname().nodename}-{os.getpid()}")
+    try:
+        os.mkdir(trial, 0o700)
+        os.rmdir(trial)
+    except OSError as error:
+        return f"takes no files ({error.strerror})"
+    return ""
 
 
 def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run: bool = False) -> LogsSpecs:

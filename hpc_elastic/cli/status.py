@@ -53,16 +53,7 @@ def status(
         if may_live(asked.job)
         else None
     )
-    view = RunView(
-        found.state,
-        found.submission,
-        found.job_id,
-        asked.job,
-        found.has_script,
-        silent_s,
-        back_for=found.back_for,
-    )
-    where = status_of(view)
+    where = status_of(RunView.of(found, asked.job, silent_s))
     colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
     facts = status_facts(found, asked)

@@ -6,6 +6,7 @@ import os
 
 from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
@@ -20,7 +21,7 @@ from hpc_elastic.slurm.budget_use import use_of_causes
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_dir import identity_trouble
-from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint
+from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
 from hpc_elastic.store.files import list_names
 
 MAX_RESTARTS = 3  # of a job spec
@@ -33,12 +34,12 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     facts = [("run", run.paths.root)]
     if run.job_id:
         facts.append(("job", _job_text(run, asked)))
-    if run.successors and state.ending is None:
-        facts.append(("chain", f"then {count_text(len(run.successors), 'job')}: {', '.join(run.successors)}"))
+    facts += _chain(run, asked)
     facts += _waits(run, asked)
     if asked.trouble:
         facts.append(("", asked.trouble))
-    facts += zip(("damaged", ""), identity_trouble(run.paths), strict=False)
+    for trouble in (identity_trouble(run.paths), spec_trouble(run.paths)):
+        facts += zip(("damaged", ""), trouble, strict=False)
     saved = newest_checkpoint(run.paths, now_s)
     if saved is not None:
         where = f" ({saved.path})" if saved.path else ""
@@ -54,6 +55,19 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         last = moments_of(run.records)[-1]
         facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
     return facts
+
+
+def _chain(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    """Return the jobs that are to follow, or that none is left for a run that is not done."""
+    ending, size = run.state.ending, run.spec.get("chain")
+    if run.successors:
+        jobs = f"then {count_text(len(run.successors), 'job')}: {', '.join(run.successors)}"
+        return [("chain", jobs)] if ending is None else []
+    is_over = asked.job is not None and asked.job.state is JobState.ENDED
+    was_cut_short = ending is None or ending.exit_code == ExitCode.REQUEUE
+    if not size or run.is_local or not is_over or not was_cut_short:
+        return []
+    return [("chain", f"used up, {run.job_id} was its last job; {run.command_to_go_on} queues {size} more")]
 
 
 def _used(run: RunFiles) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def _changed(run: RunFiles) -> str:
 
 
 def _standing(run: RunFiles) -> str:
-    where = status_of(RunView(run.state, run.submission, run.job_id, None, run.has_script))
+    where = status_of(RunView.of(run))
     if where.phase is Phase.UNKNOWN and run.job_id and not run.is_local:
         return "submitted"  # whether it waits or starts just now only Slurm knows
     if where.phase.is_final or not run.records:

@@ -17,6 +17,7 @@ from hpc_elastic.slurm import array_rules, request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
+from hpc_elastic.slurm.next_warning import lead_text
 from hpc_elastic.slurm.nodes_at_submit import without_suspects
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submit import Submitted, Submitter, was_local
@@ -162,6 +163,8 @@ def _tell(queued: Submitted) -> None:
     typer.echo(f"{queued.request.spec.name} {word} job {queued.job_id}")
     if queued.chain:
         typer.echo(f"then as {', '.join(queued.chain)}, each when the one before has ended")
+    if lead := lead_text(queued.request):
+        typer.echo(lead)
     typer.echo(f"run directory: {root}")
     typer.echo(f"  hpc-elastic status {root}")
     typer.echo(f"  hpc-elastic logs -f {root}")

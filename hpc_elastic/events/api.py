@@ -24,7 +24,19 @@ class EventSource(str, Enum):
 
 
 @dataclass
-class Event:
+class _Line:
+    """An event as one line of JSON."""
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    def serialize(self) -> str:
+        """Return the event as one line of JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class Event(_Line):
     """Something that happened.
 
     Args:
@@ -38,9 +50,6 @@ class Event:
     source: EventSource
     timestamp: int = 0
     metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.serialize()
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
@@ -57,10 +66,6 @@ class Event:
         fields["source"] = EventSource[fields["source"]]
         return Event(**fields)
 
-    def serialize(self) -> str:
-        """Return the event as one line of JSON."""
-        return json.dumps(asdict(self))
-
 
 class NodeState(str, Enum):
     """States of a node in the rendezvous."""
@@ -72,7 +77,7 @@ class NodeState(str, Enum):
 
 
 @dataclass
-class RdzvEvent:
+class RdzvEvent(_Line):
     """Something that happened in the rendezvous.
 
     Args:
@@ -99,9 +104,6 @@ class RdzvEvent:
     local_id: int | None = None
     error_trace: str = ""
 
-    def __str__(self) -> str:
-        return self.serialize()
-
     @staticmethod
     def deserialize(data: str | RdzvEvent) -> RdzvEvent:
         """Return the event in a line of JSON; an event is returned as it is.
@@ -116,10 +118,6 @@ class RdzvEvent:
         fields = _fields(data)
         fields["node_state"] = NodeState[fields["node_state"]]
         return RdzvEvent(**fields)
-
-    def serialize(self) -> str:
-        """Return the event as one line of JSON."""
-        return json.dumps(asdict(self))
 
 
 def _fields(data: object) -> dict[str, Any]:

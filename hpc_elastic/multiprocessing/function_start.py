@@ -28,19 +28,11 @@ from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Meeting, Served, own_streams, run
-from hpc_elastic.multiprocessing.process import Process, ProcessSpec, open_stdio, spawn
+from hpc_elastic.multiprocessing.process import TELLING, Process, ProcessSpec, open_stdio, spawn
 
 _CODE: Final = (
     "import sys; from multiprocessing import resource_tracker as t, spawn as s; "
     "t._resource_tracker._fd = {tracker}; sys.exit(s._main({payload}, {parent}))"
-)
-_NOT_FOR_THE_SERVER: Final = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
 )
 
 
@@ -237,7 +229,7 @@ def _server(pid: int) -> forkserver.ForkServer:  # noqa: ARG001 - a forked child
     server = forkserver.ForkServer()
     common = getattr(forkserver, "_forkserver", None)
     server.set_forkserver_preload(list(getattr(common, "_preload_modules", ("__main__",))))
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_THE_SERVER)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, TELLING)
     try:
         server.ensure_running()
     finally:

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.multiprocessing.linux import open_pidfd, set_process_name
-from hpc_elastic.multiprocessing.process import LAST_STDIO
+from hpc_elastic.multiprocessing.process import LAST_STDIO, TELLING
 from hpc_elastic.multiprocessing.procfs import all_processes, is_marked
 from hpc_elastic.multiprocessing.reap import send_kill
 
@@ -28,14 +28,6 @@ _STOP_WAIT_S: Final = 1.0
 _SWEEP_PAUSE_S: Final = 0.01
 _EMPTY_LOOKS: Final = 2  # one look may miss a process that is just being forked or executed
 _SWEEPS: Final = 1000  # ten seconds and more: a process in state D ends only when its I/O does
-_IGNORED: Final = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 
 
 class Guard:
@@ -110,7 +102,7 @@ def _run_guard(agent: int, pipe: int) -> NoReturn:
     """Be the guard: wait for the agent's end, sweep, exit."""
     try:
         signal.set_wakeup_fd(-1)
-        for sig in _IGNORED:
+        for sig in TELLING:
             signal.signal(sig, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -20,8 +20,18 @@ LAST_STDIO: Final = 2
 """The highest of the standard descriptors."""
 
 _START_FAILED: Final = 127
+TELLING: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""The signals by which Slurm, a terminal or a user tells an agent, or workers, something."""
+
 _RESET: Final = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
+    *TELLING,
     *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGCONT, signal.SIGALRM, signal.SIGURG),
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGWINCH, signal.SIGPROF),
 )

@@ -112,6 +112,11 @@ class RoundFormed(NamedTuple):
     checkpoint: Checkpoint | None
     lost: tuple[str, ...] = ()  # nodes of the round before that have vanished
 
+    @property
+    def workers(self) -> int:
+        """How many workers it has on all nodes."""
+        return sum(member.slots for member in self.members)
+
 
 class RoundEnded(NamedTuple):
     """The round is over; all members stop their workers."""
@@ -215,6 +220,14 @@ class SizeWanted(NamedTuple):
     spares: int | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
 
 
+class Note(NamedTuple):
+    """Something that people are to know of a start of the job; it changes nothing."""
+
+    epoch: Epoch
+    text: str
+    node: str = ""  # that a drill is done to: what happens there next is no fault of the node's
+
+
 Entry = (
     EpochStarted
     | RoundFormed
@@ -229,6 +242,7 @@ Entry = (
     | NodeUnfit
     | SizeWanted
     | HangSuspected
+    | Note
 )
 
 
@@ -255,6 +269,7 @@ _KINDS: dict[str, type] = {
     "unfit": NodeUnfit,
     "size": SizeWanted,
     "hang": HangSuspected,
+    "note": Note,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 

@@ -14,8 +14,11 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
+    Entry,
     Epoch,
+    EpochStarted,
     NodeUnfit,
+    Note,
     Record,
     RoundEnded,
     RoundFormed,
@@ -24,7 +27,7 @@ from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 MISSING = re.compile(r"missing: ([^;]+)")  # as `waiting_text.too_few_text` writes it
-_CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT)
+_CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.CANCEL, Cause.REQUEUE)
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
 
@@ -36,7 +39,7 @@ class Blamed(NamedTuple):
 
 
 def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
-    """Return what happened on nodes in a run, oldest first.
+    """Return what happened on nodes in a run, oldest first; what its user did in a drill is left out.
 
     Args:
         records: the whole journal.
@@ -44,15 +47,33 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
     """
     state, found = RunState(), []
     loop = _Loop("", 0)
+    drilled: frozenset[str] = frozenset()
     for record in records:
         after = apply(state, record.entry)
         if after != state:
-            loop = _count(loop, state, record)
-            for host, fault, detail in _faults(state, record, loop):
+            loop = loop if _is_drill(record, drilled) else _count(loop, state, record)
+            faults = [fault for fault in _faults(state, record, loop) if fault[0] not in drilled]
+            drilled = _drilled(drilled, record.entry)
+            for host, fault, detail in faults:
                 event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
                 found.append(Blamed(after.epoch, event))
         state = after
     return found
+
+
+def _drilled(nodes: frozenset[str], entry: Entry) -> frozenset[str]:
+    """Return the nodes that a drill was done to, until they are in a round again or the job starts anew."""
+    if isinstance(entry, Note) and entry.node:
+        return nodes | {entry.node}
+    if isinstance(entry, RoundFormed):
+        return nodes.difference(member.node for member in entry.members)
+    is_new_start = isinstance(entry, EpochStarted) and entry.epoch.relaunch == 0
+    return frozenset() if is_new_start else nodes
+
+
+def _is_drill(record: Record, drilled: frozenset[str]) -> bool:
+    """Tell whether a round ended for what was done on purpose."""
+    return isinstance(record.entry, RoundEnded) and not drilled.isdisjoint(record.entry.nodes)
 
 
 class _Loop(NamedTuple):
@@ -88,9 +109,10 @@ def _faults(state: RunState, record: Record, loop: _Loop) -> Iterator[tuple[str,
 
 
 def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
-    """Return the nodes that Slurm had not wanted back: else it is no fault of theirs that they vanish."""
+    """Return the nodes that Slurm had not wanted back, or set down: it is no fault of theirs that they go."""
     drain = state.drain
-    asker = drain.node if drain is not None and drain.cause in _CALLED_AWAY else None
+    is_told = drain is not None and (drain.cause in _CALLED_AWAY or state.explained is not None)
+    asker = drain.node if drain is not None and is_told else None
     return [node for node in nodes if node != asker]
 
 

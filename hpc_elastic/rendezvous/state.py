@@ -22,6 +22,7 @@ from hpc_elastic.rendezvous.journal import (
     HangSuspected,
     NodeLeft,
     NodeUnfit,
+    Note,
     Record,
     Requeued,
     RoundEnded,
@@ -65,6 +66,7 @@ class RunState(NamedTuple):
     requeued: bool = False  # this start of the job has been handed back to Slurm
     size: SizeWanted | None = None  # what the user wanted last
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
+    note: Note | None = None  # the newest one of this epoch
 
     @property
     def running(self) -> RoundFormed | None:
@@ -107,6 +109,14 @@ class RunState(NamedTuple):
     def crashes(self) -> int:
         """Rounds that ended by a worker's failure, in this submission."""
         return self.counts.get(Cause.CRASH, 0)
+
+    @property
+    def restarts(self) -> int:
+        """Rounds that ended by a failure of workers, or a hang, in this submission: what torch counts.
+
+        There a watchdog kills workers that hang, which is a failure like any other.
+        """
+        return self.crashes + self.counts.get(Cause.HANG, 0)
 
     def used(self, cause: Cause) -> int:
         """Return how often a cause has ended a round or a start of the job, in this submission."""
@@ -222,10 +232,12 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     running = state.running
     if running is None or running.number != entry.number or state.ending is not None:
         return state
-    told, entry = entry, _without_who_left(state, entry)
+    drain, told, lost = state.drain, entry, state.lost
+    if drain is None or (entry.cause, entry.nodes) != (drain.cause, (drain.node,)):
+        entry = _without_who_left(state, entry)
+        lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:
         return state
-    lost = state.lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else state.lost
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     return state._replace(ended=entry, counts=counts, lost=lost, repeated=_repeated(state, entry))
 
@@ -363,6 +375,10 @@ def _hang(state: RunState, entry: HangSuspected) -> RunState:
     return state._replace(hang=entry)
 
 
+def _note(state: RunState, entry: Note) -> RunState:
+    return state if entry.epoch < state.epoch else state._replace(note=entry)
+
+
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     EpochStarted: _epoch,
     RoundFormed: _round,
@@ -377,4 +393,5 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     NodeUnfit: _unfit,
     SizeWanted: _size,
     HangSuspected: _hang,
+    Note: _note,
 }

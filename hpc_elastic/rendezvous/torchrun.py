@@ -6,7 +6,8 @@ unless torch asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,12 +37,24 @@ def get_handler() -> Callable[[Any], Any]:
             params.min_nodes,
             params.max_nodes,
             params.local_addr,
-            **params.config,
+            **{**restart_of(params.run_id, os.environ), **params.config},
         )
         with _as_torchs(api):
             return Handler(create_handler(ours), api)
 
     return create
+
+
+def restart_of(run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the option that tells which start of its job a run is in, if the run is that of the job.
+
+    Agents of an earlier start are then known to be gone, or are sent away, without waiting for a lease.
+    A run with an id of its own may be shared by several jobs, whose restarts mean nothing to one another.
+    """
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    # the last task of an array has the id of the whole array
+    job = f"{array}_{task}" if array else environ.get("SLURM_JOB_ID")
+    return {"restart": environ.get("SLURM_RESTART_COUNT") or "0"} if run_id == job else {}
 
 
 class _Handler:

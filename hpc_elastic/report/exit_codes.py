@@ -7,7 +7,7 @@ from signal import Signals
 from hpc_elastic.ids import ExitCode
 
 _NAMES = {
-    ExitCode.REQUEUE: "drained, to be requeued",
+    ExitCode.REQUEUE: "left before the run had ended",
     ExitCode.FAILED: "the run failed, not for a worker's exit code",
     ExitCode.FENCED: "a newer start of the run exists",
     ExitCode.WEDGED: "workers hang in the kernel",

@@ -10,6 +10,7 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text, span_text
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.run_files import RunFiles
 
 
 class Phase(Enum):
@@ -49,6 +50,13 @@ class RunView(NamedTuple):
     back_for: Cause | None = (
         None  # why this start was handed back to Slurm; None: it was not, or nobody knows
     )
+
+    @classmethod
+    def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
+        """Return the view of a run whose files were read."""
+        return cls(
+            run.state, run.submission, run.job_id, job, run.has_script, silent_s, back_for=run.back_for
+        )
 
 
 class RunStatus(NamedTuple):
@@ -200,6 +208,5 @@ def _leaving(state: RunState, back_for: Cause | None) -> RunStatus:
 
 def round_text(formed: RoundFormed) -> str:
     """Return a round with its nodes and workers."""
-    workers = sum(member.slots for member in formed.members)
     names = names_text(tuple(member.node for member in formed.members))
-    return f"round {formed.number} on {names} ({count_text(workers, 'worker')})"
+    return f"round {formed.number} on {names} ({count_text(formed.workers, 'worker')})"

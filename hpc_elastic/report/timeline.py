@@ -21,6 +21,7 @@ from hpc_elastic.rendezvous.journal import (
     HangSuspected,
     NodeLeft,
     NodeUnfit,
+    Note,
     Record,
     Requeued,
     RoundEnded,
@@ -71,7 +72,10 @@ def timeline(records: Iterable[Record]) -> list[Moment]:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
             text = _TEXTS[type(record.entry)](record.entry, state, record.at - _began(record, times))
-            moments.append(Moment(record.at, max(after.epoch.submission, 0), text))
+            submission = (
+                record.entry.epoch.submission if isinstance(record.entry, Note) else after.epoch.submission
+            )
+            moments.append(Moment(record.at, max(submission, 0), text))
             times[type(record.entry)] = record.at
         state = after
     return moments
@@ -113,11 +117,10 @@ def _which_start(epoch: Epoch) -> str:
 
 
 def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
-    workers = sum(member.slots for member in entry.members)
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
     step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
-    size = f"{count_text(workers, 'worker')} on {names}"
+    size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
     lost = f", without {names_text(gone)} (lost)" if gone else ""
     return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
@@ -136,17 +139,26 @@ def _ended(entry: RoundEnded, before: RunState, span_s: float) -> str:
 def cause_text(cause: Cause, state: RunState) -> str:
     """Return why a round ends, in a state that still knows what was asked for."""
     drain = state.drain
-    if cause is not Cause.MEMBERSHIP or drain is None or drain.then is not Then.REJOIN:
+    if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
         return CAUSES[cause]
+    if cause is not Cause.MEMBERSHIP:
+        return f"{drain.node} leaves ({_signal_text(cause, drain.detail)})"
     if drain.node == LOGIN and state.size is not None and state.wanted is not None:
         return _size_text(state.size)
     return drain.detail or CAUSES[cause]
 
 
+def _signal_text(cause: Cause, detail: str) -> str:
+    """Return why a node leaves; a signal alone may mean more than what it was taken for."""
+    is_explained = ": " in detail  # by Slurm
+    if detail and (cause is Cause.PREEMPTION or is_explained or CAUSES[cause] in detail):
+        return detail
+    return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
+
+
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
     if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
-        detail = f" ({entry.detail})" if entry.detail else ""
-        return f"{entry.node} is to leave, the others go on: {CAUSES[entry.cause]}{detail}"
+        return f"{entry.node} is to leave, the others go on: {_signal_text(entry.cause, entry.detail)}"
     if entry.then is Then.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
     says_all = entry.detail.startswith(CAUSES[entry.cause])
@@ -170,7 +182,7 @@ def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
         return f"{entry.node} left: {entry.detail}"
     if entry.cause is Cause.CANCEL:
         return f"{entry.node} left: its task was cancelled"
-    return f"{entry.node} left: {CAUSES[entry.cause]}" + (f" ({entry.detail})" if entry.detail else "")
+    return f"{entry.node} left: {_signal_text(entry.cause, entry.detail)}"
 
 
 def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
@@ -199,6 +211,10 @@ def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float) -> 
     return f"stacks of all ranks asked for by {entry.node}: {entry.detail}"
 
 
+def _noted(entry: Note, _before: RunState, _span_s: float) -> str:
+    return entry.text
+
+
 def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
     return ending_text(entry)
 
@@ -217,6 +233,7 @@ _TEXTS: dict[type, Callable[[Any, RunState, float], str]] = {
     RunEnded: _run_ended,
     SizeWanted: _size_wanted,
     HangSuspected: _hang_suspected,
+    Note: _noted,
 }
 
 

@@ -32,20 +32,31 @@ def main() -> None:
         sys.exit("error: this is a worker of a run; start it with hpc_elastic.submit(function, ...)")
     paths, rank = RunPaths(place), int(os.environ.get("RANK", "0"))
     call = function.load(paths)
-    if any(hasattr(call.function, name) for name in HOOKS):
-        _heed_sigterm(paths, rank, call)
+    if has_hook(call):
+        heed_sigterm(paths.function, rank, call)
     function.save(paths, rank, call.result())
 
 
-def _heed_sigterm(paths: RunPaths, rank: int, call: DelayedSubmission) -> None:
-    """Have SIGTERM ask the callable what to call next."""
+def has_hook(call: DelayedSubmission) -> bool:
+    """Tell whether a callable can say what to call next."""
+    return any(hasattr(call.function, name) for name in HOOKS)
+
+
+def heed_sigterm(file: str, rank: int, call: DelayedSubmission) -> None:
+    """Have SIGTERM ask the callable what to call next.
+
+    Args:
+        file: where rank 0 puts the answer.
+        rank: of this worker.
+        call: the callable and its arguments.
+    """
 
     def end(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         if rank == 0:
             following = call._checkpoint_function()  # noqa: SLF001 - submitit's own plug-ins call it
             if following is not None:
-                files.replace(paths.function, function.pickled_call(following))
+                files.replace(file, function.pickled_call(following))
         os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, end)

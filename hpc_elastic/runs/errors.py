@@ -22,5 +22,5 @@ class NotDoneError(HpcElasticError):
         return (
             f"the run in {self.root} is not done: {self.text}\n"
             f"  fix: hpc-elastic timeline {self.root} tells what happened; "
-            f"to go on from the last checkpoint: hpc-elastic submit --resume {self.root}"
+            f"to take it up again: hpc-elastic submit --resume {self.root}"
         )

@@ -31,24 +31,34 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 - only for functions
 
-    _check_arguments(function, args)
+    fix = "give its arguments behind it; those with names by functools.partial"
+    check_arguments(DelayedSubmission(function, *args), fix)
     return pickled_call(DelayedSubmission(function, *args))
 
 
-def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def check_arguments(call: DelayedSubmission, fix: str) -> None:
+    """Check that a function takes the arguments it is to be called with.
+
+    Args:
+        call: function and arguments.
+        fix: what the message advises.
+
+    Raises:
+        InputError: it does not.
+    """
     import inspect  # noqa: PLC0415 - only for functions
 
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(call.function)
     except (TypeError, ValueError):  # of a function in C nobody knows
         return
     try:
-        signature.bind(*args)
+        signature.bind(*call.args, **call.kwargs)
     except TypeError as error:
         raise InputError(
-            f"{name_of(function)}{signature} cannot be called with what was given: {error}",
+            f"{name_of(call.function)}{signature} cannot be called with what was given: {error}",
             where="submit",
-            fix="give its arguments behind it; those with names by functools.partial",
+            fix=fix,
         ) from error
 
 
@@ -83,7 +93,16 @@ def load(paths: RunPaths) -> DelayedSubmission:
     Raises:
         RunDirError: somebody else could have written it.
     """
-    call: DelayedSubmission = _load(paths.function)
+    return load_call(paths.function)
+
+
+def load_call(file: str) -> DelayedSubmission:
+    """Return the call in a file of a run directory.
+
+    Raises:
+        RunDirError: it is not there, or somebody else could have written it.
+    """
+    call: DelayedSubmission = _load(file)
     return call
 
 
@@ -113,6 +132,13 @@ def results(paths: RunPaths, world_size: int) -> list[Any]:
     Raises:
         RunDirError: a value is missing, or somebody else could have written it.
     """
+    for rank in range(world_size):
+        if not os.path.lexists(_result(paths, rank)):
+            raise RunDirError(
+                f"rank {rank} has left no value in {paths.results}",
+                where="the function's value",
+                fix="have the function return; one that ends its process (sys.exit, os._exit) does not",
+            )
     return [_load(_result(paths, rank)) for rank in range(world_size)]
 
 

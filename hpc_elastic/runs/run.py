@@ -8,9 +8,8 @@ from typing import Any
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
-from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
-from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import Wanted
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
@@ -18,10 +17,13 @@ from hpc_elastic.runs import function
 from hpc_elastic.runs.errors import NotDoneError
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.end_run import EndRun
+from hpc_elastic.slurm.existing_run import existing_run
 from hpc_elastic.slurm.lifecycle import LOGIN
-from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.run_files import RunFiles, ask_job, newest_world_size, read_run
 from hpc_elastic.slurm.scale import scale as change_size
+from hpc_elastic.slurm.signs_of_life import may_live, silent_for
 
+_FIX = "give the directory that submit printed, or the attribute `directory` of a Run"
 RUNNER_LOG = "slurm-local.out"  # what the runner of a run without Slurm prints
 _LOOK_S = 0.5  # between two looks at the journal
 _ASK_SLURM_S = 30.0  # between two questions to Slurm
@@ -35,11 +37,11 @@ class Run:
         runner: pid of what was just started here to run it without Slurm.
 
     Raises:
-        RunDirError: there is no run in it.
+        RunDirError: there is no run in it, or it is somebody else's.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, runner: int | None = None) -> None:
-        self._paths = RunPaths(directory)
+        self._paths = existing_run(os.path.abspath(os.fspath(directory)), "Run", _FIX)
         self._runner = runner
         self._clock: Clock = SystemClock()
         self._read()
@@ -63,9 +65,12 @@ class Run:
         return self._read().job_id
 
     def status(self) -> RunStatus:
-        """Return where the run stands: a phase, and a sentence that explains it. Asks Slurm."""
+        """Return where the run stands: a phase, and a sentence that explains it.
+
+        Asks Slurm, and takes 5 s more where no agent has given a sign of life lately.
+        """
         run = self._read()
-        return self._never_began(run) or _status(run)
+        return self._never_began(run) or _status(run, self._clock)
 
     def _never_began(self, run: RunFiles) -> RunStatus | None:
         """Tell that the runner on this machine ended before it could leave a record."""
@@ -117,7 +122,7 @@ class Run:
         status = self.wait(timeout)
         run = self._read()
         if status.phase is Phase.DONE:
-            return function.results(self._paths, _world_size(run))
+            return function.results(self._paths, newest_world_size(run.records))
         ending = run.state.ending
         if ending is not None and ending.decision is Decision.FAILED and ending.failure:
             raise RunFailedError(run.name, FailureRecord.from_json(ending.failure), {})
@@ -170,14 +175,9 @@ class Run:
         return read_run(self._paths)
 
 
-def _status(run: RunFiles) -> RunStatus:
+def _status(run: RunFiles, clock: Clock) -> RunStatus:
     job = ask_job(run, Slurm()).job
-    return status_of(RunView(run.state, run.submission, run.job_id, job, run.has_script))
-
-
-def _world_size(run: RunFiles) -> int:
-    formed = [record.entry for record in read_records(run.paths) if isinstance(record.entry, RoundFormed)]
-    return sum(member.slots for member in formed[-1].members) if formed else 0
+    return status_of(RunView.of(run, job, silent_for(run, clock) if may_live(job) else None))
 
 
 def _prefixed(file: log_files.LogFile) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from hpc_elastic.slurm.submit import Submitter, UncertainSubmissionError
 from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.store import files
 
+_OPTION = re.compile(r"(?<![\w/-])--([a-z]+(?:-[a-z]+)*)(?![\w-])")
 _IN_BACKGROUND = '"$@" >&2 & echo $!'
 
 Work = Callable[..., Any] | Sequence[str] | str | JobSpec
@@ -48,7 +50,9 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
         raise InputError(
             f"arguments {args!r} are for functions", where="submit", fix="put them into the command"
         )
-    return start(_spec(work, fields, local), call, local=local)
+    with named_as_fields():
+        spec = _spec(work, fields, local)
+    return start(spec, call, local=local)
 
 
 def start(spec: JobSpec, call: bytes | None, *, local: int | None) -> Run:
@@ -62,8 +66,29 @@ def start(spec: JobSpec, call: bytes | None, *, local: int | None) -> Run:
     Raises:
         InputError, RunDirError, SlurmError: as for `submit`.
     """
-    wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
-    return (_run_here if local is not None else _queue)(wanted, call, local or 0)
+    with named_as_fields():
+        wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+        return (_run_here if local is not None else _queue)(wanted, call, local or 0)
+
+
+@contextmanager
+def named_as_fields() -> Iterator[None]:
+    """Have errors name the fields of a job spec as Python does, not as options of a command line."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(error.message, where=_as_fields(error.where), fix=_as_fields(error.fix)) from None
+
+
+def _as_fields(text: str) -> str:
+    def field_of(option: re.Match[str]) -> str:
+        name = option[1].replace("-", "_")
+        field = JobSpec.model_fields.get(name)
+        if field is None:
+            return option[0]
+        return f"{name}=True" if field.annotation is bool else name
+
+    return _OPTION.sub(field_of, text)
 
 
 def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:

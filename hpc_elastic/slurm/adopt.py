@@ -92,9 +92,26 @@ def adopt(text: str, name: str) -> Adopted:
         "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
         "never a cancelled or a finished one",
     )
-    return Adopted(
-        "\n".join(changed) + "\n", (*header_changes, *strict, trap, *command_changes, finish, *tail_changes)
+    changes = (
+        *header_changes,
+        *strict,
+        trap,
+        *command_changes,
+        finish,
+        *tail_changes,
+        *_own_requeues(changed),
     )
+    return Adopted("\n".join(changed) + "\n", changes)
+
+
+def _own_requeues(lines: list[str]) -> Iterator[Change]:
+    """Yield what is to be told about lines of the user's that requeue the job, too."""
+    for number, line in enumerate(lines, 1):
+        if re.search(r"(?<![\w./-])scontrol\s+requeue", line) and not _comment(line):
+            yield Change(
+                f"scontrol requeue in line {number} of the new script stays",
+                "take it out: finish has decided by then, and a training that has failed would come back",
+            )
 
 
 def _command(lines: list[str], name: str) -> tuple[int, int]:

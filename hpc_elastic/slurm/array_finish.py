@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmNotFoundError, StoreError
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmNotFoundError, StoreError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now, is_newer
 from hpc_elastic.rendezvous.journal import (
@@ -15,6 +12,7 @@ from hpc_elastic.rendezvous.journal import (
     DrainRequested,
     Entry,
     EpochStarted,
+    Note,
     Record,
     Requeued,
     RunEnded,
@@ -32,20 +30,17 @@ from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
 from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue
 from hpc_elastic.slurm.look import look
+from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
+from hpc_elastic.slurm.setup_failure import earlier_starts
 from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store import files
 
-GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
-PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
 ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 15.0
 _RELAUNCH_PAUSE_S = 2.0
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
-_T = TypeVar("_T")
 
 
 class ArrayFinish:
@@ -74,6 +69,7 @@ class ArrayFinish:
         self._clock = clock
         self._say = say
         self._log: RunLog = open_log(start.paths, f"batch {self._task.task}")
+        self._patiently = Patience(clock, say)
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -98,6 +94,7 @@ class ArrayFinish:
             srun_exit_code=self._srun_exit_code,
             left=array_lifecycle.goodbye_of(records, self._task),
             launch_failure=self._launch_failure,
+            earlier=earlier_starts(records, epoch_now(state, self._submission), self._launch_failure),
             is_outdated=outdated,
             in_vain=array_lifecycle.starts_in_vain(records, self._task),
             least=self._least(),
@@ -110,9 +107,12 @@ class ArrayFinish:
         match choice:
             case Exit(code, _, record):
                 return self._end_run(code, record)
-            case Leave(code):
+            case Leave(code, why, _, is_open):
+                if is_open:
+                    self._tell(f"{why}; {self._look_first}")
                 return Ended(code, 0, self._log.state)
-            case Relaunch(nodes):
+            case Relaunch(nodes, why):
+                self._tell(why)
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
             case Requeue(cause):
@@ -197,6 +197,19 @@ class ArrayFinish:
         if state.epoch.submission < self._submission:
             self._write(EpochStarted(epoch_now(state, self._submission), self._task.array, ()))
 
+    @property
+    def _look_first(self) -> str:
+        task = self._task.task
+        return f"once Slurm answers: squeue -j {task}; if it is not in the queue: scontrol requeue {task}"
+
+    def _tell(self, text: str) -> None:
+        """Have the records tell of this task; the log has it in any case."""
+        epoch = epoch_now(self._log.state, self._submission)
+        try:
+            self._log.commit(lambda _state: Note(epoch, f"task {self._task.task}: {text}"))
+        except StoreError as error:
+            self._say(f"this is not in the run's records: {error}")
+
     def _note(self, reason: str, *, is_given_up: bool) -> None:
         self._begin_submission()
         epoch = self._log.state.epoch
@@ -275,24 +288,3 @@ class ArrayFinish:
 
     def _write(self, entry: Entry) -> RunState:
         return self._patiently(lambda: self._log.commit(lambda _state: entry))
-
-    def _patiently(
-        self,
-        act: Callable[[], _T],
-        patience_s: float = PATIENCE_S,
-        passing: type[HpcElasticError] = StoreError,
-    ) -> _T:
-        """Return what `act` returns; try again for a while when the file system or Slurm fails."""
-        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + patience_s
-        said = False
-        while True:
-            try:
-                return act()
-            except (StoreError, passing) as error:
-                if self._clock.monotonic() >= give_up_at:
-                    raise
-                if not said:
-                    self._say(f"trying again for up to {patience_s:.0f} s: {' '.join(str(error).split())}")
-                    said = True
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -43,6 +43,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
 )
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm.lifecycle import (
     CANCELLED_CODE,
     USERS_WISH,
@@ -54,6 +55,7 @@ from hpc_elastic.slurm.lifecycle import (
     Requeue,
     drain_cause,
 )
+from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import JobFacts, Standing, standing
 
 _SCRIPT, _GIVEN_UP = "batch", "given-up"  # what the ids in the records of a batch script begin with
@@ -100,6 +102,7 @@ class TaskFacts(NamedTuple):
     srun_exit_code: int
     left: NodeLeft | None = None  # what the agent of this start has recorded on leaving
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    earlier: Earlier = Earlier.NOTHING  # what became of that line in this submission before
     is_outdated: bool = False  # the task was started anew, as the members' names tell
     in_vain: int = 0  # newest starts of this task in a row that were in no round
     least: int = 1  # nodes that the run needs
@@ -187,7 +190,8 @@ def _on_wish(facts: TaskFacts) -> TaskChoice:
 def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:
     match stands:
         case Standing.UNKNOWN:
-            return Leave(ExitCode.REQUEUE, "Slurm does not answer, so the task is left as it is")
+            why = "Slurm does not answer, so the task is left as it is and nobody here starts it again"
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             return Leave(ExitCode.REQUEUE, "Slurm has requeued the task itself")
         case Standing.CANCELLED:
@@ -203,25 +207,32 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
 def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     left, drained = facts.left, facts.state.drained
     if facts.launch_failure:
-        return _requeue(facts, Cause.LAUNCH_FAILURE, facts.launch_failure, budgets)
+        return _script_failed(facts, budgets)
     if left is not None:
         return _after_leaving(facts, left, budgets)
     if drained is not None:
-        if drained.cause is Cause.JOIN_TIMEOUT and _are_too_few(facts):
-            return failed(_too_few_text(facts))
+        too_few = _too_few_text(facts) if drained.cause is Cause.JOIN_TIMEOUT else ""
+        if too_few:
+            return failed(too_few)
         return _requeue(facts, drained.cause, _LEFT.get(drained.cause, drained.cause.value), budgets)
     if facts.srun_exit_code in (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT):
         return _requeue(facts, Cause.AGENT_ERROR, "the agent has left this node", budgets)
     return _without_word(facts, budgets)
 
 
-def _are_too_few(facts: TaskFacts) -> bool:
-    """Tell whether the run cannot have its minimum any more, however long its tasks wait for each other."""
-    return facts.others is not None and 1 + facts.others.running + facts.others.waiting < facts.least
+def _script_failed(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+    """Choose for a task whose script failed before srun; what works on other nodes is this one's fault."""
+    why = facts.launch_failure
+    if facts.earlier is not Earlier.WORKED and setup_failure.is_lasting(why):
+        return _give_up(facts, f"{why}; it would fail again, so {setup_failure.FIX}")
+    return _requeue(facts, Cause.LAUNCH_FAILURE, why, budgets)
 
 
 def _too_few_text(facts: TaskFacts) -> str:
-    have = 1 + (facts.others.running + facts.others.waiting if facts.others is not None else 0)
+    """Tell that the run cannot have its minimum any more, however long its tasks wait; empty if it can."""
+    have = facts.least if facts.others is None else 1 + facts.others.running + facts.others.waiting
+    if have >= facts.least:
+        return ""
     tasks = "1 task is" if have == 1 else f"{have} tasks are"
     return f"only {tasks} left, and the run needs {facts.least} nodes; the others were cancelled or given up"
 

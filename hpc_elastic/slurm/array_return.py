@@ -6,6 +6,7 @@ thread of its own, some times after each new round. Nothing waits for it and not
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,17 +14,20 @@ from collections.abc import Callable, Mapping
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.hand_back import SOON
 from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
+from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.submissions import read_submissions
 
 PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a round has formed
 LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is somebody's wish
 MOST = 64  # tasks in one look
 _WAITS = "BeginTime"
+_LOG_END = 65536  # bytes of the batch log that are looked through
 
 
 def is_delayed(fields: Mapping[str, str]) -> bool:
@@ -57,6 +61,14 @@ def start_returned(paths: RunPaths, array: str, slurm: Slurm) -> list[str]:
     for name in started:
         slurm.update(name, SOON)
     return started
+
+
+def _size(path: str) -> int:
+    """Return the size of a file [bytes], 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 class Looks:
@@ -130,6 +142,8 @@ class TaskWatch(JobWatch):
         self._array = slurm_env.run_job
         self._commands = slurm
         self._looks = Looks(self._let_start, pauses_s)
+        self._batch_log = paths.batch_log.replace("%j", slurm_env.job_ref)
+        self._log_began = _size(self._batch_log)  # before that earlier starts have ended
 
     def begin(self, *, is_first: bool) -> None:
         """Take note that a round with this node has formed; its first node looks for all of them."""
@@ -141,6 +155,15 @@ class TaskWatch(JobWatch):
         """End; a question that is under way is left to itself."""
         super().close()
         self._looks.close()
+
+    def _told_by_log(self) -> Cause | None:
+        """Return why Slurm has ended this start of the task, which nobody asks about once it is over."""
+        try:
+            with open(self._batch_log, "rb") as file:
+                file.seek(max(self._log_began, _size(self._batch_log) - _LOG_END))
+                return due_to(file.read().decode(errors="replace"))
+        except OSError:
+            return None
 
     def _let_start(self) -> None:
         try:

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.rendezvous.run_log import read_records, read_state
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.array_finish import ArrayFinish
+from hpc_elastic.slurm.array_lifecycle import goodbye_of
 from hpc_elastic.slurm.budget_use import budgets_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
@@ -42,8 +45,7 @@ def requeue_in_its_place(
         clock: paces the questions.
         say: prints a line for people.
     """
-    relaunch = int(environ.get(Env.RELAUNCH) or 0)
-    start = Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
+    start = _start(paths, environ)
     known = read_state(paths)
 
     def handled() -> bool:
@@ -59,10 +61,40 @@ def requeue_in_its_place(
     while clock.monotonic() < turn and not handled():
         clock.sleep(_FIRST_PAUSE_S)
     if not handled():
-        slurm = Slurm()
-        finish = Finish(start, budgets_of(stored_spec(paths))._replace(max_relaunch=0), slurm, clock, say)
-        with closing(_last_resort(start, slurm, clock)):
-            run_with_nodes(finish.run, start, slurm, clock, say)
+        _finish(start, clock, say)
+
+
+def requeue_task_in_its_place(paths: RunPaths, environ: Mapping[str, str], clock: Clock, say: Say) -> None:
+    """Finish this start of a task of an array, as its batch script would have done; the others go on.
+
+    Args:
+        paths: the run.
+        environ: the environment of the task.
+        clock: paces the questions.
+        say: prints a line for people.
+    """
+    _finish(_start(paths, environ), clock, say)
+
+
+def task_lost_its_script(paths: RunPaths, task: TaskStart) -> bool:
+    """Tell whether an agent of a task has left because Slurm ends the task for want of its batch script."""
+    try:
+        left = goodbye_of(read_records(paths), task)
+    except HpcElasticError:
+        return False
+    return left is not None and left.cause is Cause.LAUNCH_FAILURE
+
+
+def _start(paths: RunPaths, environ: Mapping[str, str]) -> Start:
+    relaunch = int(environ.get(Env.RELAUNCH) or 0)
+    return Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
+
+
+def _finish(start: Start, clock: Clock, say: Say) -> None:
+    slurm, budgets = Slurm(), budgets_of(stored_spec(start.paths))._replace(max_relaunch=0)
+    kind = Finish if start.task is None else ArrayFinish
+    with closing(_last_resort(start, slurm, clock)):
+        run_with_nodes(kind(start, budgets, slurm, clock, say).run, start, slurm, clock, say)
 
 
 def _last_resort(start: Start, slurm: Slurm, clock: Clock) -> LastResort:

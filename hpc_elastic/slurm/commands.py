@@ -209,9 +209,14 @@ class Slurm:
         self._run("sbatch", "--test-only", text=script, timeout_s=self._sbatch_timeout_s, env=environ)
 
     def jobs_with_comment(self, token: str) -> list[str]:
-        """Return the ids of this user's jobs whose comment starts with a token."""
+        """Return the ids of this user's jobs whose comment starts with a token.
+
+        A token ``TOKEN#3`` is that of task 3 of the array whose comment starts with ``TOKEN``.
+        """
         output = self._run("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%F|%k")
-        return parse.jobs_with_comment(output, token)
+        own, _, index = token.partition("#")
+        found = parse.jobs_with_comment(output, own)
+        return [f"{job_id}_{index}" for job_id in found] if index else found
 
     def array_tasks(self, token: str, array: str) -> list[Task]:
         """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""

@@ -10,6 +10,7 @@ What Slurm sends (SIGTERM is the same for all of these) and when SIGKILL follows
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -34,6 +35,11 @@ _ENDINGS = {
         Cause.PREEMPTION,
         "the job is requeued: preempted without grace, a node is down, or by scontrol requeue",
     ),
+}
+_REQUEUED = {
+    Cause.PREEMPTION: "preempted, without grace; the job is requeued",
+    Cause.NODE_LOSS: "the node is down; the job is requeued",
+    Cause.REQUEUE: "the job is requeued by hand (scontrol requeue)",
 }
 
 
@@ -109,13 +115,14 @@ class Why(NamedTuple):
     left_s: float | None  # how long workers have from the signal on; None: as long as they like
 
 
-def why(fields: Mapping[str, str], restarts: int, site: Site) -> Why:
+def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | None = None) -> Why:
     """Tell why Slurm has sent SIGTERM to a job.
 
     Args:
         fields: those of ``scontrol show job``, asked right after the signal.
         restarts: the restart count that this start of the job was given.
         site: what the site grants.
+        told: why Slurm has put the job back into the queue, if that is known.
     """
     job = job_facts(fields)
     stands = standing(job, restarts)
@@ -128,6 +135,8 @@ def why(fields: Mapping[str, str], restarts: int, site: Site) -> Why:
         return Why(None, "the job runs on: somebody has sent the signal", None)
     known = Cause.PREEMPTION, f"the job ends (Slurm's reason: {job.reason})"
     cause, words = _ENDINGS.get(stands, known)
+    if stands is Standing.REQUEUED and told in _REQUEUED:
+        cause, words = told, _REQUEUED[told]
     return Why(cause, words, stop_s(site))
 
 
@@ -168,17 +177,21 @@ def needed_s(saves: Iterable[float], drains: Iterable[float] = ()) -> float | No
     return max(known, default=None)
 
 
-def warning_lead_s(saves: Iterable[float], drains: Iterable[float], default_s: float) -> float:
-    """Return how long before the limit the next start is to be warned [s], if its user has not said so.
+def warning_lead_s(
+    saves: Iterable[float], drains: Iterable[float], default_s: float, limit_s: float
+) -> float:
+    """Return how long the next start is to have between the warning and the limit, in whole seconds [s].
 
-    It is never less than the default, so that one short save does not make the next one impossible.
+    It is never less than the default, so that one short save does not make the next one impossible; what
+    is more than that is at most a quarter of the time limit.
 
     Args:
         saves: how long saves have taken [s].
         drains: how long drains have taken [s].
         default_s: what holds without measurements.
+        limit_s: the time limit [s].
     """
-    return max(default_s, needed_s(saves, drains) or 0.0)
+    return max(default_s, float(math.ceil(min(needed_s(saves, drains) or 0.0, limit_s / _SHARE))))
 
 
 def begin_before_s(warning_s: float, needed: float | None, left_s: float) -> float:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError
+from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.journal import Member, RoundFormed
 from hpc_elastic.slurm import drill_on_node
 from hpc_elastic.slurm.array_job import is_array, tasks_of
@@ -43,6 +44,7 @@ _DEEDS = {
 _BY_SIGNAL = (Drill.PREEMPT, Drill.TIMEOUT)
 _WARNING = "USR2"  # unless the job was submitted with another one
 ONE_WORKER = (Drill.CRASH, Drill.HANG)
+ON_A_NODE = (Drill.NODE_LOSS, *ONE_WORKER)  # looks like a fault of the node that it is done to
 
 
 class Target(NamedTuple):
@@ -169,12 +171,17 @@ class Striker:
         return site.grace_s or site.kill_wait_s
 
     def _job_of(self, target: Target) -> str:
-        """Return the job as Slurm's commands name it: in array mode the task on the target's node."""
+        """Return the job as Slurm's commands name it: in array mode the target's task."""
+        return self._place_of(target)[0]
+
+    def _place_of(self, target: Target) -> tuple[str, str]:
+        """Return the job of a target and its node, which has another name in a run with two tasks there."""
         if not is_array(self._run):
-            return self._run.job_id
+            return self._run.job_id, target.member.node
+        start = start_of(target.member.node_id)
         for task in tasks_of(self._run, self._slurm):
-            if task.is_running and task.node == target.member.node:
-                return task.name
+            if task.is_running and start is not None and task.name == start.task:
+                return task.name, task.node
         raise InputError(
             f"no running task of array {self._run.job_id} is on {target.member.node}",
             where="--node",
@@ -203,10 +210,10 @@ class Striker:
         rank = () if target.rank is None else (str(target.rank),)
         program = (sys.executable, "-m", "hpc_elastic.slurm.drill_on_node")
         words = (*program, self._run.paths.root, str(target.agent), deed.value, *rank)
-        job = self._job_of(target)
+        job, node = self._place_of(target)
         if "_" in job:  # srun knows a task of an array by its own id only
             job = (self._slurm.show_job(job) or {}).get("JobId", job)
-        printed = self._slurm.step_beside(job, target.member.node, words)
+        printed = self._slurm.step_beside(job, node, words)
         done: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
         if "error" in done:
             raise InputError(f"{target.member.node}: {done['error']}", where="drill", fix=done["fix"])

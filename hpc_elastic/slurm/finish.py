@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Callable
-from typing import TypeVar
 
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
-    HpcElasticError,
     RunDirError,
     SlurmCommandError,
     SlurmError,
@@ -22,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     Decision,
     Entry,
     EpochStarted,
+    Note,
     Record,
     Requeued,
     RunEnded,
@@ -29,8 +26,9 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import hand_back, lifecycle
+from hpc_elastic.slurm import hand_back, lifecycle, setup_failure
 from hpc_elastic.slurm.commands import Slurm, is_unreachable
+from hpc_elastic.slurm.go_on import look_first, resume_command, to_go_on
 from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start, with_own_submission
 from hpc_elastic.slurm.lifecycle import (
@@ -48,19 +46,14 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.patience import FIRST_PAUSE_S, GONE_PATIENCE_S, Patience
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
 
-GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
-PATIENCE_S = 300.0  # for the shared directory; a failover takes minutes
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 15.0
 _RELAUNCH_PAUSE_S = 2.0
 _IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
 _LOG_END = 65536  # bytes of the batch log that are looked through
-
-_T = TypeVar("_T")
 
 
 class Finish:
@@ -81,6 +74,7 @@ class Finish:
         self._clock = clock
         self._say = say
         self._log: RunLog = open_log(start.paths, "batch")
+        self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -106,7 +100,7 @@ class Finish:
         return Successors(self._start, self._slurm, self._clock, self._say)
 
     def _facts(self, state: RunState, job: JobFacts | None, records: list[Record]) -> Facts:
-        start = self._start
+        start, failure = self._start, self._start.launch_failure
         ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
         return Facts(
             state=state,
@@ -116,7 +110,8 @@ class Finish:
             srun_exit_code=start.srun_exit_code,
             in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
-            launch_failure=start.launch_failure,
+            launch_failure=failure and setup_failure.with_words(failure, self._batch_log()),
+            earlier=setup_failure.earlier_starts(records, start.epoch, failure),
             told=self._told(job),
             chain=self._successors().chain(start.chain),
             local=start.local,
@@ -158,7 +153,7 @@ class Finish:
             except RunDirError:
                 if self._clock.monotonic() >= give_up_at:
                     raise
-            self._clock.sleep(_FIRST_PAUSE_S)
+            self._clock.sleep(FIRST_PAUSE_S)
 
     def _look_for_run(self) -> None:
         paths = self._start.paths
@@ -181,20 +176,27 @@ class Finish:
         match choice:
             case Exit(code, _, record):
                 return self._exit(code, record)
-            case Relaunch(nodes):
+            case Relaunch(nodes, why):
+                self._note(why)
                 if not self._start.local:
                     self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
             case Hold(why, record):
                 return self._hold(why, record)
-            case Leave(code, why, requeued):
-                if requeued is not None:
-                    self._record_requeue(requeued, records, why)
-                return Ended(code, 0, self._log.state)
+            case Leave():
+                return self._leave(choice, records)
             case Requeue(cause, why) | Resubmit(cause, why):
                 self._record_requeue(cause, records, why)
                 refused = "" if isinstance(choice, Requeue) else "Slurm may not requeue the job"
                 return self._resubmit(refused) if refused else self._requeue(cause)
+
+    def _leave(self, choice: Leave, records: list[Record]) -> Ended:
+        if choice.requeued is not None:
+            self._record_requeue(choice.requeued, records, choice.why)
+        if choice.is_open:
+            self._say(look_first(self._start))
+            self._note(f"{choice.why}; {look_first(self._start)}")
+        return Ended(choice.code, 0, self._log.state)
 
     def _exit(self, code: int, record: RunEnded | None) -> Ended:
         if record is not None:
@@ -235,7 +237,7 @@ class Finish:
     def _resubmit(self, refusal: str) -> Ended:
         """Submit the script again as a further job of this submission."""
         try:
-            job_id = self._patiently(self._submit_again)
+            job_id = self._patiently(self._submit_again, passing=SlurmCommandError)
         except (SlurmError, RunDirError) as error:
             return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {error}"), "requeue")
         if isinstance(job_id, SlurmError):
@@ -264,8 +266,15 @@ class Finish:
             return self._after(handed, "hold")
         else:
             self._say(f"Slurm does not hold the job, which ends: {last_line(handed.words)}")
-            self._say(f"to go on: hpc-elastic submit --resume {shlex.quote(self._start.paths.root)}")
+            self._say(f"{to_go_on(self._start.paths)}: {resume_command(self._start)}")
         return Ended(ExitCode.REQUEUE, 0, self._log.state)
+
+    def _note(self, text: str) -> None:
+        """Write down what people are to know; where that fails the batch log alone tells it."""
+        try:
+            self._log.commit(lambda _state: Note(self._start.epoch, text))
+        except StoreError as error:
+            self._say(f"this is not in the run's records: {error}")
 
     def _record_requeue(self, cause: Cause, records: list[Record], why: str) -> None:
         mine = self._start.epoch[:2]
@@ -295,28 +304,7 @@ class Finish:
             return look(self._slurm, self._start.job_ref)
 
         try:
-            return self._patiently(ask, patience_s)
+            return self._patiently(ask, patience_s, SlurmCommandError)
         except (SlurmCommandError, SlurmNotFoundError) as error:
             self._say(f"scontrol tells nothing about job {self._start.job_ref}: {error}")
             return None
-
-    def _patiently(self, act: Callable[[], _T], patience_s: float = PATIENCE_S) -> _T:
-        """Return what `act` returns; try again for a while when the file system or Slurm fails."""
-        pause_s, give_up_at = _FIRST_PAUSE_S, self._clock.monotonic() + patience_s
-        said = False
-        while True:
-            try:
-                return act()
-            except (StoreError, SlurmCommandError) as error:
-                if self._clock.monotonic() >= give_up_at:
-                    raise
-                if not said:
-                    then = "" if isinstance(error, SlurmCommandError) else _IF_IN_VAIN
-                    self._say(f"trying again for up to {patience_s:.0f} s{then}: {_one_line(error)}")
-                    said = True
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _one_line(error: HpcElasticError) -> str:
-    return " ".join(str(error).split())

@@ -219,12 +219,16 @@ class JobWatch:
         if fields is None:
             return None
         site = refresh_site(self._place.paths, self._slurm, fields)
-        found = deadlines.why(fields, self._place.restarts, site)
+        found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log())
         if is_warning and found.cause is None:
             return None
         until = None if found.left_s is None else signalled_at + found.left_s
         told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
         return _Reason(told, is_sure=found.cause is not None)
+
+    def _told_by_log(self) -> Cause | None:
+        """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job."""
+        return None
 
     def _unanswered(self, signalled_at: float) -> _Reason | None:
         """Return what follows from the site's settings alone, where the run directory keeps them."""

@@ -14,7 +14,8 @@ done with the job already. A cancelled job is never brought back.
     ended by Slurm: limit, preemption, node down,
       batch script killed                          -> Requeue
     running and drained                            -> Requeue
-    running, a line of the script failed           -> Requeue while that budget lasts
+    running, a line of the script failed           -> Requeue while that budget lasts; Exit or Hold if it
+                                                      never worked and will not next time
     running, neither ended nor drained             -> Relaunch while that budget lasts, then Requeue
 
 Instead of Requeue: Leave if the next job of a chain goes on, Resubmit where Slurm may not requeue the
@@ -38,8 +39,10 @@ from hpc_elastic.rendezvous.journal import (
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, apply
+from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm import standing as slurm_facts
 from hpc_elastic.slurm.environment import LINK_SPAN
+from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import true_cause
 
 JobFacts = slurm_facts.JobFacts
@@ -107,6 +110,7 @@ class Facts(NamedTuple):
     in_vain: int  # newest starts in a row, this one included, in which no round was formed
     ended_by: str = ""  # the signal that told the runner of a local run to end
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    earlier: Earlier = Earlier.NOTHING  # what became of that line in this submission before
     told: Cause | None = None  # why Slurm has put the job back into the queue
     chain: Chain | None = None  # the jobs that follow this one
     local: bool = False  # on one machine without Slurm
@@ -163,6 +167,7 @@ class Leave(NamedTuple):
     code: int
     why: str
     requeued: Cause | None = None  # somebody else goes on with the run: to be recorded
+    is_open: bool = False  # nobody knows whether the job goes on: its user has to look
 
 
 Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
@@ -185,7 +190,7 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
         return _stopped(state) if cause in USERS_WISH else _ended_by(facts.ended_by, state)
     stands = standing(facts.job, slurm_restart(facts.epoch))
     if stands is Standing.RUNNING and facts.launch_failure:
-        return _requeue(facts, Cause.LAUNCH_FAILURE, budgets, facts.launch_failure)
+        return _script_failed(facts, budgets)
     if stands is Standing.RUNNING and cause is None:
         return _without_word(facts, budgets)
     return _asked_to_leave(facts, stands, cause, budgets)
@@ -242,7 +247,8 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
     cause = true_cause(facts.job, stands, asked, told=facts.told) or Cause.AGENT_ERROR
     match stands:
         case Standing.UNKNOWN:
-            return Leave(ExitCode.REQUEUE, "Slurm does not answer, so the job is left as it is")
+            why = "Slurm does not answer, so the job is left as it is and nobody here starts it again"
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             spent = _spent(facts, cause, budgets)
             why = f"Slurm has requeued the job itself: {_word(cause)}"
@@ -259,6 +265,16 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
 
 def _word(cause: Cause) -> str:
     return WORDS.get(cause, cause.value)
+
+
+def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
+    """Choose for a job whose script failed before srun; a line that has worked before may be the node's."""
+    why, cause = facts.launch_failure, Cause.LAUNCH_FAILURE
+    if facts.earlier is not Earlier.WORKED and setup_failure.is_lasting(why):
+        return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
+    if facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets):
+        return _hold(f"{why}; as in an earlier start, so {setup_failure.FIX}", cause, facts, budgets)
+    return _requeue(facts, cause, budgets, why)
 
 
 def _without_word(facts: Facts, budgets: Budgets) -> Choice:
@@ -337,7 +353,7 @@ def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
 def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
     if chain.successor:
         return Leave(ExitCode.REQUEUE, f"{why}: job {chain.successor} goes on with the run", cause)
-    reason = f"{why}, and all {chain.size} jobs of the chain are used"
+    reason = f"{why}, and the chain is used up: this was the last of its {chain.size} jobs"
     ending = RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
     return Exit(ExitCode.REQUEUE, f"the run is stopped: {reason}", ending)
 

@@ -5,14 +5,14 @@ They are starts of the same run as requeues are, only that Slurm knows each of t
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import NamedTuple
 
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import job_record
+from hpc_elastic.slurm.job_record import JobRecord
 from hpc_elastic.store import files
 
 _NAME = re.compile(r"(\d{6})-(\d{4})\.(intent|json)")
@@ -38,31 +38,21 @@ def read_links(paths: RunPaths, submission: int) -> list[Link]:
     for name in sorted(files.list_names(paths.submissions)):  # ".intent" before ".json"
         match = _NAME.fullmatch(name)
         if match is not None and int(match[1]) == submission:
-            found[int(match[2])] = _read(paths, name, submission, int(match[2]))
+            found[int(match[2])] = Link(
+                submission, int(match[2]), *job_record.read(os.path.join(paths.submissions, name))
+            )
     return [found[number] for number in sorted(found)]
-
-
-def _read(paths: RunPaths, name: str, submission: int, number: int) -> Link:
-    path = os.path.join(paths.submissions, name)
-    try:
-        record = json.loads(files.read(path) or b"")
-        job_id, time = str(record.get("job_id", "")), str(record.get("time", ""))
-        return Link(submission, number, str(record["token"]), job_id, time)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunDirError(
-            f"{path} is damaged", where="run_dir", fix="remove the file if you know the job's id"
-        ) from None
 
 
 def announce(paths: RunPaths, link: Link) -> bool:
     """Write down that a job is about to be submitted; return False if somebody else has."""
-    data = json.dumps({"token": link.token, "time": link.time}).encode()
+    data = job_record.encode(JobRecord(link.token, time=link.time))
     return files.publish_new(_path(paths, link, "intent"), data)
 
 
 def record(paths: RunPaths, link: Link) -> None:
     """Write down the id of a submitted job; a record that is there already stays."""
-    data = json.dumps({"job_id": link.job_id, "token": link.token, "time": link.time}).encode()
+    data = job_record.encode(JobRecord(link.token, link.job_id, link.time))
     files.publish_new(_path(paths, link, "json"), data)
 
 

@@ -21,6 +21,7 @@ from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.commands import submit_environment
+from hpc_elastic.slurm.go_on import to_go_on
 from hpc_elastic.slurm.job_start import LOCAL, LOCAL_END
 from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, ended_by
 from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_name
@@ -145,9 +146,8 @@ class LocalRunner:
             if ending is not None:
                 return code if code < _KILLED else ending.exit_code
             if code != ExitCode.REQUEUE or self._interrupts:
-                self._say(
-                    f"to go on from the last checkpoint: hpc-elastic submit --resume {self._quoted_root}"
-                )
+                where = to_go_on(self._request.paths)
+                self._say(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
                 return code
             restart += 1
             self._say(f"requeued: start {restart + 1} follows")

@@ -81,7 +81,7 @@ def fields_of(line: str) -> dict[str, str]:
     marks = list(re.finditer(r"(?:^| )([A-Z][A-Za-z:/_]*)=", line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     fields: dict[str, str] = {}
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, ends, strict=False):  # Slurm may have said nothing
         fields.setdefault(mark[1], line[mark.end() : end].strip())
     return fields
 

@@ -14,6 +14,8 @@ from hpc_elastic.paths import RUNS_FOLDER, RunPaths, readable_name
 from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import RunNames
+from hpc_elastic.slurm.spec_rules import warning_time_s
+from hpc_elastic.slurm.values import number_text
 
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
@@ -31,6 +33,7 @@ class SubmitRequest:
         submission: how often the run was submitted before.
         script: text of the job script.
         excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
+        lead_s: how long stopping and saving may take before the time limit [s]; None: what the script says.
     """
 
     spec: JobSpec
@@ -40,13 +43,32 @@ class SubmitRequest:
     submission: int
     script: str
     excluded: tuple[str, ...] = ()
+    lead_s: float | None = None
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """What sbatch is called with, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
         exclude = (f"--exclude={','.join(self.excluded)}",) if self.excluded else ()
-        return (f"--comment={comment}", *exclude, self.paths.script, str(self.submission))
+        return (f"--comment={comment}", *exclude, *self.warning_option, *self.script_call(0))
+
+    @property
+    def warning_option(self) -> tuple[str, ...]:
+        """The option of sbatch that warns the job earlier than its script says, if it is to be."""
+        if self.lead_s is None:
+            return ()
+        return (f"--signal={self.spec.warn_signal}@{warning_time_s(self.spec, self.lead_s)}",)
+
+    def script_call(self, link: int) -> tuple[str, ...]:
+        """Return the script and its arguments.
+
+        Args:
+            link: how many jobs of this submission come before.
+        """
+        words = (self.paths.script, str(self.submission))
+        if self.lead_s is not None:
+            return (*words, str(link), number_text(self.lead_s))
+        return (*words, str(link)) if link else words
 
     @property
     def agent_argv(self) -> tuple[str, ...]:

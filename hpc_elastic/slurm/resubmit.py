@@ -11,12 +11,23 @@ from hpc_elastic.slurm.links import Link
 from hpc_elastic.slurm.request import SubmitRequest, new_token
 
 
-def resubmit(paths: RunPaths, submission: int, number: int, slurm: Slurm, clock: Clock, *, after: str) -> str:
+def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
+    """Return what a further job of a submission runs: the stored script, warned as early as the run needs.
+
+    Raises:
+        RunDirError: there is no script of ours.
+    """
+    from hpc_elastic.slurm.next_warning import with_measured_lead  # noqa: PLC0415 - as below
+    from hpc_elastic.slurm.submit import read_request  # noqa: PLC0415 - it loads the job spec's checks
+
+    return with_measured_lead(read_request(paths).again(submission))
+
+
+def resubmit(request: SubmitRequest, number: int, slurm: Slurm, clock: Clock, *, after: str) -> str:
     """Submit the stored script as a further job; done twice it returns the same job.
 
     Args:
-        paths: the files of the run.
-        submission: the submission that the job belongs to.
+        request: the run and the submission that the job belongs to.
         number: the further job's number.
         slurm: Slurm's commands.
         clock: for times shown to people.
@@ -27,13 +38,9 @@ def resubmit(paths: RunPaths, submission: int, number: int, slurm: Slurm, clock:
 
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
-        RunDirError: there is no script of ours.
     """
-    from hpc_elastic.slurm.submit import read_request  # noqa: PLC0415 - it loads the job spec's checks
-
-    stored = read_request(paths)
-    return submit_link(stored, links.new_link(submission, number, new_token(), now_s=clock.wall()), slurm,
-                       dependency=f"afterany:{after}")  # fmt: skip
+    link = links.new_link(request.submission, number, new_token(), now_s=clock.wall())
+    return submit_link(request, link, slurm, dependency=f"afterany:{after}")
 
 
 def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency: str) -> str:
@@ -75,9 +82,8 @@ def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -
     arguments = (
         f"--comment={comment}",
         f"--dependency={dependency}",
-        paths.script,
-        str(link.submission),
-        str(link.number),
+        *request.warning_option,
+        *request.script_call(link.number),
     )
     try:
         return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))

@@ -59,13 +59,14 @@ def _check_links(root: str) -> None:
     for place in _ancestors(root):
         if os.path.islink(place) and os.lstat(place).st_uid not in (os.geteuid(), 0):
             raise RunDirError(
-                f"the run directory {root} goes through {place}, a symbolic link of {_owner(place)}'s",
+                f"the run directory {root} goes through {place}, a symbolic link of {owner_of(place)}'s",
                 where="run_dir",
                 fix=f"{_OTHER_DIR}, or give the real path",
             )
 
 
-def _owner(place: str) -> str:
+def owner_of(place: str) -> str:
+    """Return the name of who owns a file or link, for people."""
     import pwd  # noqa: PLC0415 - only for this message
 
     uid = os.lstat(place).st_uid
@@ -80,7 +81,7 @@ def _check_existing(root: str) -> None:
         raise RunDirError(f"the run directory {root} is not a directory", where="run_dir", fix=_OTHER_DIR)
     if os.stat(root).st_uid != os.geteuid():
         raise RunDirError(
-            f"the run directory {root} belongs to {_owner(root)}", where="run_dir", fix=_OTHER_DIR
+            f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
         )
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise RunDirError(
@@ -278,7 +279,7 @@ def _make_private(root: str) -> bool:
         status = os.stat(root)
         if status.st_uid != os.geteuid():
             raise RunDirError(
-                f"the run directory {root} belongs to {_owner(root)}", where="run_dir", fix=_OTHER_DIR
+                f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
             ) from None
         if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
             os.chmod(root, 0o700)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Decision, Record, Requeued
+from hpc_elastic.rendezvous.journal import Cause, Decision, Record, Requeued, RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
@@ -21,6 +22,7 @@ from hpc_elastic.slurm.lifecycle import GONE, JobFacts
 from hpc_elastic.slurm.links import Link, read_links
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.submissions import Submission, read_submissions
+from hpc_elastic.slurm.values import BadValueError, parse_nodes
 from hpc_elastic.store import files
 from hpc_elastic.worker import checkpoints
 
@@ -94,6 +96,13 @@ class RunFiles(NamedTuple):
         return f"the same command again, with --run-dir {root}"
 
     @property
+    def how_to_run_again(self) -> str:
+        """What to do with a run that has ended; one that is done is not taken up again."""
+        if self.state.ending is not None and self.state.ending.decision is Decision.DONE:
+            return "there is nothing to go on with; submit a new run"
+        return f"to run it again: {self.command_to_go_on}"
+
+    @property
     def is_local(self) -> bool:
         """Whether the newest start was on one machine without Slurm."""
         return self.job_id.startswith(LOCAL_JOB)
@@ -114,12 +123,50 @@ def read_run(paths: RunPaths) -> RunFiles:
 
 
 def stored_spec(paths: RunPaths) -> dict[str, Any]:
-    """Return the job spec as it was stored, without what is as by default; empty if there is none."""
+    """Return the job spec as it was stored, without what is as by default; empty if there is none.
+
+    What somebody has edited into something else than it was is left out; `spec_trouble` tells of it.
+    """
+    stored = _stored(paths) or {}
+    return {name: value for name, value in stored.items() if _is_sound(name, value)}
+
+
+def spec_trouble(paths: RunPaths) -> list[str]:
+    """Return what is wrong with the stored job spec and what follows, as lines; nothing if it is well."""
+    stored = _stored(paths)
+    odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if not _is_sound(name, value)]
+    if stored is None:
+        what = f"{paths.job} cannot be read, so the run's limits are not known here"
+    elif odd:
+        what = f"{paths.job} has {', '.join(odd)}, which cannot be"
+    else:
+        return []
+    return [what, "fix: mend the file, or bring it back from a backup; submit --resume needs it"]
+
+
+def _stored(paths: RunPaths) -> dict[str, Any] | None:
+    """Return the content of the file, empty if there is none; None if it cannot be read."""
     try:
-        stored = json.loads(files.read(paths.job) or b"{}").get("spec", {})
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return stored if isinstance(stored, dict) else {}
+        data = files.read(paths.job)
+        spec = {} if data is None else json.loads(data)["spec"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def _is_sound(name: str, value: object) -> bool:
+    if name == "nodes":
+        try:
+            return bool(parse_nodes(value))
+        except BadValueError:
+            return False
+    return value is None or not (name.startswith("max_") or name == "chain") or isinstance(value, int)
+
+
+def newest_world_size(records: Iterable[Record]) -> int:
+    """Return how many workers the newest round of a run has, over all its starts; 0 before the first."""
+    formed = [record.entry for record in records if isinstance(record.entry, RoundFormed)]
+    return formed[-1].workers if formed else 0
 
 
 class Asked(NamedTuple):

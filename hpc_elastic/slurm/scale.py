@@ -93,9 +93,9 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
         )
     if run.state.ending is not None and run.state.epoch.submission >= run.submission:
         raise InputError(
-            f"the run has ended already: {run.state.ending.decision.value}",
+            f"the run in {run.paths.root} has ended already: {run.state.ending.decision.value}",
             where="RUN",
-            fix=f"to run it again: {run.command_to_go_on}",
+            fix=run.how_to_run_again,
         )
     bounds = _bounds(run)
     if bounds is not None and is_array(run) and size >= bounds.low:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import cache
 
 import jinja2
 
@@ -148,15 +149,7 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
         names: the names it carries.
         template: text of ``elastic.sbatch`` or ``array.sbatch``.
     """
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
-    )
-    environment.filters["quote"] = quote
-    return environment.from_string(template).render(
+    return _compiled(template).render(
         header=header(spec, names),
         warn_signal=spec.warn_signal,
         warn_seconds=spec_rules.warning_time_s(spec),
@@ -172,6 +165,19 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
         finish=finish_flags(spec),
         chain=spec.chain,
     )
+
+
+@cache
+def _compiled(template: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
+    )
+    environment.filters["quote"] = quote
+    return environment.from_string(template)
 
 
 def batch_log_pattern(path: str, mode: str = "step") -> str:

@@ -224,9 +224,14 @@ def checkpoint_lead_s(spec: JobSpec) -> float:
     return float(int(max(0.0, min(DEFAULT_LEAD_S, (spec.time_limit_s - WARNING_JITTER_S) / 2))))
 
 
-def warning_time_s(spec: JobSpec) -> int:
-    """Return how long before the time limit Slurm warns [s]."""
-    return int(checkpoint_lead_s(spec) + WARNING_JITTER_S + 0.999)
+def warning_time_s(spec: JobSpec, lead_s: float | None = None) -> int:
+    """Return how long before the time limit Slurm warns [s].
+
+    Args:
+        spec: what to run.
+        lead_s: how long stopping and saving may take [s]; None: what the spec says.
+    """
+    return int((checkpoint_lead_s(spec) if lead_s is None else lead_s) + WARNING_JITTER_S + 0.999)
 
 
 def warnings(spec: JobSpec) -> list[str]:

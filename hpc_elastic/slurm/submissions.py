@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import job_record
+from hpc_elastic.slurm.job_record import JobRecord
 from hpc_elastic.store import files
 
 _INTENT = ".intent"
@@ -42,21 +43,8 @@ def read_submissions(paths: RunPaths) -> list[Submission]:
     for name in files.list_names(paths.submissions):  # "000000.intent" sorts before "000000.json"
         stem, suffix = os.path.splitext(name)
         if suffix in (_INTENT, _RECORD) and stem.isdigit():
-            newest[int(stem)] = _read(paths, name, int(stem))
+            newest[int(stem)] = Submission(int(stem), *job_record.read(os.path.join(paths.submissions, name)))
     return [newest[number] for number in sorted(newest)]
-
-
-def _read(paths: RunPaths, name: str, number: int) -> Submission:
-    path = os.path.join(paths.submissions, name)
-    try:
-        record = json.loads(files.read(path) or b"")
-        return Submission(
-            number, str(record["token"]), str(record.get("job_id", "")), str(record.get("time", ""))
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunDirError(
-            f"{path} is damaged", where="run_dir", fix="remove the file if you know the job's id"
-        ) from None
 
 
 def announce(paths: RunPaths, number: int, token: str, *, now_s: float) -> None:
@@ -65,7 +53,7 @@ def announce(paths: RunPaths, number: int, token: str, *, now_s: float) -> None:
     Raises:
         RunDirError: somebody else is submitting this run at the moment.
     """
-    data = json.dumps({"token": token, "time": date_text(now_s)}).encode()
+    data = job_record.encode(JobRecord(token, time=date_text(now_s)))
     if not files.publish_new(_path(paths, number, _INTENT), data):
         raise RunDirError(
             f"submission {number} of the run in {paths.root} is being made by another process",
@@ -76,9 +64,7 @@ def announce(paths: RunPaths, number: int, token: str, *, now_s: float) -> None:
 
 def record(paths: RunPaths, submission: Submission) -> None:
     """Write down the job id of a submission; a record that is there already stays."""
-    data = json.dumps(
-        {"job_id": submission.job_id, "token": submission.token, "time": submission.time}
-    ).encode()
+    data = job_record.encode(JobRecord(submission.token, submission.job_id, submission.time))
     files.publish_new(_path(paths, submission.number, _RECORD), data)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +14,15 @@ from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import array_rules, parse, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
-from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.links import Link, read_links
+from hpc_elastic.slurm.next_warning import with_measured_lead
 from hpc_elastic.slurm.options import header_line
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.resubmit import queue_chain
 from hpc_elastic.slurm.site import discard_drain, learn_site
+from hpc_elastic.slurm.stored_job import read_script, read_spec
 from hpc_elastic.slurm.submissions import Submission
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
@@ -157,7 +157,7 @@ class Submitter:
             if found:
                 self._record(stored.paths, done[-1].number, done[-1].token, found[0])
                 return Submitted(found[0], stored, was_queued_before=True)
-        return self._queue(self.prepared(self.next_request(root)))
+        return self._queue(self.prepared(with_measured_lead(self.next_request(root))))
 
     def next_request(self, root: str) -> SubmitRequest:
         """Return the stored request of a run with the next number.
@@ -203,16 +203,30 @@ class Submitter:
         discard_drain(wanted.paths)
         submissions.announce(wanted.paths, wanted.submission, wanted.token, now_s=self._clock.wall())
         try:
-            job_id = self._sbatch(wanted)
-        except SlurmError as error:
-            if isinstance(error, SlurmCommandError) and _is_uncertain(error):
-                raise UncertainSubmissionError(error, wanted.paths.root) from None
+            job_id = self.queue_script(wanted)
+        except UncertainSubmissionError:
+            raise
+        except SlurmError:
             submissions.withdraw(wanted.paths, wanted.submission)
-            raise (_refusal(error, wanted) if isinstance(error, SlurmCommandError) else error) from None
+            raise
         self._record(wanted.paths, wanted.submission, wanted.token, job_id)
         learn_site(wanted.paths, self._slurm, wanted.spec.partition or "", wanted.spec.qos or "")
         chain, trouble = queue_chain(wanted, job_id, self._slurm, self._clock)
         return Submitted(job_id, wanted, chain=chain, trouble=trouble)
+
+    def queue_script(self, wanted: SubmitRequest) -> str:
+        """Have sbatch queue a script, and return the id of its job; nothing is written down.
+
+        Raises:
+            UncertainSubmissionError: sbatch did not answer, and the job was not found.
+            SlurmError: Slurm is not there, or refused.
+        """
+        try:
+            return self._sbatch(wanted)
+        except SlurmCommandError as error:
+            if _is_uncertain(error):
+                raise UncertainSubmissionError(error, wanted.paths.root) from None
+            raise _refusal(error, wanted) from None
 
     def _record(self, paths: RunPaths, number: int, token: str, job_id: str) -> None:
         submissions.record(paths, Submission(number, token, job_id, date_text(self._clock.wall())))
@@ -304,15 +318,5 @@ def read_request(paths: RunPaths) -> SubmitRequest:
         raise RunDirError(
             f"the run in {paths.root} belongs to {identity.get('user')}", where="run_dir", fix="ask its owner"
         )
-    try:
-        with open(paths.job, "rb") as file:
-            stored = json.loads(file.read())["spec"]
-        with open(paths.script, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            script = file.read()
-    except (OSError, ValueError, KeyError) as error:
-        raise RunDirError(
-            f"the run in {paths.root} cannot be read: {error!r}", where="run_dir", fix="submit a new run"
-        ) from None
-    return SubmitRequest(
-        JobSpec(**stored), paths, str(identity.get("run_id")), request.new_token(), 0, script
-    )
+    spec, script = read_spec(paths, identity.get("version")), read_script(paths)
+    return SubmitRequest(spec, paths, str(identity.get("run_id")), request.new_token(), 0, script)

@@ -59,10 +59,13 @@ class Successors:
             SlurmError: Slurm is not there, refused, or does not answer.
             RunDirError: there is no script of ours.
         """
-        from hpc_elastic.slurm.resubmit import resubmit  # noqa: PLC0415 - it loads the job spec
+        from hpc_elastic.slurm.next_warning import lead_text  # noqa: PLC0415 - it loads the job spec
+        from hpc_elastic.slurm.resubmit import resubmit, stored_request  # noqa: PLC0415 - the same
 
         start = self._start
-        number = start.link + 1
-        return resubmit(
-            start.paths, start.epoch.submission, number, self._slurm, self._clock, after=start.job_ref
-        )
+        request = stored_request(start.paths, start.epoch.submission)
+        job_id = resubmit(request, start.link + 1, self._slurm, self._clock, after=start.job_ref)
+        lead = lead_text(request)
+        if lead:
+            self._say(f"job {job_id}: {lead}")
+        return job_id

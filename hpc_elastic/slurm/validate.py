@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
 from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.worker_script import script_of
 from hpc_elastic.store.mount import mount_at, safe_lease
 
 _IMPORT_TIMEOUT_S = 30.0
-_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
-_TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
 def check(
@@ -41,6 +40,7 @@ def check(
     options.check_known(spec.option_names(), known_options)
     found = [] if is_local else spec_rules.warnings(spec)
     _check_workdir(spec.workdir or ".")
+    _check_setup(spec.setup)
     found += _check_python(request)
     found += _check_worker(request)
     found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
@@ -61,6 +61,30 @@ def _check_workdir(workdir: str) -> None:
         what = "is not a directory" if os.path.exists(workdir) else "does not exist"
         raise InputError(
             f"the working directory {workdir} {what}", where="workdir", fix=_near_file(workdir) or "create it"
+        )
+
+
+def _check_setup(lines: Sequence[str]) -> None:
+    """Have bash read the setup lines without running them, if it is here."""
+    bash = shutil.which("bash") if lines else None
+    if bash is None:
+        return
+    done = subprocess.run(
+        [bash, "-O", "extglob", "-n"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=_IMPORT_TIMEOUT_S,
+        check=False,
+        env={"LC_ALL": "C"},
+    )
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["syntax error"])[0].removeprefix(f"{bash}: ")
+        at = re.search(r"line (\d+):", words)
+        bad = f" in {lines[int(at[1]) - 1]!r}" if at is not None and int(at[1]) <= len(lines) else ""
+        raise InputError(
+            f"bash cannot make out the setup lines{bad}: {words}", where="setup", fix="mend that line"
         )
 
 
@@ -111,7 +135,7 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     _check_program(command[0], workdir, "command", is_certain=is_certain)
     if spec.module:
         return []
-    worker = _script_of(command)
+    worker = script_of(command)
     path = os.path.join(workdir, worker) if worker else None
     if path and not os.path.isfile(path):
         raise InputError(
@@ -151,22 +175,6 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             else "check the name, or load it in setup"
         )
         raise InputError(f"the program {program} is not on PATH", where=where, fix=hint)
-
-
-def _script_of(command: Sequence[str]) -> str | None:
-    """Return the script that an interpreter is given, None if there is none."""
-    program = os.path.basename(command[0])
-    if not (_INTERPRETER.fullmatch(program) or program in ("bash", "sh")):
-        return None
-    words = iter(command[1:])
-    for word in words:
-        if word in _TAKES_A_WORD:
-            next(words, None)
-        elif word in ("-", "--help") or re.fullmatch(r"-[a-zA-Z]*[cm].*", word):
-            return None
-        elif not word.startswith("-"):
-            return word
-    return None
 
 
 def _script_in(directory: str) -> str:

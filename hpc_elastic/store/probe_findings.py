@@ -61,6 +61,21 @@ def sharing_findings(path: str, mount: Mount) -> list[Finding]:
     ]
 
 
+def refusal_findings(path: str, mount: Mount) -> list[Finding]:
+    """Return that `submit` refuses a resolved path which nodes have found to be good, where it does."""
+    if sharing(path, mount) is not Sharing.LOCAL:
+        return []
+    return [
+        Finding(
+            "submit",
+            f"refuses it: {mount_text(mount)} is local to this machine by all that is known, "
+            "though the nodes see each other in it",
+            Level.WARNING,
+            "submit with --allow-local-run-dir (allow_local_run_dir = true in a job file)",
+        )
+    ]
+
+
 def _directory(found: DirectoryProbe) -> Finding:
     value = f"{found.path} (owner uid {found.owner}, mode {found.mode:04o})"
     everybody = bool(found.mode & stat.S_IWOTH)

@@ -5,41 +5,46 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from submitit.core.core import InfoWatcher, Job, R
+from submitit.core.core import AsyncJobProxy, InfoWatcher, Job, R
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import HpcElasticError, InputError
+from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.report import log_files
-from hpc_elastic.report.run_status import Phase
+from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.runs.errors import NotDoneError
 from hpc_elastic.runs.run import Run
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.run_files import ask_job, newest_world_size, read_run, stored_spec
 from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.slurm.values import parse_nodes
+from hpc_elastic.submitit.shared_look import SharedLook
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
 
 _BEGIN_S = 30.0  # until the runner of a run without Slurm has told its pid
 _LOOK_S = 0.05
+_SHARED = SharedLook()  # one for all jobs of this process
 _WORDS = {
     Phase.QUEUED: "PENDING",
     Phase.UNKNOWN: "PENDING",
     Phase.REQUEUED: "REQUEUED",
     Phase.DONE: "COMPLETED",
     Phase.FAILED: "FAILED",
+    Phase.HELD: "REQUEUE_HOLD",
     Phase.STOPPED: "CANCELLED",
     Phase.CANCELLED: "CANCELLED",
     Phase.GONE: "FAILED",
 }
 """What submitit calls the phases; a run that is lost, preempted or between two starts is RUNNING."""
-
-
-def new_run_dir(folder: Path, name: str) -> str:
-    """Return a path for the next run below submitit's folder."""
-    return str(folder / f"{name}-{secrets.token_hex(4)}")
 
 
 def first_job_id(run_dir: str) -> str:
@@ -56,11 +61,29 @@ def nodes_of_round(run_dir: str, number: int) -> list[str]:
     return []
 
 
+def _link(target: str, path: Path) -> None:
+    """Make a symbolic link, in place of that of an older job whose id has come round again."""
+    private = f"{path}.{secrets.token_hex(4)}"
+    os.symlink(target, private)
+    os.replace(private, path)
+
+
 class _Watcher(InfoWatcher):
     """Asks nobody: a job here knows by its run where it stands."""
 
     def register_job(self, job_id: str) -> None:
         """Do nothing."""
+
+    def update(self) -> None:
+        """Do nothing."""
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:  # noqa: ARG002 - submitit's signature
+        """Return False, so that a job with `cancel_at_deletion` is cancelled; one that has ended stays."""
+        return False
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:  # noqa: ARG002 - submitit's signature
+        """Return that it is not known here; `HpcElasticJob.state` knows."""
+        return "UNKNOWN"
 
 
 class HpcElasticJob(Job[R]):
@@ -94,8 +117,8 @@ class HpcElasticJob(Job[R]):
             clock.sleep(_LOOK_S)
         job: HpcElasticJob[Any] = cls(folder, first_job_id(run.directory))
         job.paths.folder.mkdir(parents=True, exist_ok=True)
-        os.symlink(run.directory, job._link)
-        os.symlink(RunPaths(run.directory).function, job.paths.submitted_pickle)
+        _link(run.directory, job._link)
+        _link(RunPaths(run.directory).function, job.paths.submitted_pickle)
         return job
 
     @property
@@ -109,30 +132,60 @@ class HpcElasticJob(Job[R]):
         Raises:
             RunDirError: it was taken away.
         """
+        if not os.path.lexists(self._link):
+            raise RunDirError(
+                f"there is no job {self.job_id} in {self.paths.folder}",
+                where=type(self).__name__,
+                fix="give the folder that its executor had, and the id that the job had first",
+            )
         return Run(os.path.realpath(self._link))
 
     @property
     def num_tasks(self) -> int:
-        """How many workers the newest round has; 1 before the first."""
-        formed = [
-            one.entry for one in read_records(self._paths_of_run()) if isinstance(one.entry, RoundFormed)
-        ]
-        return sum(member.slots for member in formed[-1].members) if formed else 1
+        """How many workers the newest round has; before the first how many were asked for at least."""
+        paths = self._paths_of_run()
+        return newest_world_size(read_records(paths)) or _tasks_asked_for(stored_spec(paths))
+
+    def task(self, task_id: int) -> HpcElasticJob[R]:
+        """Return the job as one of its ranks: what it returns and prints, while the rest is of the whole job.
+
+        Raises:
+            ValueError: there is no such rank.
+        """
+        if not 0 <= task_id < self.num_tasks:
+            raise ValueError(f"task_id {task_id} must be between 0 and {self.num_tasks - 1}")
+        return RankOfJob(self.paths.folder, self.job_id, (task_id,))
+
+    def awaitable(self) -> AsyncJobProxy[R]:
+        """Return the job with methods for asyncio."""
+        return _AsyncJob(self)
 
     @property
     def state(self) -> str:
-        """Where the run stands, in Slurm's words."""
-        return _WORDS.get(self.run.status().phase, "RUNNING")
+        """Where the run stands, in Slurm's words; what Slurm says may be some seconds old."""
+        return _WORDS.get(self._status().phase, "RUNNING")
 
-    def get_info(self, mode: str = "force") -> dict[str, str]:  # noqa: ARG002 - submitit's signature
-        """Return the state and what explains it."""
-        status = self.run.status()
+    def get_info(self, mode: str = "force") -> dict[str, str]:
+        """Return the state and what explains it; ``standard`` may take an answer some seconds old."""
+        status = self._status(force=mode == "force")
         return {"State": _WORDS.get(status.phase, "RUNNING"), "Text": status.text}
 
-    def done(self, force_check: bool = False) -> bool:  # noqa: ARG002, FBT001, FBT002 - submitit's
+    def done(self, force_check: bool = False) -> bool:  # noqa: FBT001, FBT002 - submitit's signature
         """Tell whether the run has ended for good. A lost node or a requeue is no end."""
-        phase = self.run.status().phase
+        phase = self._status(force=force_check).phase
         return phase.is_final or phase is Phase.GONE
+
+    def _status(self, *, force: bool = False) -> RunStatus:
+        """Return where the run stands; that its job is gone is never believed of an old answer."""
+        run = read_run(self._paths_of_run())
+        if not run.submissions:
+            run = read_run(RunPaths(self.run.directory))  # which tells what is wrong, if anything is
+        if not force:
+            status = status_of(RunView.of(run, ask_job(run, _SHARED).job))
+            if status.phase is not Phase.GONE:
+                return status
+            run = read_run(run.paths)
+        return status_of(RunView.of(run, ask_job(run, Slurm()).job))
 
     def wait(self) -> None:
         """Wait until the run has ended."""
@@ -176,6 +229,11 @@ class HpcElasticJob(Job[R]):
         except (NotDoneError, HpcElasticError) as error:
             return UncompletedJobError(f"Job {self.job_id}: {error}"), []
 
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        """Return what submitit's own `results` asks for, as which that of a job in a batch begins."""
+        problem, values = self._outcome()
+        return ("success", values[0]) if problem is None else ("error", str(problem))
+
     def stdout(self) -> str | None:
         """Return what the workers have printed, of all rounds; None if nothing is there yet."""
         return self._printed("stdout.log")
@@ -184,12 +242,12 @@ class HpcElasticJob(Job[R]):
         """Return what the workers have written to stderr, of all rounds; None if nothing is there yet."""
         return self._printed("stderr.log")
 
-    def _printed(self, name: str) -> str | None:
+    def _printed(self, name: str, rank: int | None = None) -> str | None:
         paths = self._paths_of_run()
         found = [
             Path(file.path)
             for attempt in log_files.attempts(paths)
-            for file in log_files.worker_files(paths, attempt, log_files.Wanted(attempt=attempt), None)
+            for file in log_files.worker_files(paths, attempt, log_files.Wanted(rank), None)
             if file.path.endswith(name)
         ]
         return "".join(path.read_text(errors="replace") for path in found) if found else None
@@ -200,3 +258,72 @@ class HpcElasticJob(Job[R]):
     def _interrupt(self, timeout: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - submitit's
         """Have the workers save and stop, as before a preemption (for tests of users)."""
         self.run.stop()
+
+
+class RankOfJob(HpcElasticJob[R]):
+    """One rank of a job, as `HpcElasticJob.task` gives it.
+
+    Args:
+        folder: that of the executor.
+        job_id: Slurm's id of the first job.
+        tasks: the rank.
+    """
+
+    def __init__(self, folder: str | Path, job_id: str, tasks: tuple[int, ...] = (0,)) -> None:
+        super().__init__(folder, job_id, tasks)
+        self._rank = tasks[0]
+
+    @property
+    def num_tasks(self) -> int:
+        """Return 1."""
+        return 1
+
+    def task(self, task_id: int) -> HpcElasticJob[R]:
+        """Return the rank itself.
+
+        Raises:
+            ValueError: the number is not 0.
+        """
+        if task_id != 0:
+            raise ValueError(f"task_id {task_id} must be 0: this is rank {self._rank} already")
+        return self
+
+    def results(self) -> list[R]:
+        """Wait for the end and return what the rank has returned; raises as for the whole job.
+
+        Raises:
+            UncompletedJobError: the last round had fewer workers.
+        """
+        values = super().results()
+        if self._rank >= len(values):
+            raise UncompletedJobError(
+                f"Job {self.job_id} has no value of rank {self._rank}: "
+                f"its last round had {len(values)} workers"
+            )
+        return [values[self._rank]]
+
+    def stdout(self) -> str | None:
+        """Return what the rank has printed, in all rounds; None if nothing is there yet."""
+        return self._printed("stdout.log", self._rank)
+
+    def stderr(self) -> str | None:
+        """Return what the rank has written to stderr, in all rounds; None if nothing is there yet."""
+        return self._printed("stderr.log", self._rank)
+
+
+class _AsyncJob(AsyncJobProxy[R]):
+    """A job with methods for asyncio."""
+
+    def results_as_completed(self, poll_interval: float = 1) -> Iterator[asyncio.Future[R]]:
+        """Return each rank's value once; submitit's own gives that of rank 0 twice."""
+        import asyncio  # noqa: PLC0415 - rare
+
+        ranks = [self.job.task(rank).awaitable() for rank in range(self.job.num_tasks)]
+        yield from asyncio.as_completed([rank.result(poll_interval) for rank in ranks])
+
+
+def _tasks_asked_for(spec: dict[str, Any]) -> int:
+    """Return the least number of workers that a stored job spec asks for."""
+    nodes = parse_nodes(spec.get("nodes", "1")).low
+    gpus = str(spec.get("gpus_per_node") or 1).rpartition(":")[2]
+    return nodes * int(spec.get("workers_per_node") or gpus)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from submitit.core.core import Executor, Job
 from submitit.core.job_environment import JobEnvironment
-from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.core.utils import DelayedSubmission
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.submitit import parameters as names
 from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
@@ -37,10 +38,19 @@ class HpcElasticExecutor(Executor):
             May contain ``%j``.
         python: interpreter of agents and workers; this one by default.
         local: run on this machine without Slurm, with so many agents as nodes.
+
+    Raises:
+        InputError: `local` is no number of nodes.
     """
 
     def __init__(self, folder: str | Path, python: str | None = None, local: int | None = None) -> None:
         super().__init__(folder)
+        if local is not None and (type(local) is not int or local < 1):
+            raise InputError(
+                f"local = {local!r} is no number of nodes",
+                where="hpcelastic_local",
+                fix="1, 2, ...; without it the job goes to Slurm",
+            )
         self._python = python
         self._local = local
 
@@ -56,7 +66,7 @@ class HpcElasticExecutor(Executor):
     @classmethod
     def _valid_parameters(cls) -> set[str]:
         own = (*names.RENAMED, *names.AS_SBATCH, *names.HANDLED, *names.WITHOUT_EFFECT)
-        return {*SPEC_FIELDS, *own}
+        return names.ValidNames((*SPEC_FIELDS, *own))
 
     def _convert_parameters(self, params: dict[str, Any]) -> dict[str, Any]:
         converted: dict[str, Any] = super()._convert_parameters(params)
@@ -84,23 +94,46 @@ class HpcElasticExecutor(Executor):
         if self._local is not None:
             fields = {"nodes": str(self._local), "allow_local_run_dir": True, **fields}
         told = {"SUBMITIT_EXECUTOR": NAME, "SUBMITIT_FOLDER": str(self.folder)}
-        return JobSpec(**{**fields, "env": {**fields.get("env", {}), **told}})
+        spec = JobSpec(**fields)
+        self._check_local(spec)
+        names.array_parallelism(parameters, self._why_no_array(spec))
+        return spec.model_copy(update={"env": {**spec.env, **told}})
+
+    def _check_local(self, spec: JobSpec) -> None:
+        nodes = spec.node_range
+        if self._local is not None and not nodes.low <= self._local <= nodes.high:
+            raise InputError(
+                f"nodes = {nodes}, and hpcelastic_local = {self._local} plays {self._local} on this machine",
+                where="nodes",
+                fix="change one of them, or leave out nodes",
+            )
+
+    def _why_no_array(self, spec: JobSpec) -> str:
+        """Return why the calls of a `map_array` do not become one array; empty if they do."""
+        if self._local is not None:
+            return f"with hpcelastic_local={self._local} all of them start at once on this machine"
+        if spec.mode == "array":
+            return "with hpcelastic_mode='array' each of them is an array itself"
+        return f"with hpcelastic_chain={spec.chain} each of them is a chain of jobs" if spec.chain else ""
 
     def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[Job[Any]]:
-        return [self._start(delayed) for delayed in delayed_submissions]
+        from hpc_elastic.runs import function  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.submitit import submission  # noqa: PLC0415 - the same
 
-    def _start(self, delayed: DelayedSubmission) -> Job[Any]:
-        from hpc_elastic.runs import function, start  # noqa: PLC0415 - submitit imports this module early
-        from hpc_elastic.submitit import job  # noqa: PLC0415 - the same
+        for delayed in delayed_submissions:
+            function.check_arguments(delayed, "give what the function takes behind it, as to the function")
+        calls = [function.pickled_call(delayed) for delayed in delayed_submissions]
+        specs = self._specs([function.name_of(delayed.function) for delayed in delayed_submissions])
+        at_once = names.array_parallelism(self.parameters)
+        jobs: list[Job[Any]] = [
+            *submission.submit(submission.Wanted(self.folder, specs, calls, self._local, at_once))
+        ]
+        return jobs
 
-        call = function.pickled_call(delayed)
-        spec = self._spec(self.parameters, function.name_of(delayed.function))
-        place = JobPaths.get_first_id_independent_folder(self.folder)
-        place.mkdir(parents=True, exist_ok=True)
-        if spec.run_dir is None:
-            spec = spec.model_copy(update={"run_dir": job.new_run_dir(place, spec.name)})
-        run = start.start(spec, call, local=self._local)
-        return job.HpcElasticJob.of_run(self.folder, run)
+    def _specs(self, functions: Sequence[str]) -> list[JobSpec]:
+        """Return what is to be run for each call; calls of one function have the same."""
+        known = {name: self._spec(self.parameters, name) for name in dict.fromkeys(functions)}
+        return [known[name] for name in functions]
 
 
 class HpcElasticJobEnvironment(JobEnvironment):
@@ -124,9 +157,11 @@ class HpcElasticJobEnvironment(JobEnvironment):
     @property
     def raw_job_id(self) -> str:
         """The id of the run's first job, which is submitit's name for the run."""
-        from hpc_elastic.submitit import job  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.slurm.environment import job_ref  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.submitit import job  # noqa: PLC0415 - the same
 
-        return job.first_job_id(os.environ[Env.RUN_DIR])
+        known = job.first_job_id(os.environ[Env.RUN_DIR])
+        return known or job_ref(os.environ) or ""  # right after sbatch its id may not be written down yet
 
     @property
     def hostnames(self) -> Sequence[str]:

@@ -35,6 +35,9 @@ class ElasticTask:
         max_restarts: how often the workers are started again after one has failed.
         by_rank: return the list of what all ranks return instead.
         run_dir: the run directory; by default ``<job id>_run`` in submitit's folder.
+
+    Raises:
+        InputError: `function` cannot be called, or a number is too small.
     """
 
     def __init__(
@@ -47,6 +50,15 @@ class ElasticTask:
         by_rank: bool = False,
         run_dir: str | None = None,
     ) -> None:
+        if not callable(function):
+            raise InputError(
+                f"{function!r} cannot be called",
+                where="ElasticTask",
+                fix="give the function, and its arguments to submit: submit(ElasticTask(train), 0.1)",
+            )
+        _check_number("workers_per_node", workers_per_node, 1)
+        _check_number("min_nodes", min_nodes, 1)
+        _check_number("max_restarts", max_restarts, 0)
         self.function = function
         self.workers_per_node = workers_per_node
         self.min_nodes = min_nodes
@@ -115,17 +127,34 @@ class ElasticTask:
             max_restarts=self.max_restarts,
             signals_to_handle="SIGTERM,SIGINT,SIGUSR2",
         )
-        launch_agent(config, work, [paths.root, call])
+        launch_agent(config, work, [paths.root, call, str(env.job_id)])
 
 
-def work(root: str, call: bytes) -> None:
-    """Call the function in a worker, and keep what it returns."""
+def work(root: str, call: bytes, job_id: str) -> None:
+    """Call the function in a worker, and keep what it returns.
+
+    A callable with submitit's hook says what to call after a requeue; that is kept for this job alone,
+    as another one that is given the same run directory brings a function of its own.
+    """
     import pickle  # noqa: PLC0415 - only for functions
 
+    from hpc_elastic.runs import call as runs_call  # noqa: PLC0415 - the same
     from hpc_elastic.runs import function  # noqa: PLC0415 - the same
 
-    value = pickle.loads(call).result()  # noqa: S301 - handed over by the agent of this node
-    function.save(RunPaths(root), int(os.environ["RANK"]), value)
+    paths, rank = RunPaths(root), int(os.environ["RANK"])
+    following = paths.function_of(job_id)
+    is_kept = os.path.lexists(following)
+    delayed = (
+        function.load_call(following) if is_kept else pickle.loads(call)  # noqa: S301 - handed over by the agent of this node
+    )
+    if runs_call.has_hook(delayed):
+        runs_call.heed_sigterm(following, rank, delayed)
+    function.save(paths, rank, delayed.result())
+
+
+def _check_number(name: str, value: int | None, least: int) -> None:
+    if value is not None and (type(value) is not int or value < least):
+        raise InputError(f"{name} = {value!r}", where="ElasticTask", fix=f"{least} or more")
 
 
 def _check_shape(env: JobEnvironment) -> None:
@@ -145,7 +174,7 @@ def _state(paths: RunPaths) -> RunState:
 
 def _world_size(paths: RunPaths) -> int:
     formed = _state(paths).round
-    return sum(member.slots for member in formed.members) if formed is not None else 0
+    return formed.workers if formed is not None else 0
 
 
 def _drain(paths: RunPaths) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -16,11 +12,11 @@ from chaos_lib.course import draw_seed
 from chaos_lib.disk import Disk, DiskError
 from chaos_lib.faults import FAULTS
 from chaos_lib.one_run import Ground, Verdict, run_one
+from chaos_lib.own_cluster import NODES, cluster_in, directory, load_text, may_run
 from chaos_lib.page import put_into, shown
 from chaos_lib.summary import table, to_json, total
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
-NODES = 5
 PAGE = REPOSITORY / "docs" / "faults.md"
 LAST_START_S = 45.0  # a run needs about that long even without a fault
 DESCRIPTION = """\
@@ -35,19 +31,14 @@ The exit code is 1 if a promise was broken; what tells why is then kept in --evi
 def main(argv: list[str]) -> int:
     """Run trainings under faults and return the exit code."""
     options = _parser().parse_args(argv)
-    if os.geteuid() != 0:
-        print("chaos: only root can run a cluster, since it makes namespaces; use sudo", file=sys.stderr)
+    if not may_run("chaos"):
         return 2
-    os.umask(0o022)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # ignored in a background shell
-        signal.signal(number, _interrupt)
     seed = draw_seed() if options.seed is None else options.seed
     _say(f"seed {seed}, {options.minutes:g} minutes, {options.mode} mode, {options.tracker}")
-    root = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
-    root.chmod(0o755)
     began = time.time()
     try:
-        verdicts = _on_a_cluster(options, seed, root)
+        with directory("chaos") as root:
+            verdicts = _on_a_cluster(options, seed, root)
     except DiskError as error:
         _say(f"chaos: there is no disk to break: {error}")
         return 2
@@ -69,28 +60,19 @@ def main(argv: list[str]) -> int:
 
 def _where(argv: list[str]) -> str:
     """Return date, command and machine in one line."""
-    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
-    date = time.strftime("%Y-%m-%d")
-    meanwhile = f"{NODES} nodes on {cpus} CPUs, {load:.1f} runnable processes meanwhile"
-    return f"`scripts/chaos{shown(argv)}` on {date}, {meanwhile}."
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    return f"`scripts/chaos{shown(argv)}` on {time.strftime('%Y-%m-%d')}, {NODES} nodes on {load_text()}."
 
 
 def _on_a_cluster(options: argparse.Namespace, seed: int, root: Path) -> list[Verdict]:
     disk = Disk.make(root / "disk.img", root / "disk")  # before the nodes, which see what is mounted then
     try:
-        cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=options.tracker)
-        try:
-            return _runs(options, seed, cluster, disk)
-        finally:
-            disk.go_on()
-            cluster.purge()
+        with cluster_in(root, options.tracker) as cluster:
+            try:
+                return _runs(options, seed, cluster, disk)
+            finally:
+                disk.go_on()
     finally:
         disk.remove()
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _runs(options: argparse.Namespace, seed: int, cluster: Cluster, disk: Disk) -> list[Verdict]:

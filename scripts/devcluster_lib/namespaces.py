@@ -6,7 +6,6 @@ every process of the host and frees its namespaces.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from . import cgroups, network, node_init
 from .addresses import AddressPlan
 from .errors import DevClusterError
 from .layout import Layout
-from .processes import ProcessId, kill_and_wait
+from .processes import ProcessId, kill_and_wait, let_go, say_go
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARE = ("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork")
@@ -73,7 +72,7 @@ def boot(
             if own_cgroups:
                 cgroups.create(plan, name)
                 cgroups.join(plan, name, hosts[name].init.pid)
-            _say(process, "go\n")
+            say_go(process)
         for name, process in starting.items():
             _expect(process, name, "ready")
     except BaseException:
@@ -81,7 +80,7 @@ def boot(
         raise
     finally:
         for process in starting.values():
-            _let_go(process)
+            let_go(process)
     return list(hosts.values())
 
 
@@ -124,21 +123,6 @@ def _expect(process: subprocess.Popen[str], name: str, word: str) -> None:
 
 def _read(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip() if process.stdout else ""
-
-
-def _say(process: subprocess.Popen[str], text: str) -> None:
-    if process.stdin:
-        with contextlib.suppress(BrokenPipeError):  # its silence is reported by _expect
-            process.stdin.write(text)
-            process.stdin.flush()
-
-
-def _let_go(process: subprocess.Popen[str]) -> None:
-    """Close the pipes: a host that was not told `go` ends by itself."""
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
 
 
 def command_in(host: Host, argv: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -112,3 +113,19 @@ def kill_and_wait(processes: Iterable[ProcessId], timeout_s: float = 20) -> None
         f"Some of the processes {[p.pid for p in victims]} do not die; "
         "look for one in state D with `ps` and run the command again.",
     )
+
+
+def say_go(process: subprocess.Popen[str]) -> None:
+    """Tell a helper process by its pipe to go on; if it is gone, its silence will tell."""
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+
+def let_go(process: subprocess.Popen[str]) -> None:
+    """Close the pipes of a helper process: one that was not told to go on ends by itself."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import platform
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from chaos_lib.own_cluster import cluster_in, directory, load_text, may_run
 from chaos_lib.page import put_into, shown
 
 from faults_lib.job import Launcher
@@ -22,7 +19,6 @@ from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Sample, measure
 from faults_lib.table import missed, render
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
-NODES = 5
 PAGE = REPOSITORY / "docs" / "faults.md"
 DESCRIPTION = """\
 Measure on a real Slurm of 5 nodes (scripts/devcluster) how long a run takes to get over faults, as an
@@ -34,38 +30,23 @@ Printed are medians. The exit code is 1 if a target is missed and --strict is gi
 def main(argv: list[str]) -> int:
     """Measure, print the table, and return the exit code."""
     options = _parser().parse_args(argv)
-    if os.geteuid() != 0:
-        print("faults: only root can run a cluster, since it makes namespaces; use sudo", file=sys.stderr)
+    if not may_run("faults"):
         return 2
-    os.umask(0o022)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     launchers = [launcher for launcher in Launcher if launcher.value in options.only]
     if Launcher.TORCHRUN in launchers and importlib.util.find_spec("torch") is None:
         print("torch is not installed here: torchrun is not measured", file=sys.stderr)
         launchers.remove(Launcher.TORCHRUN)
-    root = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
-    root.chmod(0o755)
     results: dict[str, dict[str, list[Sample]]] = {launcher.value: {} for launcher in launchers}
     failures: list[str] = []
     try:
-        cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=options.tracker)
-        try:
+        with directory("faults") as root, cluster_in(root, options.tracker) as cluster:
             for name in options.measure or MEASURES:
                 for launcher in launchers:
                     _take(name, launcher, cluster, options, results, failures)
-        finally:
-            cluster.purge()
     except KeyboardInterrupt as stop:
         print(f"faults: ended by {stop}", file=sys.stderr)
         return 130
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     return _report(results, failures, options, argv)
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _take(
@@ -122,12 +103,10 @@ def _where(argv: list[str]) -> str:
         from importlib.metadata import version as version_of  # noqa: PLC0415 - beside its use
 
         torch = f", torch {version_of('torch').partition('+')[0]}"
-    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
     return (
         f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{shown(argv)}`: "
         f"{version}, Python {platform.python_version()}{torch}, "
-        f"Linux {platform.release().partition('-')[0]}, {cpus} CPUs, "
-        f"{load:.1f} runnable processes meanwhile."
+        f"Linux {platform.release().partition('-')[0]}, {load_text()}."
     )
 
 

@@ -6,7 +6,6 @@ the kernel kills every process of the node.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devcluster_lib.errors import DevClusterError
-from devcluster_lib.processes import ProcessId, kill_and_wait
+from devcluster_lib.processes import ProcessId, kill_and_wait, let_go, say_go
 
 from . import exec_client, switch
 from .layout import SERVER, Kind, Layout, control_address, data_address, number_of
@@ -53,7 +52,7 @@ def boot(
         remember(nodes)
         for name, process in starting.items():
             _connect(layout, kind, name, nodes[name])
-            _say_go(process)
+            say_go(process)
         for name, node in nodes.items():
             exec_client.connect(layout, name, node, BOOT_S).close()
     except BaseException:
@@ -61,7 +60,7 @@ def boot(
         raise
     finally:
         for process in starting.values():
-            _let_go(process)
+            let_go(process)
     return nodes
 
 
@@ -146,17 +145,3 @@ def _first_words(layout: Layout, name: str, process: subprocess.Popen[str]) -> P
             "(in a container this needs --privileged)."
         )
     return node
-
-
-def _say_go(process: subprocess.Popen[str]) -> None:
-    if process.stdin:
-        with contextlib.suppress(BrokenPipeError):  # its silence is noticed when it does not answer
-            process.stdin.write("go\n")
-            process.stdin.flush()
-
-
-def _let_go(process: subprocess.Popen[str]) -> None:
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()

@@ -9,8 +9,16 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained, DrainRequested
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    NodeLeft,
+    RoundEnded,
+)
 from tests.agent.agents import Agents, MakeAgents, slurm, wait_for
+from tests.agent.test_array_agents import task
 from tests.slurm.stand_in import FakeJob
 
 SAVES = """
@@ -77,6 +85,26 @@ def test_a_time_that_was_given_holds(make: MakeAgents, job: FakeJob) -> None:
     assert ["Slurm: the job was cancelled"] == [
         line.partition("] ")[2] for line in lines if "Slurm: the job was" in line
     ]
+
+
+def test_what_slurm_says_of_one_task_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
+    """Its scancel is no preemption; how long it has is no matter of the others."""
+    agents = make(SAVES).submitted("50")
+    for number in (0, 1):
+        environ = {**task(number), "PATH": job.environ["PATH"]}
+        agents.start(number, "--nnodes", "1:2", "--last-call-timeout", "20", env=environ)
+    runs = Path(agents.paths.logs).glob
+    wait_for(lambda: len(list(runs("*.runs"))) == 4, "the workers to run")
+    job.set(JobState="COMPLETING")
+    agents._agents[1].send_signal(signal.SIGTERM)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")
+    Path(agents.paths.logs, "go").touch()
+    assert ExitCode.REQUEUE == agents.code(1)
+    (told,) = agents.entries(DrainExplained)
+    assert (Cause.CANCEL, "the job was cancelled", None) == told[1:]
+    assert ("n1", Cause.CANCEL) == agents.entries(NodeLeft)[0][2:4]
+    wait_for(lambda: bool(agents.entries(RoundEnded)), "the end of the round")
+    assert (Cause.CANCEL, ("n1",)) == agents.entries(RoundEnded)[0][1:3]
 
 
 def test_a_run_on_one_machine_asks_no_slurm(make: MakeAgents, job: FakeJob) -> None:

@@ -38,7 +38,7 @@ def group(tmp_path: Path) -> Iterator[LocalGroup]:
     run = RunEnv("run", str(tmp_path), "n1", 0)
     made = LocalGroup(formed, node_id("n1"), str(tmp_path), run, StartSettings(grace_s=GRACE_S))
     logs = DefaultLogsSpecs(str(tmp_path / "logs"))
-    made.start(Command("train", (sys.executable, str(script), str(tmp_path / "left")), logs, ""), crashes=0)
+    made.start(Command("train", (sys.executable, str(script), str(tmp_path / "left")), logs, ""), restarts=0)
     wait_for(lambda: made.context.look() is not None, "the worker to end")
     yield made
     made.context.close(timeout=0)

@@ -19,7 +19,7 @@ RUN = RunEnv("run-1", "/runs/run-1", "n3", max_restarts=3)
 
 def env_of(node: str, local_rank: int, run: RunEnv = RUN, formed: RoundFormed = ROUND) -> dict[str, str]:
     """Return a worker's environment after two failures."""
-    return worker_env(formed, node_id(node), local_rank, run, crashes=2)
+    return worker_env(formed, node_id(node), local_rank, run, restarts=2)
 
 
 def test_torch_finds_its_variables() -> None:

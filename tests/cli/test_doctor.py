@@ -17,7 +17,9 @@ from hpc_elastic.cli.doctor_command import Group, _directory, group_of
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.store import mount
 from hpc_elastic.store.finding import Finding, Level, verdict
+from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.clock import FakeClock
 
 _PROGRAMS = {
@@ -220,6 +222,26 @@ def test_slurm_is_asked_for_nodes(place: Path, programs: Programs, capfd: pytest
     line = next(line for line in shown.splitlines() if line.startswith("srun "))
     assert line.startswith("srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --time=10 ")
     assert line.endswith(f" -p short {sys.executable} -m hpc_elastic doctor {place}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_refused"), [("tmpfs", True), ("ext4", False), ("nfs4", False)], ids=["memory", "disk", "net"]
+)
+def test_a_directory_that_submit_refuses_is_told_of(
+    place: Path,
+    programs: Programs,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    kind: str,
+    is_refused: bool,
+) -> None:
+    """The nodes see it, so runs work there with the flag that is named."""
+    monkeypatch.setattr(mount, "_LOCAL_PLACES", ())
+    monkeypatch.setattr(mount, "mount_at", lambda _path: Mount("/", kind, "src", ()))
+    assert 0 == main(["doctor", str(place), "--nodes", "2"])
+    shown = capfd.readouterr().out
+    assert is_refused == (f"warning  submit  refuses it: {kind} on src is local to this machine" in shown)
+    assert is_refused == ("fix: submit with --allow-local-run-dir" in shown)
 
 
 def test_what_the_nodes_find_decides_the_exit_code(

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
 from hpc_elastic.rendezvous.run_log import read_records, read_state
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.test_local_nodes import LONG, LocalRun, start, started
@@ -71,6 +71,8 @@ def test_a_node_is_drilled(run: LocalRun) -> None:
     assert "a node was lost (local2)" in text
     assert "the run came back" in text
     assert not os.path.exists(f"/proc/{agent}")
+    (note,) = [r.entry for r in read_records(run.paths) if isinstance(r.entry, Note)]
+    assert ("drill: the agent and the workers on local2 are killed", "local2") == (note.text, note.node)
 
 
 def test_a_hang_is_drilled(tmp_path: Path, started: list[LocalRun]) -> None:

@@ -38,6 +38,15 @@ def test_a_log_directory_that_cannot_be_made(tmp_path: Path, capfd: pytest.Captu
     assert not (tmp_path / "run").exists()
 
 
+def test_a_log_directory_that_takes_no_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of root the kernel's own file systems say that it may write there."""
+    assert 2 == main(["--run-dir=run", "--log-dir=/proc/logs", "--no-python", "true"])
+    error = capfd.readouterr().err
+    assert "--log-dir: logs cannot be written to /proc/logs: /proc " in error
+    assert "fix: give a directory that this user can write to" in error
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -90,3 +90,24 @@ def test_the_jobs_that_come_next_in_a_chain_are_told(
         links.record(paths, Link(0, number, f"token{number}", job_id))
     assert "  chain       then 2 jobs: 8, 9\n" in told(paths, capfd, {}, STARTED)
     assert "chain" not in told(paths, capfd, {}, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_chain_that_is_used_up_says_how_to_go_on(
+    paths: RunPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    is_recorded: bool,
+) -> None:
+    """Its last job has ended before the run did; nothing is going to be requeued."""
+    job = FakeJob(tmp_path / "ended")
+    job.set(JobState="FAILED", ExitCode="75:0")
+    monkeypatch.setenv("PATH", str(job.bin))
+    Path(paths.script).touch()
+    ending = RunEnded(Decision.STOPPED, 75, "the time limit, and the chain is used up", None)
+    out = told(paths, capfd, {"chain": 2}, STARTED, *([ending] if is_recorded else []))
+    assert "exit code 75 (left before the run had ended)" in out
+    again = f"hpc-elastic submit --resume {paths.root}"
+    assert f"  chain       used up, 7 was its last job; {again} queues 2 more\n" in out
+    assert f"{again}\n" in out.splitlines(keepends=True)[-1]

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from hpc_elastic.rendezvous.journal import Decision
-from tests.frameworks.local_runs import SAVE_EVERY, STEP_TIME_S, STEPS, LocalRun
+from tests.frameworks import forked
+from tests.frameworks.local_runs import REPOSITORY, SAVE_EVERY, STEP_TIME_S, STEPS, LocalRun
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
 
+EXAMPLES = REPOSITORY / "examples"
+LIBRARIES = {
+    "accelerate_loop": "accelerate",
+    "huggingface_trainer": "transformers.trainer",
+    "lightning_trainer": "lightning",
+}
 SLOW = ("--step-time", str(STEP_TIME_S))
 NewRun = Callable[[str, str], LocalRun]
 
@@ -39,13 +46,11 @@ def need(package: str) -> None:
         pytest.skip(f"needs {package}")
 
 
-def whole_result(new_run: NewRun, example: str, nodes: int = 2) -> dict[str, Any]:
-    """Return the result of a run that nothing disturbs."""
-    run = new_run(f"whole-{nodes}", example)
-    assert 0 == run.start(nodes, 1).wait(), run.printed()
-    found = run.result()
-    assert found is not None
-    return found
+def whole_result(place: Path, example: str, ranks: int = 2) -> dict[str, Any]:
+    """Return the result of a training that nothing disturbs, without any agent."""
+    script, sizes = EXAMPLES / example / "train.py", ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
+    with forked.training(place / "whole", ranks, LIBRARIES[example], script, *sizes) as result:
+        return result()
 
 
 def stopped_and_resumed(new_run: NewRun, example: str, nodes: int = 2) -> LocalRun:
@@ -64,34 +69,34 @@ def stopped_and_resumed(new_run: NewRun, example: str, nodes: int = 2) -> LocalR
     return run
 
 
-def test_lightnings_trainer(new_run: NewRun) -> None:
+def test_lightnings_trainer(new_run: NewRun, tmp_path: Path) -> None:
     """All ranks save one step, `fit` returns; resumed in the middle of an epoch the result is the same."""
     need("lightning")
     run = stopped_and_resumed(new_run, "lightning_trainer")
     assert "TorchElasticEnvironment" in run.printed()
-    assert whole_result(new_run, "lightning_trainer") == run.result()
+    assert whole_result(tmp_path, "lightning_trainer") == run.result()
 
 
-def test_hugging_faces_trainer(new_run: NewRun) -> None:
+def test_hugging_faces_trainer(new_run: NewRun, tmp_path: Path) -> None:
     """Its own checkpoints count; resumed in the middle of an epoch the result is the same."""
     need("transformers")
     run = stopped_and_resumed(new_run, "huggingface_trainer")
-    assert whole_result(new_run, "huggingface_trainer") == run.result()
+    assert whole_result(tmp_path, "huggingface_trainer") == run.result()
 
 
-def test_accelerate(new_run: NewRun) -> None:
+def test_accelerate(new_run: NewRun, tmp_path: Path) -> None:
     """It finds its ranks in the environment, and the result is the same."""
     need("accelerate")
     run = stopped_and_resumed(new_run, "accelerate_loop")
-    assert whole_result(new_run, "accelerate_loop") == run.result()
+    assert whole_result(tmp_path, "accelerate_loop") == run.result()
 
 
-def test_fabric(new_run: NewRun) -> None:
+def test_fabric(new_run: NewRun, tmp_path: Path) -> None:
     """Stopped and resumed it gives what accelerate gives by the same steps; one worker, to save time."""
     need("accelerate")
     need("lightning")
     run = stopped_and_resumed(new_run, "lightning_fabric", nodes=1)
-    assert whole_result(new_run, "accelerate_loop", nodes=1) == run.result()
+    assert whole_result(tmp_path, "accelerate_loop", ranks=1) == run.result()
 
 
 def test_shards_are_loaded_by_fewer_ranks(new_run: NewRun) -> None:

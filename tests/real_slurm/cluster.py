@@ -7,21 +7,18 @@ import pwd
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.slurm import parse
+from hpc_elastic.testing.fake_slurm.waits import Waits
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
-POLL_S = 0.1
 LOG_TAIL_LINES = 40
 USER_PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
-class ConditionTimeoutError(AssertionError):
-    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
 
 
 def devcluster(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
@@ -37,7 +34,7 @@ def devcluster(*words: str, timeout_s: float = 300) -> subprocess.CompletedProce
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Waits):
     """One running cluster.
 
     Attributes:
@@ -130,7 +127,10 @@ class Cluster:
         seen: set[str] = set()
 
         def none_left() -> bool:
-            jobs = set(self.as_root("squeue", "--noheader", "--all", "--format=%A.%t").split())
+            done = self._as_root("squeue", "--noheader", "--all", "--format=%A.%t")
+            if done.returncode != 0:
+                return False  # slurmctld does not answer, which is not to say that it has no jobs
+            jobs = set(done.stdout.split())
             # A job that was on its way back into the queue while it was cancelled is cancelled again.
             if jobs - seen:
                 self.as_root("scancel", "--hurry", *{job.partition(".")[0] for job in jobs - seen})
@@ -143,12 +143,15 @@ class Cluster:
 
     def as_root(self, *argv: str) -> str:
         """Run a Slurm client as root on this machine; returns its output, empty if it failed."""
-        env = {**os.environ, "SLURM_CONF": str(self.slurm_conf), "LC_ALL": "C"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+        return self._as_root(*argv).stdout
 
-    def job(self, job_id: str) -> dict[str, str]:
+    def _as_root(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "SLURM_CONF": str(self.slurm_conf), "LC_ALL": "C"}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    def job(self, job: str) -> dict[str, str]:
         """Fields of `scontrol show job`; empty if Slurm does not know the job."""
-        return parse_fields(self.as_root("scontrol", "show", "job", "--oneliner", job_id))
+        return parse.show_job(self.as_root("scontrol", "show", "job", "--oneliner", job))
 
     def node_state(self, name: str) -> str:
         """State of a node with its flags, such as `idle`, `mixed` or `down+not_responding`.
@@ -156,35 +159,7 @@ class Cluster:
         Not from sinfo, which may go on to show `mix` after slurmd was restarted under a job.
         """
         shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
-        return parse_fields(shown).get("State", "").lower()
-
-    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
-        """Poll until `predicate` holds.
-
-        Args:
-            predicate: the condition.
-            timeout: limit [s].
-            what: the condition in words, for the message.
-
-        Raises:
-            ConditionTimeoutError: it did not hold in time; shows queue, nodes and slurmctld's log.
-        """
-        clock = SystemClock()
-        deadline = clock.monotonic() + timeout
-        while not predicate():
-            if clock.monotonic() > deadline:
-                raise ConditionTimeoutError(f"Waited {timeout} s in vain for {what}.\n{self.story()}")
-            clock.sleep(POLL_S)
-
-    def wait_state(self, job_id: str, state: str, timeout: float = 30) -> None:
-        """Wait until a job is in a state such as `RUNNING`."""
-        what = f"job {job_id} to be {state}"
-        self.wait_for(lambda: self.job(job_id).get("JobState") == state, timeout, what)
-
-    def wait_idle(self, timeout: float = 40) -> None:
-        """Wait until every node is idle and answers."""
-        names = self.node_names
-        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
+        return parse.fields_of(shown).get("State", "").lower()
 
     def story(self) -> str:
         """Queue, node states and the end of slurmctld's log."""
@@ -220,18 +195,47 @@ class Cluster:
 
     def save_controller_state(self) -> None:
         """Wait until slurmctld has saved what it knows; what it has not saved dies with it."""
-        changed_at = SystemClock().wall()
-        self.submit("alice", "--hold", wrap="true")
+        name = f"save-{SystemClock().wall()}"
+        self.submit("alice", "--hold", f"--job-name={name}", wrap="true")
         state = self.directory / "state" / "job_state"
-        self.wait_for(lambda: state.stat().st_mtime > changed_at, 30, "slurmctld to save its state")
+
+        def saved() -> bool:
+            return state.exists() and name.encode() in state.read_bytes()
+
+        self.wait_for(saved, 30, "slurmctld to save its state")
 
     def restart_controller(self) -> None:
-        """SIGKILL slurmctld, unless it is dead, and start it again."""
+        """SIGKILL slurmctld, unless it is dead, and start it again.
+
+        What it has not saved, up to 5 s ago, it forgets: jobs that are over run again in its eyes.
+        """
         self.execute("ctl", "sh", "-c", "pkill -KILL -x slurmctld || true")
+        self._start_controller()
+
+    def change_settings(self, slurm_conf: str) -> None:
+        """Restart slurmctld in order, so that it forgets nothing, with another slurm.conf."""
+        self.execute("ctl", "pkill", "-TERM", "-x", "slurmctld")
+        self._wait_controller_gone()
+        self.slurm_conf.write_text(slurm_conf)
+        self._start_controller()
+
+    def _wait_controller_gone(self) -> None:
         self.wait_for(
             lambda: not self.execute("ctl", "sh", "-c", "pgrep -x slurmctld || true"), 20, "its end"
         )
+
+    def _start_controller(self) -> None:
+        """Start slurmctld and wait until it has heard of all nodes.
+
+        Until then it may say of a job that nodes of this kind do not exist.
+        """
+        self._wait_controller_gone()
         self.command("start-slurmctld")
+        self.wait_for(self._knows_all_nodes, 40, "slurmctld to hear of all nodes")
+
+    def _knows_all_nodes(self) -> bool:
+        states = [self.node_state(name) for name in self.node_names]
+        return all(states) and not any("unknown" in state for state in states)
 
     def execute(self, node: str, *argv: str) -> str:
         """Run a program as root on a node; returns its output."""
@@ -241,7 +245,7 @@ class Cluster:
         """Undo all faults, cancel all jobs and wait until every node is idle."""
         for name, power, link, slurmd in re.findall(r"(node\d+): (.+), (.+), (.+)", self.command("status")):
             if power == "crashed":
-                self.boot(name)
+                self._boot_and_wait(name)
                 continue
             if link == "cut off":
                 self.heal(name)
@@ -253,11 +257,17 @@ class Cluster:
                 self.as_root("scontrol", "update", f"nodename={name}", "state=resume")
         self.wait_idle()
 
+    def _boot_and_wait(self, name: str) -> None:
+        """Boot a node and wait until it has told slurmctld so, which may have missed nothing before."""
+
+        def started() -> str:
+            shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
+            return parse.fields_of(shown).get("SlurmdStartTime", "")
+
+        before = started()
+        self.boot(name)
+        self.wait_for(lambda: started() not in ("", "None", before), 40, f"{name} to be up")
+
     def purge(self) -> None:
         """End the cluster and delete its directory."""
         self.command("purge")
-
-
-def parse_fields(line: str) -> dict[str, str]:
-    """Split `Key=value Key=value`; values may hold blanks and equal signs."""
-    return dict(re.findall(r"(?:^| )([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=|$)", line.strip()))

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from hpc_elastic.store.node_ledger import FOLDER
 from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
+from tests.real_slurm.order import rank, unit
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
 
@@ -25,6 +28,20 @@ TIMEOUT_S = 300
 """Limit of one test with its fixtures, unless it has a `timeout` marker of its own."""
 
 StartCluster = Callable[..., Cluster]
+
+
+class Units(LoadScopeScheduling):  # type: ignore[misc] # xdist is not typed
+    """Gives tests that share jobs to one worker, and all others one by one, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units:
+    """Tell xdist how to share out the tests, where this directory is named on the command line."""
+    config.option.loadscopereorder = False
+    return Units(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,13 +60,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this directory; the first one may have to install packages."""
+    """Mark every test of this directory, the first one may have to install packages; long ones go first."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.slurm)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    items.sort(key=lambda item: rank(item.nodeid) if here in item.path.parents else (0, 0))
 
 
 @pytest.fixture(scope="session")

@@ -84,8 +84,9 @@ class Run:
         return self.cluster.job(self.job_id)
 
     def log(self) -> str:
-        """Return the batch log."""
-        return (self.directory / f"slurm-{self.job_id}.out").read_text()
+        """Return the batch log; those of all tasks, if the job is an array."""
+        own = sorted(self.directory.glob(f"slurm-{self.job_id}[._]*"))
+        return "".join(path.read_text() for path in own if path.suffix == ".out")
 
     def journal(self) -> str:
         """Return the journal, a line per record, for a failing test's message."""

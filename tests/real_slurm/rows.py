@@ -254,6 +254,11 @@ PROTOCOL = (
     Row("a step is started again", (), ("faults.a_killed_srun_is_started_again",)),
     Row("an array task alone is drained", (), ("array.preempted_tasks_leave_alone_and_come_back",)),
     Row("submitit", (), ("submitit.a_preempted_job_gives_its_values",)),
+    Row(
+        "one task of several calls is preempted, or cancelled",
+        (),
+        ("submitit_arrays.each_call_is_cancelled_and_preempted_alone",),
+    ),
 )
 
 ROWS = {

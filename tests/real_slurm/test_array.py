@@ -45,7 +45,10 @@ def wait_size(run: Run, size: int, timeout: float = 60, *, without: str = "") ->
 def wait_log(run: Run, task: int, text: str) -> None:
     """Wait until the batch log of a task holds a text."""
     path = run.directory / f"slurm-{run.job_id}_{task}.out"
-    run.cluster.wait_for(lambda: text in path.read_text(), 30, f"{text!r} in {path}")
+    try:
+        run.cluster.wait_for(lambda: text in path.read_text(), 30, f"{text!r} in {path}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{path.read_text()}\n{run.journal()}") from None
 
 
 def task_on(run: Run, node: str) -> int:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, submit, uninterrupted
+from tests.real_slurm.jobs import SLOW, Run, elastic, installed_for_users, plain, submit, uninterrupted
+from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 SMALL = ("--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+ARRAY = (*QUICK, "--mode", "array")
 LONG = 700  # steps of the training that lasts over the outage
 OUTAGE_S = 25.0  # more than twice SlurmdTimeout
 
@@ -36,21 +38,29 @@ def outage(cluster: Cluster) -> Iterator[float]:
 
 
 def agents_hear(run: Run, node: str, signal: str) -> None:
-    """Send a signal to the agent of a run on a node."""
+    """Send a signal to the agent of a run on a node; if it has two of them there, to one."""
     pattern = rf"^[^ ]*python[^ ]* -m hpc_elastic run --run-dir={run.directory} "
-    run.cluster.execute(node, "pkill", f"-{signal}", "-f", pattern)
+    run.cluster.execute(node, "pkill", f"-{signal}", "--oldest", "-f", pattern)
 
 
 def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: Path) -> None:
-    """One trains on, one ends, one drains meanwhile: no step is lost, and all is told once it is back."""
+    """One trains on, one ends, one drains meanwhile: no step is lost, and all is told once it is back.
+
+    Of one in array mode a task leaves, the others go on without it; it comes back when slurmctld does.
+    """
     trains = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster, "--step-time", "0.05", steps=LONG))
     ends = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05"))
     drains = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05", steps=LONG))
-    for run in (trains, ends, drains):
+    array = submit(cluster, (*SMALL, *ARRAY, "--nodes", "1:2"), plain(cluster, *SLOW, steps=LONG * 20))
+    for run in (trains, ends, drains, array):
         run.wait_checkpoint(20)
+    wait_size(array, 2)
     drained_node = drains.job()["BatchHost"]
+    task_node = cluster.job(f"{array.job_id}_1")["BatchHost"]
     with outage(cluster) as began:
         agents_hear(drains, drained_node, "TERM")
+        agents_hear(array, task_node, "TERM")
+        wait_size(array, 1)
         drains.wait(lambda state: state.drained is not None, "the drain", 60)
         ends.wait_ending(60)
         cluster.command("kill-slurmctld")  # clients no longer hang, they are refused
@@ -59,6 +69,9 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
         cluster.wait_for(lambda: SystemClock().monotonic() - began > OUTAGE_S, 60, "the time to pass")
     drains.wait(lambda state: state.requeues == 1, "the requeue", 120)
     drains.command("stop", str(drains.directory))
+    wait_size(array, 2, 120)
+    assert [Cause.PREEMPTION] == [entry.cause for entry in array.entries(NodeLeft)]
+    array.command("stop", str(array.directory))
     ending = trains.wait_ending(120).ending
     assert ending is not None
     assert Decision.DONE is ending.decision

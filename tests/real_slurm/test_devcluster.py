@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_slurm.cluster import Cluster, devcluster, parse_fields
+from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.conftest import StartCluster
 
 TRY_PORT = "import socket, sys; socket.create_connection((sys.argv[1], 6818), timeout=1)"
@@ -157,15 +157,3 @@ def test_wrong_usage_is_one_sentence(cluster: Cluster, words: list[str], hint: s
     assert (1, "") == (done.returncode, done.stdout)
     assert hint in done.stderr
     assert 1 == len(done.stderr.splitlines())
-
-
-def test_fields_keep_blanks_and_equal_signs() -> None:
-    """Values of `scontrol show job` may hold blanks and equal signs."""
-    line = "JobId=7 TRES=cpu=4,node=1 Command=/run dir/a.sh --lr=1 NtasksPerN:B:S:C=0:0:*:* Comment="
-    assert {
-        "JobId": "7",
-        "TRES": "cpu=4,node=1",
-        "Command": "/run dir/a.sh --lr=1",
-        "NtasksPerN:B:S:C": "0:0:*:*",
-        "Comment": "",
-    } == parse_fields(line)

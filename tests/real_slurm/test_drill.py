@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, NodeLeft, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
+from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -42,6 +44,9 @@ def test_one_run_survives_each_drill(cluster: Cluster) -> None:
     causes = [entry.cause for entry in run.entries(RoundEnded)]
     assert [Cause.CRASH, Cause.NODE_LOSS] == causes[:2]
     assert run.state().epoch.restart == 2
+    told = run.command("timeline", str(run.directory)).stdout
+    assert "drill: the agent and the workers on node3 are killed" in told
+    assert "node3" not in run.command("nodes", "--project", str(run.directory)).stdout
     stranger = cluster.run(
         "bob", [PYTHON, "-m", "hpc_elastic", "drill", str(run.directory), "--crash", "--yes"]
     )
@@ -61,3 +66,45 @@ def test_a_task_of_an_array_is_drilled_alone(cluster: Cluster) -> None:
     assert ["node1", "node3"] in [sorted(nodes_of(formed)) for formed in run.entries(RoundFormed)]
     run.wait(lambda state: state.running is not None and len(state.running.members) == 3, "node2 to be back")
     run.command("cancel", str(run.directory))
+
+
+def test_drills_in_both_modes(cluster: Cluster) -> None:
+    """Three runs are drilled at once: a hang and the warning of a limit in each mode, more in array mode."""
+    worker = plain(cluster, "--step-time", "0.05", steps=20000)
+    small = (
+        "--nodes",
+        "1:2",
+        "--gpus-per-node",
+        "1",
+        "--time",
+        "10m",
+        "--partition",
+        "low",
+        "--hang-timeout",
+        "3s",
+    )
+    array = (*small, *QUICK, "--mode", "array")
+    job, first, second = (submit(cluster, flags, worker) for flags in (small, array, array))
+    for run in (job, first, second):
+        wait_size(run, 2)
+        run.wait_checkpoint(20)
+
+    def drills(run: Run, *kinds: str) -> list[str]:
+        reports = []
+        for kind in kinds:
+            reports.append(drill(run, kind))
+            wait_size(run, 2)
+        return reports
+
+    with ThreadPoolExecutor() as pool:
+        of_job = pool.submit(drills, job, "--hang", "--timeout")
+        of_first = pool.submit(drills, first, "--hang", "--node-loss")
+        of_second = pool.submit(drills, second, "--timeout", "--requeue")
+    for hang, limit in (of_job.result(), (of_first.result()[0], of_second.result()[0])):
+        assert "the workers hung" in hang
+        assert "noticed        the time limit" in limit
+    assert "a node joins" in of_first.result()[1]  # its script has started the agent again
+    assert "is put back into the queue" in of_second.result()[1]
+    assert [Cause.TIME_LIMIT, Cause.REQUEUE] == [entry.cause for entry in second.entries(NodeLeft)]
+    for run in (job, first, second):
+        run.command("cancel", str(run.directory))

@@ -7,15 +7,17 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed, RunEnded
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, NodeLeft, Requeued, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, plain, submit
+from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+ARRAY = (*QUICK, "--mode", "array")
 CRASHES = ("--max-restarts", "9", "--", sys.executable)
 
 
@@ -114,6 +116,7 @@ def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Clust
     flags = (*ONE, "--max-launch-failures", "1", "--setup", f"test -e {switch}")
     well = submit(cluster, flags, plain(cluster))
     ill = submit(cluster, (*ONE, "--max-launch-failures", "0", "--setup", "false"), plain(cluster))
+    lacking = submit(cluster, (*ONE, "--setup", "no-such-program --load"), plain(cluster))
     well.wait(lambda state: state.requeues == 1, "the requeue")
     switch.touch()
     assert [Cause.LAUNCH_FAILURE] == handed_back(well)
@@ -122,6 +125,10 @@ def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Clust
     assert held.ending is not None
     assert "setup failed (exit code 1): false" in held.ending.reason
     decision(well, Decision.DONE)
+    failed = decision(lacking, Decision.FAILED)  # at once: it would be missing in the next start, too
+    assert failed.ending is not None
+    assert "no-such-program --load (no-such-program: command not found)" in failed.ending.reason
+    assert 0 == failed.requeues
 
 
 def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
@@ -186,15 +193,21 @@ def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
 
 
 def test_preemption_that_cancels(start_cluster: StartCluster) -> None:
-    """With PreemptMode=CANCEL a job that hands itself back in its grace runs again."""
-    cluster = start_cluster(nodes=2, options=("--preempt", "CANCEL", "--gpus", "1"))
+    """With PreemptMode=CANCEL a job that hands itself back in its grace runs again; so does a task."""
+    cluster = start_cluster(nodes=3, options=("--preempt", "CANCEL", "--gpus", "1"))
     run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
+    array = submit(cluster, (*ONE, *ARRAY, "--nodes", "1:2"), plain(cluster, *SLOW, steps=2000))
+    wait_size(array, 2)
     high = preempt(cluster, run)
     run.wait(lambda state: state.requeues == 1, "the requeue")
+    array.wait(lambda _state: len(array.entries(NodeLeft)) == 2, "both tasks to leave")
     cluster.wait_state(high, "RUNNING")
     cluster.as_root("scancel", high)
     decision(run, Decision.DONE)
     assert [Cause.PREEMPTION] == handed_back(run)
+    back = wait_size(array, 2)
+    assert back.checkpoint is not None
+    assert {Cause.PREEMPTION} == {entry.cause for entry in array.entries(NodeLeft)}
 
 
 def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> None:
@@ -203,11 +216,14 @@ def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> 
     cluster = start_cluster(nodes=2, options=options, tracker="cgroup")
     flags = ("--nodes", "2", "--time", "10m", "--partition", "low")
     run = submit(cluster, flags, plain(cluster, *SLOW, steps=100))
-    run.wait_checkpoint(20)
+    array = submit(cluster, (*flags, *ARRAY), plain(cluster, *SLOW, steps=100))
+    for each in (run, array):
+        each.wait_checkpoint(20)
     high = cluster.submit("bob", "--partition=high", "--nodes=2", "--exclusive", wrap="sleep 6")
-    cluster.wait_state(run.job_id, "SUSPENDED")
+    for job in (run.job_id, f"{array.job_id}_0", f"{array.job_id}_1"):
+        cluster.wait_state(job, "SUSPENDED")
     cluster.wait_state(high, "COMPLETED", 40)
-    decision(run, Decision.DONE)
-    assert 1 == len(run.entries(RoundFormed))
-    assert [] == handed_back(run)
-    assert Decision.DONE is run.entries(RunEnded)[-1].decision
+    for each in (run, array):
+        decision(each, Decision.DONE)
+        assert 1 == len(each.entries(RoundFormed))
+        assert [] == [*each.entries(Requeued), *each.entries(NodeLeft)]

@@ -58,6 +58,10 @@ def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> Non
     batch_host = run.job()["BatchHost"]
     cluster.execute(batch_host, "pkill", "-KILL", "--oldest", "-x", "srun")
     cluster.wait_for(lambda: "exit code 137" in run.log(), 30, "the script to see srun's end")
+    run.wait(
+        lambda state: state.note is not None or state.epoch.relaunch == 1, "the reason in the records", 30
+    )
+    assert "srun ended with exit code 137" in run.command("timeline", str(run.directory)).stdout
     run.wait_ending(90)
     assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path) == run.result()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
+from tests.frameworks import forked
+from tests.frameworks.local_runs import GATE, STEP_TIME_S
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import EXAMPLES, PYTHON, USER, Run, example, installed_for_users, submit
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures(installed_for_users.__n
 
 TWO = ("--nodes", "2", "--workers-per-node", "2", "--time", "10m", "--partition", "low")
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
-STEPS = 300
-SLOW = ("--step-time", "0.06")
+STEPS = 120
+SAVE_EVERY = 5
 LIMIT_S = 120.0
 
 
@@ -34,52 +34,43 @@ def has() -> None:
         pytest.skip(f"{PYTHON} has no Lightning, accelerate or Hydra (extra: frameworks)")
 
 
-class Undisturbed:
-    """The same training with the same number of ranks, on this machine alone."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self._directory = directory / name
-        where = ("--run-dir", str(self._directory), "--nproc-per-node", "4", "--standalone")
-        script = (str(EXAMPLES / name / "train.py"), "--steps", str(STEPS))
-        self.process = subprocess.Popen([PYTHON, "-m", "hpc_elastic", "run", *where, *script])
-
-    def result(self) -> dict[str, Any]:
-        """Return what it has written."""
-        assert 0 == self.process.wait(LIMIT_S)
-        found: dict[str, Any] = json.loads((self._directory / "result.json").read_text())
-        return found
+def undisturbed(place: Path, name: str, library: str) -> dict[str, Any]:
+    """Return the result of the same training with the same number of ranks, on this machine alone."""
+    script, words = EXAMPLES / name / "train.py", ("--steps", str(STEPS))
+    with forked.training(place / name, 4, library, script, *words, python=PYTHON) as result:
+        return result()
 
 
 @pytest.fixture
-def undisturbed(tmp_path: Path) -> Iterator[list[Undisturbed]]:
-    """Return a list of trainings that end with the test."""
-    made: list[Undisturbed] = []
-    yield made
-    for one in made:
-        if one.process.poll() is None:
-            one.process.terminate()
-            one.process.wait(LIMIT_S)
+def slow(cluster: Cluster) -> Path:
+    """Return a file while which is there no training is over before the other has a checkpoint."""
+    site = cluster.shared / "slow"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(GATE)
+    (site / "gate").touch()
+    return site / "gate"
 
 
 @pytest.mark.usefixtures(has.__name__)
-def test_lightning_and_accelerate_are_preempted(
-    cluster: Cluster, tmp_path: Path, undisturbed: list[Undisturbed]
-) -> None:
+def test_lightning_and_accelerate_are_preempted(cluster: Cluster, tmp_path: Path, slow: Path) -> None:
     """Both on 2 nodes x 2 workers lose all nodes at once: all ranks save a step, and nothing is lost.
 
     Lightning takes its ranks from the agent, not from Slurm, and leaves the requeue to the agent.
     """
-    names = ("lightning_trainer", "accelerate_loop")
+    names = {"lightning_trainer": "lightning", "accelerate_loop": "accelerate"}
+    gated = ("--env", f"PYTHONPATH={slow.parent}", "--env", f"SLOW_WHILE={slow}")
+    options = ("--step-time", str(STEP_TIME_S), "--save-every", str(SAVE_EVERY))
     runs = [
-        submit(cluster, (*TWO, *ONE_THREAD), example(cluster, name, *SLOW, steps=STEPS)) for name in names
+        submit(cluster, (*TWO, *ONE_THREAD, *gated), example(cluster, name, *options, steps=STEPS))
+        for name in names
     ]
     for run in runs:
-        run.wait_checkpoint(20, LIMIT_S)
+        run.wait_checkpoint(SAVE_EVERY, LIMIT_S)
     high = cluster.submit_high(4)
     for run in runs:
         run.wait(lambda state: state.requeues == 1, "the requeue", LIMIT_S)
-    undisturbed += [Undisturbed(tmp_path, name) for name in names]
-    expected = [each.result() for each in undisturbed]
+    slow.unlink()
+    expected = [undisturbed(tmp_path, name, library) for name, library in names.items()]
     cluster.as_root("scancel", high)
     for run, whole in zip(runs, expected, strict=True):
         state = run.wait_ending(LIMIT_S)
@@ -99,13 +90,15 @@ def test_lightning_and_accelerate_are_preempted(
 
 @pytest.mark.usefixtures(has.__name__)
 def test_hydras_launcher_is_preempted(cluster: Cluster) -> None:
-    """A job of a sweep is requeued by its own agent, and goes on at the step where it stopped."""
+    """A sweep's job on 2 nodes x 2 workers is requeued by its own agent, and goes on where it stopped."""
     place = cluster.shared / "hydra"
     shutil.copytree(EXAMPLES / "hydra_submitit", place)
     place.chmod(0o777)
     slurm = (
         "hydra/launcher=submitit_slurm",
         "hydra.launcher.partition=low",
+        "hydra.launcher.nodes=2",
+        "hydra.launcher.gpus_per_node=2",
         "hydra.launcher.cpus_per_task=2",
     )
     words = ("--multirun", "lr=0.01", "steps=200", "step_time=0.05", "hydra.sweep.dir=sweep", *slurm)
@@ -129,7 +122,21 @@ def test_hydras_launcher_is_preempted(cluster: Cluster) -> None:
     cluster.wait_state(high, "RUNNING", 60)
     cluster.as_root("scancel", high)
     run.wait_checkpoint(200, LIMIT_S)
-    cluster.wait_for(lambda: bool(list(place.glob("sweep/.submitit/*/*_result.pkl"))), LIMIT_S, "the value")
+    value = f"sweep/.submitit/{job_id}/{job_id}_0_result.pkl"
+    cluster.wait_for((place / value).exists, LIMIT_S, "the value")
     first, second = run.entries(RoundFormed)
     assert first.checkpoint is None
-    assert run.entries(Drained)[0].step == second.checkpoint.step
+    assert [2, 2] == [member.slots for member in second.members]
+    assert run.entries(Drained)[0].step == second.checkpoint.step < 200
+    assert 1 == int(run.job()["Restarts"]), "somebody else has requeued it, too"
+    returned = f"import pickle; print(pickle.load(open({value!r}, 'rb'))[1].return_value)"
+    said = cluster.run(USER, [PYTHON, "-c", returned], cwd=place)
+    assert str(uninterrupted_x()) == said.stdout.strip(), said.stderr
+
+
+def uninterrupted_x() -> float:
+    """Return what the example returns, computed here."""
+    x = 0.0
+    for _ in range(200):
+        x -= 0.01 * 2 * (x - 3)
+    return abs(x - 3)

@@ -6,11 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Drained, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded
+from tests.frameworks import forked
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, THREE, Run, example, installed_for_users, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    EXAMPLES,
+    PYTHON,
+    SAVE_EVERY,
+    SLOW,
+    STEPS,
+    THREE,
+    Run,
+    example,
+    installed_for_users,
+    plain,
+    submit,
+    uninterrupted,
+)
+from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+ONE_OR_TWO = (*QUICK, "--mode", "array", "--partition", "low", "--nodes", "1:2")
 
 
 def drains(run: Run) -> list[Cause]:
@@ -19,9 +36,22 @@ def drains(run: Run) -> list[Cause]:
 
 
 def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
-    """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at."""
+    """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at.
+
+    So does each task of an array. Beside them, as it takes a minute, runs whose node is being drained.
+    """
     limit = ("--time", "1m", "--checkpoint-lead", "10s")
     run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=300))
+    run.wait(lambda state: state.running is not None, "the workers")
+    array = submit(cluster, (*ONE_OR_TWO, *limit, "--gpus-per-node", "1"), plain(cluster, *SLOW, steps=6000))
+    asks = ("--time", "10m", "--watch-node-drain", "--workers-per-node", "1", "--nodelist", "node4")
+    watching = [
+        submit(cluster, ("--partition", "low", "--nodes", "1", *asks), plain(cluster, *SLOW, steps=6000)),
+        submit(cluster, (*ONE_OR_TWO, *asks), plain(cluster, *SLOW, steps=6000)),
+    ]
+    for each in watching:
+        each.wait_checkpoint(20)
+    cluster.as_root("scontrol", "update", "nodename=node4", "state=drain", "reason=fan")
     run.wait(lambda state: state.requeues == 1, "the requeue", 120)
     stopped = run.entries(Drained)[0].step
     state = run.wait(lambda state: state.rounds == 2, "the second start", 60)
@@ -30,24 +60,42 @@ def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     assert stopped == state.round.checkpoint.step
     assert [Cause.TIME_LIMIT] == drains(run)
     assert "1" == run.job()["Restarts"]
+    array.wait(lambda _state: len(array.entries(NodeLeft)) == 2, "the limit of the tasks", 120)
+    assert {Cause.TIME_LIMIT} == {entry.cause for entry in array.entries(NodeLeft)}
+    check_left_node4(*watching)
+    cluster.as_root("scontrol", "update", "nodename=node4", "state=resume")
+    assert wait_size(array, 2, 90).checkpoint is not None
+    for each in (array, *watching):
+        each.command("cancel", str(each.directory))
     run.wait_ending(150)
     assert uninterrupted(tmp_path, 300) == run.result()
 
 
+def check_left_node4(job: Run, array: Run) -> None:
+    """Wait until a job and the tasks of an array have left node4, which is being drained."""
+    job.wait(lambda state: state.requeues == 1, "the requeue of the job", 120)
+    array.wait(lambda _state: len(array.entries(NodeLeft)) == 2, "both tasks to leave", 60)
+    for why in (job.entries(Drained)[0], array.entries(NodeLeft)[0]):
+        assert why.cause is Cause.PREEMPTION
+        assert "the drain of node4 (fan" in why.detail
+
+
 @pytest.mark.torch
-def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster) -> None:
-    """Real DDP training, crashed once and preempted once, ends with the uninterrupted run's weights."""
+def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster, tmp_path: Path) -> None:
+    """Real DDP training, crashed once and preempted once, ends with the uninterrupted training's weights."""
     two = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
-    whole = submit(cluster, two, example(cluster, "digits_ddp"))
-    whole.wait_ending(120)
     crash = ("--crash-at", "70", "--crash-rank", "2")
     hit = submit(cluster, two, example(cluster, "digits_ddp", *SLOW, *crash))
     hit.wait_checkpoint(100, 120)
     high = cluster.submit_high(4)
     hit.wait(lambda state: state.requeues == 1, "the requeue")
     cluster.wait_state(high, "RUNNING")
+    words = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
+    script, library = EXAMPLES / "digits_ddp" / "train.py", "torch.distributed,sklearn.datasets"
+    with forked.training(tmp_path / "whole", 4, library, script, *words, python=PYTHON) as result:
+        expected = result()
     cluster.as_root("scancel", high)
     hit.wait_ending(180)
     assert [Cause.CRASH] == [entry.cause for entry in hit.entries(RoundEnded)]
     assert [Cause.PREEMPTION] == drains(hit)
-    assert whole.result() == hit.result()
+    assert expected == hit.result()

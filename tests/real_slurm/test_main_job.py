@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundFormed
+from hpc_elastic.worker.checkpoints import MarkName, encode_name, write_mark
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     SLOW,
@@ -87,7 +89,10 @@ def test_a_finished_job_that_slurm_starts_again_ends_at_once(cluster: Cluster) -
 
 
 def test_stop_saves_and_ends_the_run(cluster: Cluster) -> None:
-    """`hpc-elastic stop` drains a run: checkpoint, no requeue, and `submit --resume` goes on from there."""
+    """`hpc-elastic stop` drains a run: checkpoint, no requeue, and `submit --resume` goes on from there.
+
+    A save was slow meanwhile, so the next job is warned earlier, and its agents let workers save longer.
+    """
     run = submit(cluster, THREE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     run.command("stop", str(run.directory))
@@ -98,7 +103,13 @@ def test_stop_saves_and_ends_the_run(cluster: Cluster) -> None:
     assert "COMPLETED" == run.job()["JobState"]
     shown = run.command("status", str(run.directory)).stdout
     assert "stopped" in shown
-    run.command("submit", "--resume", str(run.directory))
+    slow = MarkName(1, 1, 0, 2)
+    write_mark(run.paths, slow, None, 2, took_s=104)
+    (Path(run.paths.checkpoints) / encode_name(slow)).chmod(0o644)  # its reader is another user here
+    said = run.command("submit", "--resume", str(run.directory)).stdout
+    assert "workers get 140 s to save before the time limit" in said
+    again = Run(cluster, run.directory, re.findall(r"job (\d+)", said)[0])
+    assert again.job()["Command"].endswith("/job.sbatch 1 0 140")
     state = run.wait(lambda state: state.epoch.submission == 1 and state.ending is not None, "the end", 90)
     assert state.ending is not None
     assert Decision.DONE is state.ending.decision

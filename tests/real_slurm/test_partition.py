@@ -21,7 +21,7 @@ from tests.real_slurm.jobs import (
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
-STEPS = 600
+STEPS = 400
 OURS = r"hpc_elastic run|plain\.py"  # command lines of agents and workers
 # No GPUs: a job with some that is requeued before slurmctld misses a node loses them (docs/concepts.md).
 SHAPE = ("--nodes", "3", "--workers-per-node", "2", "--time", "10m", "--partition", "low")
@@ -39,8 +39,14 @@ def agent_log(run: Run, node: str) -> str:
 
 
 def test_a_short_cut_and_a_restart_of_slurmd_disturb_nobody(cluster: Cluster, tmp_path: Path) -> None:
-    """The link of one node is down for 5 s, slurmd of another is killed and started: one round all along."""
+    """The link of one node is down for 5 s, slurmd of another is killed and started: one round all along.
+
+    Neither the nodes of one job notice, nor the tasks of an array.
+    """
     run = submit(cluster, SHAPE, plain(cluster, *SLOW, steps=STEPS))
+    tasks = ("--mode", "array", "--gpus-per-node", "2", "--nodes", "4", "--time", "10m", "--partition", "low")
+    array = submit(cluster, tasks, plain(cluster, *SLOW, steps=STEPS))
+    array.wait_checkpoint(20)
     run.wait_checkpoint(20)
     cluster.cut("node3")
     cluster.command("kill-slurmd", "node2")
@@ -48,9 +54,10 @@ def test_a_short_cut_and_a_restart_of_slurmd_disturb_nobody(cluster: Cluster, tm
     cluster.wait_for(lambda: SystemClock().monotonic() - cut_at > 5, 30, "five seconds to pass")
     cluster.heal("node3")
     cluster.command("start-slurmd", "node2")
+    array.wait_ending(120)
     run.wait_ending(120)
     run.wait_gone()
-    assert 1 == len(run.entries(RoundFormed))
+    assert [1, 1] == [len(each.entries(RoundFormed)) for each in (run, array)]
     assert ("COMPLETED", "0") == (run.job()["JobState"], run.job()["Restarts"])
     assert uninterrupted(tmp_path, STEPS) == run.result()
 

@@ -22,16 +22,13 @@ CANCELLING = {
 @pytest.fixture(scope="module")
 def site(session_cluster: Cluster) -> Iterator[Cluster]:
     """A cluster whose preemption cancels jobs and sends them the signal they asked for."""
-    conf = session_cluster.slurm_conf
-    before = conf.read_text()
+    before = session_cluster.slurm_conf.read_text()
     text = before.replace("PreemptMode=REQUEUE", "PreemptMode=CANCEL")
     try:
-        conf.write_text(f"{text}SlurmctldParameters=preempt_send_user_signal\n")
-        session_cluster.restart_controller()
+        session_cluster.change_settings(f"{text}SlurmctldParameters=preempt_send_user_signal\n")
         yield session_cluster
     finally:
-        conf.write_text(before)
-        session_cluster.restart_controller()
+        session_cluster.change_settings(before)
 
 
 def test_a_site_may_cancel_and_send_the_jobs_own_signal(site: Cluster) -> None:

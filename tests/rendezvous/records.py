@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     Member,
     NodeLeft,
     NodeUnfit,
+    Note,
     Requeued,
     RoundEnded,
     RoundFormed,
@@ -59,4 +60,5 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(NodeUnfit, epochs, nodes, text),
     st.builds(SizeWanted, small, st.integers(1, 8), text),
     st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
+    st.builds(Note, epochs, text, st.just("") | nodes),
 )

@@ -10,12 +10,14 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
+    DrainExplained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
     Member,
     NodeUnfit,
+    Note,
     Record,
     RoundEnded,
     RoundFormed,
@@ -58,6 +60,8 @@ def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
 
 
 PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+SET_DOWN = DrainExplained(EPOCH, Cause.NODE_LOSS, "the node is down")
+DRILL = Note(EPOCH, "drill: the agent and the workers on n2 are killed", "n2")
 WEDGED = {"exitcode": ExitCode.WEDGED}
 
 
@@ -86,6 +90,7 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             [],
             id="called-away-seen-late",
         ),
+        pytest.param([formed(1), PREEMPTED, SET_DOWN, ended(1, Cause.NODE_LOSS, "n2")], [], id="set-down"),
         pytest.param([formed(1), ended(1, Cause.HANG, "n2")], ["n2 hang"], id="odd-one-out"),
         pytest.param([formed(1), ended(1, Cause.HANG, "n1", "n2", "n3")], [], id="all-hang"),
         pytest.param(
@@ -94,6 +99,23 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         pytest.param([formed(1), ended(1, Cause.AGENT_ERROR, "n2")], [], id="agent-error"),
         pytest.param([formed(1), ended(1, Cause.PREEMPTION)], [], id="preemption"),
         pytest.param([formed(1), ended(1, Cause.CRASH, "n2")], [], id="crash"),
+        pytest.param(
+            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n3 node_loss"], id="drilled"
+        ),
+        pytest.param(
+            [formed(1), DRILL, ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
+            [],
+            id="drilled-seen-late",
+        ),
+        pytest.param([formed(1), DRILL, ended(1, Cause.HANG, "n2")], [], id="drilled-hang"),
+        pytest.param(
+            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2"), formed(2), ended(2, Cause.NODE_LOSS, "n2")],
+            ["n2 node_loss"],
+            id="lost-after-a-drill",
+        ),
+        pytest.param(
+            [*crashes("n2", "n2")[1:], formed(3), DRILL, ended(3, Cause.CRASH, "n2")], [], id="drilled-crash"
+        ),
     ],
 )
 def test_who_is_blamed(entries: list[Entry], blamed: list[str]) -> None:

@@ -88,6 +88,14 @@ def test_who_has_left_is_not_lost() -> None:
     assert both.ended == lost(1, "n2")
 
 
+def test_a_round_ends_for_a_node_that_slurm_has_set_down() -> None:
+    """It has said so and left before the others had stopped; it is a loss, but nobody has vanished."""
+    down = DrainExplained(E0, Cause.NODE_LOSS, "the node is down", 5.0)
+    state = state_of(formed(1, A, B, C), PREEMPTED, down, left(A), lost(1, "n1"))
+    assert state.ended == lost(1, "n1")
+    assert ({Cause.NODE_LOSS: 1}, frozenset()) == (state.counts, state.lost)
+
+
 def test_nobody_leaves_a_run_that_has_ended() -> None:
     """A late goodbye changes nothing."""
     state = state_of(formed(1, A, B), RunEnded(Decision.DONE, 0, "", None, E0))

@@ -29,6 +29,7 @@ while world == int(lost) and os.getppid() == agent:
     time.sleep(0.05)  # the next world is a smaller one; torchrun leaves its workers behind when it is killed
 dist.destroy_process_group()
 """
+LEASE_S = 120
 MakeAgent = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -38,14 +39,14 @@ def agent(tmp_path: Path) -> Iterator[MakeAgent]:
     started: list[subprocess.Popen[str]] = []
     (tmp_path / "train.py").write_text(TRAIN)
 
-    def start(nodes: str, *flags: str, lost: int = 0) -> subprocess.Popen[str]:
+    def start(nodes: str, *flags: str, lost: int = 0, restart: int = 0) -> subprocess.Popen[str]:
         argv = [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=2"),
             *("--rdzv-backend=hpc_elastic", f"--rdzv-endpoint={tmp_path / 'run'}", "--rdzv-id=r"),
             *("--local-addr=127.0.0.1", f"--log-dir={tmp_path / 'logs'}", *flags),
             *(str(tmp_path / "train.py"), str(tmp_path / "told"), str(lost)),
         ]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "r", "SLURM_RESTART_COUNT": str(restart)}
         started.append(subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -76,6 +77,19 @@ def test_the_first_agent_is_killed(agent: MakeAgent, tmp_path: Path) -> None:
     agents[0].kill()
     assert [0, 0] == [process.wait(120) for process in agents[1:]]
     assert [f"{rank} of 4: 4" for rank in range(4)] == [line for line in _told(tmp_path) if " of 4" in line]
+
+
+def test_a_requeued_job_waits_for_nobody(agent: MakeAgent, tmp_path: Path) -> None:
+    """What killed agents of the start before have left is known to be of the past."""
+    long = f"--rdzv-conf=lease={LEASE_S},node="
+    killed = [agent("2", f"{long}n{number}", lost=4) for number in (1, 2)]
+    of_four = [f"{rank} of 4: 4" for rank in range(4)]
+    wait_until(lambda: of_four == _told(tmp_path), "a world of four ranks", timeout_s=90.0)
+    for process in killed:
+        process.kill()
+    agents = [agent("2", f"{long}n{number}", restart=1) for number in (3, 4)]
+    assert [0, 0] == [process.wait(LEASE_S) for process in agents]
+    assert sorted(of_four * 2) == _told(tmp_path)
 
 
 def test_a_wrong_option_is_torchs_error(agent: MakeAgent) -> None:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Entry, NodeLeft, Record, Then
+import pytest
+
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    DrainExplained,
+    DrainRequested,
+    Entry,
+    NodeLeft,
+    Record,
+    RoundEnded,
+    Then,
+)
+from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from tests.rendezvous.build import E0, formed, start
 
@@ -19,8 +32,41 @@ def test_who_leaves_and_why_is_told() -> None:
     )
     told = timeline(Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1))
     assert [
-        "n1 is to leave, the others go on: preemption (SIGTERM)",
-        "n1 left: preemption (SIGTERM)",
+        "n1 is to leave, the others go on: SIGTERM",
+        "n1 left: SIGTERM",
         "n2 left: no more than 1 node is wanted",
         "n3 left: its task was cancelled",
     ] == [moment.text for moment in told][2:]
+
+
+@pytest.mark.parametrize(
+    ("explained", "headline"),
+    [
+        (None, "round 1 pauses: n1 leaves (SIGTERM)"),
+        (
+            (Cause.CANCEL, "the job was cancelled"),
+            "round 1 pauses: n1 leaves (SIGTERM: the job was cancelled)",
+        ),
+        (
+            (Cause.REQUEUE, "the job is requeued: preempted, or by scontrol requeue"),
+            "round 1 pauses: n1 leaves (SIGTERM: the job is requeued: preempted, or by scontrol requeue)",
+        ),
+    ],
+    ids=["signal", "scancel", "requeue"],
+)
+def test_a_signal_is_what_slurm_says_it_is(explained: tuple[Cause, str] | None, headline: str) -> None:
+    """A task that is cancelled or requeued by hand is not said to be preempted."""
+    entries: list[Entry] = [
+        start(expected=()),
+        formed(1),
+        DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
+    ]
+    if explained is not None:
+        entries.append(DrainExplained(E0, *explained))
+    records = [Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1)]
+    state = fold(RunState(), records)
+    assert headline == status_of(RunView(state, 0)).text
+    assert state.drain is not None
+    over = Record(len(records) + 1, 5.0, "n2", RoundEnded(1, state.drain.cause, ("n1",), None))
+    last = [moment.text for moment in timeline([*records, over])][-1]
+    assert headline.replace("pauses", "ended after 5.0 s") == last

@@ -14,7 +14,7 @@ from hpc_elastic.report.exit_codes import code_text, job_code_text
         (137, "137 (killed by SIGKILL)"),
         (-11, "-11 (killed by SIGSEGV)"),
         (143, "143 (killed by SIGTERM)"),
-        (75, "75 (drained, to be requeued)"),
+        (75, "75 (left before the run had ended)"),
         (79, "79 (the node is unfit and stays out)"),
         (83, "83 (the workers hung once too often)"),
         (127, "127 (the program was not found)"),

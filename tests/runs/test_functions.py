@@ -10,10 +10,15 @@ import pytest
 
 import hpc_elastic
 from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
 from hpc_elastic.report.run_status import Phase
 from hpc_elastic.runs import NotDoneError, Run, function
+from hpc_elastic.runs.start import _as_fields
+from hpc_elastic.slurm.signs_of_life import SILENT_S
+from tests.slurm.test_signs_of_life import ROUND, LaterClock, tell, write
 
 LIMIT_S = 50.0
 
@@ -133,3 +138,51 @@ def test_a_call_that_cannot_work_is_refused_before_anything_is_queued() -> None:
     with pytest.raises(InputError, match="cannot be called with what was given: missing a required argument"):
         hpc_elastic.submit(_scaled, [1.0], local=1)
     assert not os.path.exists("hpc_elastic_runs")
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    """At once, and not when somebody waits for it for ever."""
+    with pytest.raises(RunDirError, match=r"Run: the directory .*/nix does not exist\n  fix: give"):
+        Run("nix")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunDirError, match=r"empty is not a run directory: it has no run\.json"):
+        Run("empty")
+    (tmp_path / "runs" / "one" / "journal").mkdir(parents=True)
+    assert str(tmp_path / "runs" / "one") == Run("runs/one").directory
+    with pytest.raises(RunDirError, match=r"it holds runs; name one of them, such as .*/runs/one"):
+        Run("runs")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "choose a directory; --allow-local-run-dir if they see this one",
+            "choose a directory; allow_local_run_dir=True if they see this one",
+        ),
+        ("choose another --run-dir", "choose another run_dir"),
+        ("hpc-elastic submit --resume /a--run-dir", "hpc-elastic submit --resume /a--run-dir"),
+        ("write it after --: -- train.py", "write it after --: -- train.py"),
+    ],
+)
+def test_options_are_named_as_fields(given: str, told: str) -> None:
+    """Who submits from Python has no command line; what is no field stays as it is."""
+    assert told == _as_fields(given)
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no file system in memory here")
+def test_the_way_to_insist_is_named_as_python_writes_it() -> None:
+    """A node-local directory is refused, as on the command line."""
+    with pytest.raises(RunDirError, match=r"fix: .*allow_local_run_dir=True if they do"):
+        hpc_elastic.submit(["true"], run_dir="/dev/shm/hpc-elastic-run", cpus_per_node=1, time=5)
+
+
+def test_a_run_whose_agents_are_silent_is_told(run_paths: RunPaths) -> None:
+    """Records and Slurm say that it runs, but nobody gives a sign of life."""
+    write(run_paths, EpochStarted(Epoch(0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
+    tell(run_paths, 5)
+    run = Run(run_paths.root)
+    assert Phase.RUNNING is run.status().phase
+    run._clock = LaterClock(SILENT_S + 60)
+    assert Phase.SILENT is run.status().phase
+    assert "no agent has given a sign of life for" in run.status().text

@@ -105,6 +105,24 @@ def test_what_stands_before_torchrun_does_not_matter(before: str) -> None:
     assert "finish" in changed(f"#!/bin/bash\n{before}\nsrun torchrun train.py >log 2>&1\n")
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun torchrun train.py\n",
+        "srun torchrun train.py\n[ -e done ] || scontrol requeue $SLURM_JOB_ID\n",
+    ],
+    ids=["trap", "behind"],
+)
+def test_a_script_that_requeues_itself_is_told(script: str) -> None:
+    """Two who requeue disagree about a training that has failed."""
+    text = f"#!/bin/bash\n# scontrol requeue\n{script}"
+    done = adopt(text, "train.sbatch")
+    [told] = [change for change in done.changes if change.what.startswith("scontrol requeue in line ")]
+    number = int(told.what.split()[4])
+    assert "scontrol requeue $SLURM_JOB_ID" in done.text.splitlines()[number - 1]
+    assert "take it out" in told.why
+
+
 def test_what_follows_still_runs() -> None:
     """The job ends with the code of finish, whatever comes after it."""
     lines = changed("#!/bin/bash\nsrun torchrun train.py\ncp result.json ~/\n").splitlines()

@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     Member,
     NodeLeft,
+    Note,
     Requeued,
     RoundFormed,
     RunEnded,
@@ -140,6 +141,27 @@ def test_a_killed_agent_is_started_again(tmp_path: Path) -> None:
     """In the same task, on its one node."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
     assert (ExitCode.RELAUNCH, 1) == end.finish(STARTED, ROUND, code=137)[:2]
+    note = read_records(end.paths)[-1].entry
+    assert isinstance(note, Note)
+    assert note.text.startswith("task 7_1: srun ended with exit code 137")
+
+
+def test_a_program_that_is_not_there_gives_the_task_up_at_once(tmp_path: Path) -> None:
+    """Where nothing has worked yet it would fail again; once a round was formed it is this node's fault."""
+    wrong = "setup failed (exit code 127): nosuch --load"
+    end = TaskEnd(tmp_path, ArraySlurm([MINE]))
+    assert ExitCode.FAILED == end.finish(failure=wrong).code
+    ending = read_state(end.paths).ending
+    assert ending is not None
+    assert "nosuch --load; it would fail again, so mend it in job.sbatch" in ending.reason
+    assert [] == end.slurm.done
+
+
+def test_a_program_that_other_nodes_have_is_looked_for_again(tmp_path: Path) -> None:
+    """Slurm may start the task on another node."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, failure="setup failed (exit code 127): nosuch").code
+    assert ["requeue 7_1"] == end.slurm.done
 
 
 def test_a_refused_requeue_costs_the_run_only_this_task(tmp_path: Path) -> None:

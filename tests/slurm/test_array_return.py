@@ -11,10 +11,11 @@ from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
+from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm.array_return import Looks, TaskWatch, is_delayed, start_returned
 from hpc_elastic.slurm.array_tasks import Task
 from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.slurm.job_watch import WatchOptions
+from hpc_elastic.slurm.job_watch import Told, WatchOptions
 from hpc_elastic.slurm.parse import JobState
 from tests.slurm.array_stand_in import ArraySlurm
 
@@ -97,3 +98,31 @@ def test_looks_end_and_begin_anew() -> None:
     looks.close()
     looks.begin()
     assert not looked.acquire(blocking=False)
+
+
+def test_a_task_reads_why_slurm_has_put_it_back(paths: RunPaths) -> None:
+    """In its own log, where Slurm writes it; what stands there of an earlier start is not asked for."""
+    log = Path(paths.batch_log.replace("%j", "7_0"))
+    log.write_text("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO PREEMPTION ***\n")
+    loop = EventLoop(SystemClock())
+    slurm = Slurm(BACK, **WAITS)
+    watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
+    watch.ask_why(loop_time := SystemClock().monotonic(), is_warning=False)
+    assert "the job is requeued: preempted" in heard(watch).detail
+    with log.open("a") as file:
+        file.write("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO JOB REQUEUE ***\n")
+    watch.ask_why(loop_time, is_warning=False)
+    told = heard(watch)
+    assert (Cause.REQUEUE, "the job is requeued by hand (scontrol requeue)") == (told.cause, told.detail)
+    watch.close()
+    loop.close()
+
+
+def heard(watch: TaskWatch) -> Told:
+    """Return the next notice."""
+    clock = SystemClock()
+    give_up_at = clock.monotonic() + LIMIT_S
+    while (told := watch.take()) is None:
+        assert clock.monotonic() < give_up_at
+        clock.sleep(0.01)
+    return told

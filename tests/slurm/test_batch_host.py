@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
@@ -15,11 +16,19 @@ from hpc_elastic.rendezvous.journal import (
     DrainRequested,
     Epoch,
     EpochStarted,
+    Member,
+    NodeLeft,
     Requeued,
+    RoundFormed,
     Then,
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records
-from hpc_elastic.slurm.batch_host import requeue_in_its_place, script_is_alive
+from hpc_elastic.slurm.batch_host import (
+    requeue_in_its_place,
+    requeue_task_in_its_place,
+    script_is_alive,
+    task_lost_its_script,
+)
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
@@ -128,3 +137,40 @@ def test_a_killed_script_is_replaced_at_once(drained: RunPaths, job: FakeJob) ->
     requeued = read_records(drained)[-1].entry
     assert isinstance(requeued, Requeued)
     assert Cause.LAUNCH_FAILURE is requeued.cause
+
+
+TASK = TaskStart("7_1", 0, 0)
+ME = "n2.1@7_1-0-0"
+
+
+def test_a_task_whose_script_was_killed_is_requeued_alone(
+    run_paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own agent does that; the run goes on, and the agent of another task has nothing to do."""
+    job = FakeJob(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(job.bin))
+    job.set(JobState="COMPLETING", Reason="JobLaunchFailure")
+    Path(run_paths.identity).write_text('{"format": 1}')
+    log, epoch = open_log(run_paths, "test"), Epoch(0, 0, 0)
+    members = (Member("n1.1@7_0-0-0", "n1", 1), Member(ME, "n2", 1))
+    for entry in (
+        EpochStarted(epoch, "7", ()),
+        RoundFormed(1, epoch, members, "n1", 1234, None),
+        NodeLeft(epoch, ME, "n2", Cause.LAUNCH_FAILURE, "its batch script was killed"),
+        NodeLeft(epoch, members[0].node_id, "n1", Cause.PREEMPTION, "SIGTERM"),
+    ):
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    assert task_lost_its_script(run_paths, TASK)
+    assert not task_lost_its_script(run_paths, TASK._replace(task="7_0"))
+    environ = {
+        "HPC_ELASTIC_MODE": "array",
+        "HPC_ELASTIC_SUBMISSION": "0",
+        "SLURM_JOB_ID": "8",
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "1",
+    }
+    said: list[str] = []
+    requeue_task_in_its_place(run_paths, environ, FakeClock(), said.append)
+    assert "the batch script was killed: this task is requeued (1 of at most 500)" in said
+    assert "7_1" in " ".join(job.calls)
+    assert 0 == requeues(run_paths)

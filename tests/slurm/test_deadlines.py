@@ -132,10 +132,12 @@ def test_what_a_drain_needs() -> None:
     assert deadlines.needed_s([], []) is None
     assert 100 * 1.25 + 10 == deadlines.needed_s([100.0, 20.0], [30.0])
     assert 200 * 1.25 == deadlines.needed_s([100.0], [200.0])
-    assert (120.0, 260.0) == (
-        deadlines.warning_lead_s([1.0], [], default_s=120.0),
-        deadlines.warning_lead_s([200.0], [], default_s=120.0),
-    )
+
+
+@pytest.mark.parametrize(("save_s", "expected"), [(1.0, 120), (200.0, 260), (200.1, 261), (9000.0, 3600)])
+def test_when_the_next_start_is_warned(save_s: float, expected: float) -> None:
+    """Never later than by default, and at most a quarter of the time limit ahead."""
+    assert expected == deadlines.warning_lead_s([save_s], [], default_s=120.0, limit_s=14400.0)
 
 
 @pytest.mark.parametrize(

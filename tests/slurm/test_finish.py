@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
@@ -21,12 +18,14 @@ from hpc_elastic.rendezvous.journal import (
     Epoch,
     EpochStarted,
     Member,
+    Note,
     Requeued,
     RoundFormed,
     RunEnded,
     Then,
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Ended, Start
@@ -171,7 +170,13 @@ def test_slurm_that_never_answers_is_left_alone(paths: RunPaths, job: FakeJob) -
     ended, said = finish(paths, job)
     assert 75 == ended.code
     assert [] == job.calls
-    assert "does not answer" in said[-1]
+    assert "does not answer" in said[-2]
+    note = read_records(paths)[-1].entry
+    assert isinstance(note, Note)
+    for told in (said[-1], note.text):
+        assert (
+            "once Slurm answers: squeue -j 7; if it is not in the queue: hpc-elastic submit --resume" in told
+        )
 
 
 def test_a_start_that_slurm_requeued_is_recorded_although_no_agent_came(
@@ -204,6 +209,9 @@ def test_a_dead_srun_is_answered_with_the_nodes_that_are_left(paths: RunPaths, j
     ended, _ = finish(paths, job, srun_exit_code=137)
     assert (80, 1) == (ended.code, ended.nodes)
     assert [] == job.calls
+    last = timeline(read_records(paths))[-1].text
+    assert last.startswith("srun ended with exit code 137")
+    assert last.endswith("start the agents again on 1 node (1 of 3)")
 
 
 def test_a_job_that_slurm_does_not_know_is_left_alone(paths: RunPaths, job: FakeJob) -> None:
@@ -213,67 +221,6 @@ def test_a_job_that_slurm_does_not_know_is_left_alone(paths: RunPaths, job: Fake
     ended, _ = finish(paths, job)
     assert 75 == ended.code
     assert [] == job.calls
-
-
-def command(paths: RunPaths, job: FakeJob, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run ``hpc-elastic finish`` as the script does."""
-    argv = [sys.executable, "-m", "hpc_elastic", "finish", f"--run-dir={paths.root}", *flags]
-    env = {**job.environ, "SLURM_JOB_ID": "7", Env.SUBMISSION: "0", **environ}
-    env = {name: value for name, value in env.items() if value}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_the_command_prints_the_node_count_alone_to_stdout(paths: RunPaths, job: FakeJob) -> None:
-    """The script takes stdout as the node count."""
-    write(paths, STARTED, ROUND)
-    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
-    assert (80, "2\n") == (done.returncode, done.stdout)
-    assert "start the agents again" in done.stderr
-
-
-def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJob) -> None:
-    """Whoever opens the log at its end sees why."""
-    failure = {"rank": 3, "node": "n2", "pid": 12, "exitcode": 1, "message": "ValueError: bad"}
-    write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
-    done = command(paths, job, "--srun-exit-code=1")
-    assert (1, "") == (done.returncode, done.stdout)
-    assert 1 == done.stderr.count("Root Cause")
-    assert "ValueError: bad" in done.stderr
-    assert f"submit --resume {paths.root}" in done.stderr.splitlines()[-1]
-
-
-def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:
-    """The id of an array's last task is that of the whole array."""
-    write(paths, *DRAINED)
-    done = command(paths, job, "--srun-exit-code=75", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
-    assert 75 == done.returncode
-    assert ["scontrol requeue 7_2"] == job.calls
-
-
-def test_a_local_run_is_requeued_by_its_exit_code(paths: RunPaths, job: FakeJob) -> None:
-    """The local runner starts the script again; there is no Slurm to ask."""
-    write(paths, *DRAINED)
-    done = command(paths, job, "--srun-exit-code=75", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
-    assert (75, "") == (done.returncode, done.stdout)
-    assert [] == job.calls
-    assert 1 == read_state(paths).requeues
-
-
-@pytest.mark.parametrize("has_root", [True, False])
-def test_a_run_that_is_gone_is_neither_started_again_nor_made(
-    paths: RunPaths, job: FakeJob, has_root: bool
-) -> None:
-    """The job ends; an empty directory under the old name is not taken for a run without records."""
-    os.rename(paths.root, f"{paths.root}.away")
-    if has_root:
-        os.mkdir(paths.root)
-    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
-    assert (76, "") == (done.returncode, done.stdout)
-    assert f"run directory {paths.root}: {'there is no run.json in it' if has_root else 'it is gone'}" in (
-        done.stderr
-    )
-    assert has_root == os.path.exists(paths.root)
-    assert not has_root or not os.listdir(paths.root)
 
 
 def test_a_run_that_comes_back_in_time_goes_on(paths: RunPaths, job: FakeJob) -> None:
@@ -290,31 +237,6 @@ def test_a_run_that_comes_back_in_time_goes_on(paths: RunPaths, job: FakeJob) ->
 
     begun = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=75, is_submitted=True)
     assert 75 == Finish(begun, Budgets(), Slurm(job.environ), Clock(), print).run().code
-
-
-def test_a_local_run_that_was_told_to_end_is_stopped(paths: RunPaths, job: FakeJob, tmp_path: Path) -> None:
-    """It is not requeued; what was saved is told."""
-    write(paths, *DRAINED)
-    told = tmp_path / "told"
-    told.write_text("SIGTERM")
-    environ = {"HPC_ELASTIC_LOCAL": "1", "HPC_ELASTIC_LOCAL_END": str(told), "SLURM_NNODES": "2"}
-    done = command(paths, job, "--srun-exit-code=75", **environ)
-    assert 75 == done.returncode
-    assert "the run is stopped: ended by SIGTERM; checkpoint of step 4" in done.stderr
-    ending = read_state(paths).ending
-    assert ending is not None
-    assert (Decision.STOPPED, 75) == (ending.decision, ending.exit_code)
-    assert Requeued not in kinds(paths)
-
-
-def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
-    """It runs on a compute node while the job's grace runs out."""
-    code = (
-        "import sys, hpc_elastic.cli.main, hpc_elastic.cli.finish_command;"
-        "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "[]" == done.stdout.strip()
 
 
 def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: RunPaths, job: FakeJob) -> None:
@@ -342,39 +264,6 @@ def test_a_directory_that_no_agent_has_made_is_refused(tmp_path: Path, job: Fake
     with pytest.raises(RunDirError, match="no agent has begun a run in it"):
         finish(RunPaths(tmp_path / "not-there"), job, srun_exit_code=2)
     assert [] == job.calls
-
-
-def test_the_end_of_a_users_own_script_names_no_command_that_cannot_work(
-    paths: RunPaths, job: FakeJob
-) -> None:
-    """There is no script of ours to resume."""
-    os.unlink(paths.identity)
-    write(paths, STARTED, RunEnded(Decision.FAILED, 1, "no restarts are left", None))
-    done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
-    last = done.stderr.splitlines()[-1]
-    assert f"  another job with this --run-dir goes on from the last checkpoint: {paths.root}" == last
-
-
-def test_in_a_container_the_script_does_what_finish_asks_for(paths: RunPaths, job: FakeJob) -> None:
-    """There is no scontrol there; the script tells what it says, and acts by the exit code."""
-    info = "JobId=7 JobState=RUNNING Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
-    job.remove()
-    write(paths, *DRAINED)
-    done = command(paths, job, f"--job-info={info}", "--max-preemptions=0")
-    assert (82, "") == (done.returncode, done.stdout), done.stderr
-    held = read_state(paths).ending
-    assert held is not None
-    assert Decision.HELD is held.decision
-
-
-def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
-    """One that was cancelled is not, and nothing is done where nothing was told."""
-    info = "JobId=7 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
-    job.remove()
-    write(paths, *DRAINED)
-    assert 75 == command(paths, job, "--job-info=").returncode
-    assert 81 == command(paths, job, f"--job-info={info.format('RUNNING')}").returncode
-    assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}").returncode
 
 
 def test_a_requeue_that_slurm_refuses_in_clear_words_ends_a_run_without_a_script(

@@ -140,6 +140,7 @@ def test_the_next_job_of_a_chain_goes_on() -> None:
     assert isinstance(last, Exit)
     assert last.record is not None
     assert Decision.STOPPED is last.record.decision
+    assert "the time limit, and the chain is used up: this was the last of its 3 jobs" == last.record.reason
 
 
 def test_a_further_job_of_a_run_that_has_ended_says_so() -> None:

@@ -93,3 +93,15 @@ def test_the_controllers_are_read() -> None:
     said = "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN\n"
     assert [("ctl", True), ("ctl2", False)] == parse.controllers(said)
     assert [] == parse.controllers("slurm_load: error")
+
+
+def test_fields_keep_blanks_and_equal_signs() -> None:
+    """Values of `scontrol show job` may hold blanks and equal signs."""
+    line = "JobId=7 TRES=cpu=4,node=1 Command=/run dir/a.sh --lr=1 NtasksPerN:B:S:C=0:0:*:* Comment="
+    assert {
+        "JobId": "7",
+        "TRES": "cpu=4,node=1",
+        "Command": "/run dir/a.sh --lr=1",
+        "NtasksPerN:B:S:C": "0:0:*:*",
+        "Comment": "",
+    } == parse.fields_of(line)

@@ -15,7 +15,7 @@ from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.job_start import Start
 from hpc_elastic.slurm.lifecycle import Budgets
 from hpc_elastic.slurm.links import Link, announce, new_link, read_links
-from hpc_elastic.slurm.resubmit import resubmit
+from hpc_elastic.slurm.resubmit import resubmit, stored_request
 from hpc_elastic.slurm.run_files import read_run
 from hpc_elastic.slurm.submissions import read_submissions
 from tests.slurm.conftest import StandIn
@@ -68,8 +68,9 @@ def test_submitting_again_twice_makes_one_job(workdir: Path, slurm_dir: StandIn)
     """A finish that was interrupted, or a survivor that does the same, finds what is there."""
     paths = submitter().submit(request(comment="mine")).request.paths
     slurm = Slurm()
-    first = resubmit(paths, 0, 1, slurm, PatientClock(), after="1000")
-    assert first == resubmit(paths, 0, 1, slurm, PatientClock(), after="1000") == "1001"
+    stored = stored_request(paths, 0)
+    first = resubmit(stored, 1, slurm, PatientClock(), after="1000")
+    assert first == resubmit(stored, 1, slurm, PatientClock(), after="1000") == "1001"
     (call,) = slurm_dir.submissions()[1:]
     assert "--dependency=afterany:1000" in call["argv"]
     assert ["0", "1"] == call["argv"][-2:]
@@ -81,7 +82,7 @@ def test_who_died_before_sbatch_is_taken_over_from(workdir: Path, slurm_dir: Sta
     """The announcement alone is no job: without one the run would end without a word."""
     paths = submitter().submit(request()).request.paths
     announce(paths, new_link(0, 1, "token-of-the-dead", now_s=0))
-    assert "1001" == resubmit(paths, 0, 1, Slurm(), PatientClock(), after="1000")
+    assert "1001" == resubmit(stored_request(paths, 0), 1, Slurm(), PatientClock(), after="1000")
     assert slurm_dir.jobs()["1001"]["Comment"].startswith("token-of-the-dead")
     assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
 
@@ -90,7 +91,7 @@ def test_an_sbatch_without_an_answer_is_not_called_twice(workdir: Path, slurm_di
     """The job is there; a second one would be the same start of the run."""
     slurm_dir.behave("ok", "socket-timeout")
     paths = submitter().submit(request()).request.paths
-    assert "1001" == resubmit(paths, 0, 1, Slurm(), PatientClock(), after="1000")
+    assert "1001" == resubmit(stored_request(paths, 0), 1, Slurm(), PatientClock(), after="1000")
     assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
 
 

@@ -276,6 +276,18 @@ def test_the_agents_are_told_which_start_this_is(node: Node) -> None:
     assert "SLURM_CPUS_PER_TASK" not in env
 
 
+def test_a_longer_time_to_save_reaches_the_agents(node: Node) -> None:
+    """The third argument wins over the flag that the script was made with."""
+    node.run([("", 0)], "1", "0", "260", command=str(node.home / "program"))
+    (words,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "run"]
+    assert ["--warn-timeout=120", "--warn-timeout=260"] == [
+        word for word in words if word.startswith("--warn-timeout")
+    ]
+    assert 260 == float(parser().parse_args(words[3:]).warn_timeout)
+    node.run([("", 0)], "1", command=str(node.home / "program"))
+    assert "--warn-timeout=260" not in node.lines("calls")[-2]["words"]
+
+
 def test_srun_is_started_again_on_what_is_left(node: Node) -> None:
     """The exit code 80 of finish asks for it, with the number of nodes."""
     code = node.run(

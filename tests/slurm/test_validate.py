@@ -71,6 +71,13 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
         ({"python": "/bin/false"}, "python", "/bin/false cannot import hpc_elastic", "pip install"),
         ({"workdir": "wrok"}, "workdir", "wrok does not exist", "create it"),
         ({"workdir": "train.py"}, "workdir", "train.py is not a directory", ""),
+        (
+            {"setup": ["true", "if [ x ; then"]},
+            "setup",
+            "line 3: syntax error: unexpected end of file",
+            "mend",
+        ),
+        ({"setup": ["a; ) b"]}, "setup", "in 'a; ) b': line 1: syntax error near unexpected token", "mend"),
         ({"sbatch": {"licences": "x"}}, "sbatch.licences", "no option --licences", "'licenses'"),
     ],
     ids=repr,

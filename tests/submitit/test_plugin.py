@@ -15,8 +15,11 @@ import submitit
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.existing_run import names_of_runs
 from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.submitit import HpcElasticExecutor, HpcElasticJob
+from hpc_elastic.slurm.submissions import Submission, record
+from hpc_elastic.submitit import HpcElasticExecutor, HpcElasticJob, HpcElasticJobEnvironment
 from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
 
 
@@ -74,9 +77,10 @@ def test_many_calls(tmp_path: Path) -> None:
     jobs = made.map_array(add, [1, 2], [10, 20])
     with made.batch():
         late = made.submit(add, 5, 5)
-    assert all(isinstance(job, HpcElasticJob) for job in jobs)
-    assert [11, 22] == [job.result() for job in jobs]
-    assert 10 == late.result()
+    mine = [job for job in (*jobs, late) if isinstance(job, HpcElasticJob)]
+    assert [11, 22, 10] == [job.result() for job in mine]
+    runs = sorted(Path(job.run.directory).name for job in mine)
+    assert runs == list(names_of_runs(str(tmp_path)))  # and none by the link that has the job's id
 
 
 def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
@@ -126,12 +130,17 @@ class Counting:
 
 
 def test_the_hook_of_submitit_is_called(tmp_path: Path) -> None:
-    """A callable that knows nothing of us saves when its worker is told to end, and goes on there."""
+    """A callable that knows nothing of us saves when its worker is told to end, and goes on there.
+
+    What an earlier attempt to save has left is in nobody's way.
+    """
     job = executor(tmp_path / "log").submit(Counting(), str(tmp_path / "ready"))
     while not (tmp_path / "ready").exists():
         threading.Event().wait(0.05)
     assert isinstance(job, HpcElasticJob)
     run = job.run
+    (Path(run.directory) / "function.pkl.save_tmp").touch()
+    job.paths.submitted_pickle.with_suffix(".pkl.save_tmp").touch()
     run.stop()
     run.wait(50)
     while Path(f"/proc/{job.job_id.removeprefix('local-')}").exists():
@@ -184,6 +193,23 @@ def test_parameters_of_submitit_and_ours(tmp_path: Path) -> None:
     )
     assert ("gpu", 300.0, 7) == (spec.partition, spec.checkpoint_lead, spec.max_restarts)
     assert {"gres": "nvme:1", "hint": "nomultithread"} == spec.sbatch
+
+
+@pytest.mark.parametrize(
+    ("more", "job_id"),
+    [({}, "7"), ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, "5_2")],
+)
+def test_a_worker_that_begins_before_its_id_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], job_id: str
+) -> None:
+    """It knows the id from Slurm: sbatch has not returned yet, or many runs of an array come first."""
+    for name, value in {"HPC_ELASTIC_RUN_DIR": str(tmp_path), "SLURM_JOB_ID": "7", **more}.items():
+        monkeypatch.setenv(name, value)
+    assert job_id == HpcElasticJobEnvironment().job_id
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.submissions)
+    record(paths, Submission(0, "token", "4", "then"))
+    assert "4" == HpcElasticJobEnvironment().job_id
 
 
 def test_slurm_stays_the_choice_of_who_does_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

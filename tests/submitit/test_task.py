@@ -14,6 +14,7 @@ import pytest
 import submitit
 from submitit.core.utils import FailedJobError
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.submitit import ElasticTask
 
 
@@ -83,6 +84,58 @@ def test_a_preempted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     value: dict[str, Any] = job.result()
     assert 0 < value["first"]
     assert max(100, value["first"]) == value["step"]
+
+
+class Saving:
+    """A callable with the hook under the name of submitit's documentation, which submitit itself passes over.
+
+    Args:
+        start: the first number.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+
+    def __call__(self, ready: str) -> int:
+        """Wait for the end of the first start."""
+        if self.start == 0:
+            self.start = 41
+            Path(ready).touch()
+            threading.Event().wait(600)
+        return self.start + 1
+
+    def __submitit_checkpoint__(self, ready: str) -> submitit.helpers.DelayedSubmission:
+        """Return what to call after a requeue."""
+        return submitit.helpers.DelayedSubmission(Saving(self.start), ready)
+
+
+@pytest.mark.slow
+def test_the_hook_of_a_callable_inside_is_called(tmp_path: Path) -> None:
+    """What it says is called after the requeue, and not what was submitted at first."""
+    made = executor(tmp_path)
+    job = made.submit(ElasticTask(Saving()), str(tmp_path / "ready"))
+    while not (tmp_path / "ready").exists():
+        threading.Event().wait(0.05)
+    (task,) = psutil.Process(int(job.job_id)).children()
+    task.send_signal(signal.SIGUSR2)
+    assert 42 == job.result()
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers", "words"),
+    [
+        (7, {}, "7 cannot be called"),
+        (place, {"workers_per_node": 0}, "workers_per_node = 0"),
+        (place, {"min_nodes": "2"}, "min_nodes = '2'"),
+        (place, {"max_restarts": -1}, "max_restarts = -1"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_made(
+    function: Any, numbers: dict[str, Any], words: str
+) -> None:
+    """And not by each task of a job that has waited in the queue."""
+    with pytest.raises(InputError, match=words):
+        ElasticTask(function, **numbers)
 
 
 def test_it_can_be_sent(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings
+from hpc_elastic.testing.fake_slurm.waits import Waits
 
 POLL_S = 0.02
 LONGEST_S = 100.0  # no test here means a limit further away
@@ -19,7 +20,7 @@ SETTINGS = Settings(  # those of the development cluster
 )
 
 
-class FakeCluster:
+class FakeCluster(Waits):
     """One running fake.
 
     Args:
@@ -31,7 +32,11 @@ class FakeCluster:
         self.slurm = slurm
         self._skips = skips
         self.tracker = slurm.settings.tracker
-        self.node_names = list(slurm.settings.node_names)
+
+    @property
+    def node_names(self) -> list[str]:
+        """Names of the nodes, in order."""
+        return self.slurm.node_names
 
     @property
     def shared(self) -> Path:
@@ -67,9 +72,13 @@ class FakeCluster:
         """Run one of Slurm's commands; returns its output, empty if it failed."""
         return self.slurm.command(*argv)
 
-    def job(self, job_id: str) -> dict[str, str]:
+    def job(self, job: str) -> dict[str, str]:
         """Fields of `scontrol show job`."""
-        return self.slurm.job(job_id)
+        return self.slurm.job(job)
+
+    def story(self) -> str:
+        """Queue, nodes and the end of the controller's log."""
+        return self.slurm.story()
 
     def node_state(self, name: str) -> str:
         """State of a node with its flags."""
@@ -80,15 +89,9 @@ class FakeCluster:
         clock = SystemClock()
         deadline = clock.monotonic() + max(timeout, 60)
         while not predicate():
-            assert clock.monotonic() < deadline, f"Waited in vain for {what}.\n{self.slurm.story()}"
+            assert clock.monotonic() < deadline, f"Waited in vain for {what}.\n{self.story()}"
             if not (self._skips and self.slurm.skip(LONGEST_S)):
                 clock.sleep(POLL_S)
-
-    def wait_state(self, job_id: str, state: str, timeout: float = 30) -> None:
-        """Wait until a job is in a state such as `RUNNING`."""
-        self.wait_for(
-            lambda: self.job(job_id).get("JobState") == state, timeout, f"job {job_id} to be {state}"
-        )
 
     def crash(self, node: str) -> None:
         """Power loss of a node."""

@@ -10,7 +10,7 @@ import socket
 import subprocess  # noqa: TID251 - starts the controller and Slurm's commands
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ from hpc_elastic.multiprocessing import procfs
 from hpc_elastic.slurm import parse
 from hpc_elastic.testing.fake_slurm import client
 from hpc_elastic.testing.fake_slurm.settings import Settings, check
+from hpc_elastic.testing.fake_slurm.waits import Waits
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
-_POLL_S = 0.03
 _START_S = 60.0
 _LOOKS = 3
 _LOOK_PAUSE_S = 0.01
@@ -36,10 +36,6 @@ if [ -n "$SLURMD_NODENAME" ]; then echo "$SLURMD_NODENAME"; else uname -n; fi
 """
 
 
-class ConditionTimeoutError(AssertionError):
-    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
-
-
 class Process(NamedTuple):
     """A process that Slurm has started for a job."""
 
@@ -49,7 +45,7 @@ class Process(NamedTuple):
     pid: int
 
 
-class FakeSlurm:
+class FakeSlurm(Waits):
     """A cluster on this machine; use it as a context manager, or with `start` and `stop`.
 
     Args:
@@ -58,6 +54,8 @@ class FakeSlurm:
         settings: the cluster.
         clock: paces waiting.
     """
+
+    _poll_s = 0.03
 
     def __init__(
         self,
@@ -131,6 +129,11 @@ class FakeSlurm:
     def bin(self) -> str:
         """The directory of the programs, to be put first on PATH."""
         return os.path.join(self.directory, "bin")
+
+    @property
+    def node_names(self) -> list[str]:
+        """Names of the nodes, in order."""
+        return list(self.settings.node_names)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -214,8 +217,8 @@ class FakeSlurm:
 
     def node_state(self, name: str) -> str:
         """Return the state of a node with its flags, such as `idle`, `mixed+drain`, `down+not_responding`."""
-        line = self.command("scontrol", "show", "node", "--oneliner", name)
-        return next((word[6:] for word in line.lower().split() if word.startswith("state=")), "")
+        shown = self.command("scontrol", "show", "node", "--oneliner", name)
+        return parse.fields_of(shown).get("State", "").lower()
 
     def accounted(self, job: str) -> list[str]:
         """Return the state of each start of a job, the oldest first, as ``sacct --duplicates`` has them."""
@@ -236,7 +239,7 @@ class FakeSlurm:
         lines = self.log().splitlines()[-_STORY_LINES:]
         shown: list[str] = []
         if self._controller is not None:
-            nodes = (f"{name}={self.node_state(name)}" for name in self.settings.node_names)
+            nodes = (f"{name}={self.node_state(name)}" for name in self.node_names)
             shown = [self.command("squeue", "--states=all"), " ".join(nodes)]
         return "\n".join((*shown, *lines, self._errors()))
 
@@ -246,27 +249,6 @@ class FakeSlurm:
 
     # Waiting
 
-    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
-        """Wait until a condition holds.
-
-        Args:
-            predicate: the condition.
-            timeout: limit [s].
-            what: the condition in words, for the message.
-
-        Raises:
-            ConditionTimeoutError: it did not hold in time; shows queue, nodes and the controller's log.
-        """
-        deadline = self._clock.monotonic() + timeout
-        while not predicate():
-            if self._clock.monotonic() > deadline:
-                raise ConditionTimeoutError(f"Waited {timeout:g} s in vain for {what}.\n{self.story()}")
-            self._clock.sleep(_POLL_S)
-
-    def wait_state(self, job: str, state: str, timeout: float = 60) -> None:
-        """Wait until a job is in a state such as `RUNNING`."""
-        self.wait_for(lambda: self.job(job).get("JobState") == state, timeout, f"job {job} to be {state}")
-
     def wait_tasks(self, job: str, count: int, timeout: float = 60) -> list[Process]:
         """Wait until so many tasks of a job run; a job is RUNNING before its srun has started any."""
 
@@ -275,11 +257,6 @@ class FakeSlurm:
 
         self.wait_for(lambda: len(tasks()) == count, timeout, f"{count} tasks of job {job}")
         return tasks()
-
-    def wait_idle(self, timeout: float = 60) -> None:
-        """Wait until every node is idle."""
-        names = self.settings.node_names
-        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
 
     # Time and faults
 

@@ -1,0 +1,95 @@
+"""What `submit` has stored of a job, read again to queue it once more; each fault names its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from typing import Any
+
+from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.job_spec import JobSpec
+
+_NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
+
+
+def read_spec(paths: RunPaths, by: object) -> JobSpec:
+    """Return the stored job spec.
+
+    Args:
+        paths: the files of the run.
+        by: the version of hpc_elastic that made the run, as far as it is known.
+
+    Raises:
+        RunDirError: it is missing or damaged, or holds what this version does not take.
+    """
+    stored = _spec_in(paths)
+    try:
+        return JobSpec(**stored)
+    except InputError as error:
+        version = f"use hpc_elastic {by} for this run, or " if by else ""
+        raise RunDirError(
+            f"{paths.job} holds what this version does not take: {error.where}: {error.message}",
+            where="run_dir",
+            fix=f"{version}mend that setting in the file",
+        ) from None
+
+
+def _spec_in(paths: RunPaths) -> dict[str, Any]:
+    try:
+        with open(paths.job, "rb") as file:
+            stored = json.loads(file.read())["spec"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(paths.job, error) from None
+    if not isinstance(stored, dict):
+        raise _unreadable(paths.job, ValueError("its spec is no table"))
+    return stored
+
+
+def read_script(paths: RunPaths) -> str:
+    """Return the stored job script.
+
+    Raises:
+        RunDirError: it cannot be read, or belongs to a run directory in another place.
+    """
+    try:
+        with open(paths.script, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            script = file.read()
+    except OSError as error:
+        raise _unreadable(paths.script, error) from None
+    found = _NAMES_RUN.search(script)
+    named = _unquoted(found[1]) if found else None
+    if named is not None and not _is_same(named, paths.root):
+        raise RunDirError(
+            f"the run was made in {named} and is in {paths.root} now; its job script names the old place",
+            where="run_dir",
+            fix=f"move it back, or leave a link there: ln -s {shlex.quote(paths.root)} {shlex.quote(named)}",
+        )
+    return script
+
+
+def _unquoted(text: str) -> str | None:
+    """Return the one word that a shell would take for this, None if that cannot be told here."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    return words[0] if len(words) == 1 and "$" not in text else None
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _unreadable(path: str, error: Exception) -> RunDirError:
+    what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is damaged: {error}"
+    return RunDirError(
+        f"{path} {what}",
+        where="run_dir",
+        fix="bring the file back from a backup or snapshot, or submit a new run; what was saved stays",
+    )

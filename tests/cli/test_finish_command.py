@@ -1,0 +1,182 @@
+"""``hpc-elastic finish`` as the job script calls it: exit codes, words, and what it may import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause, Decision, Requeued, RunEnded
+from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from tests.slurm.stand_in import FakeJob
+from tests.slurm.test_finish import DRAINED, EPOCH, ROUND, STARTED, job, kinds, paths, write
+
+__all__ = ["job", "paths"]
+
+
+def command(paths: RunPaths, job: FakeJob, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run ``hpc-elastic finish`` as the script does."""
+    argv = [sys.executable, "-m", "hpc_elastic", "finish", f"--run-dir={paths.root}", *flags]
+    env = {**job.environ, "SLURM_JOB_ID": "7", Env.SUBMISSION: "0", **environ}
+    env = {name: value for name, value in env.items() if value}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_prints_the_node_count_alone_to_stdout(paths: RunPaths, job: FakeJob) -> None:
+    """The script takes stdout as the node count."""
+    write(paths, STARTED, ROUND)
+    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (80, "2\n") == (done.returncode, done.stdout)
+    assert "start the agents again" in done.stderr
+
+
+def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJob) -> None:
+    """Whoever opens the log at its end sees why."""
+    failure = {"rank": 3, "node": "n2", "pid": 12, "exitcode": 1, "message": "ValueError: bad"}
+    write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
+    spec = {"format": 1, "spec": {"command": ["python3", "-u", "code/train.py", "--lr", "1"], "name": "toy"}}
+    Path(paths.job).write_text(json.dumps(spec))
+    done = command(paths, job, "--srun-exit-code=1")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("Root Cause")
+    assert "\ntrain.py FAILED\n" in done.stderr
+    assert "ValueError: bad" in done.stderr
+    assert f"submit --resume {paths.root}" in done.stderr.splitlines()[-1]
+
+
+def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:
+    """The id of an array's last task is that of the whole array."""
+    write(paths, *DRAINED)
+    done = command(paths, job, "--srun-exit-code=75", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
+    assert 75 == done.returncode
+    assert ["scontrol requeue 7_2"] == job.calls
+
+
+def test_a_local_run_is_requeued_by_its_exit_code(paths: RunPaths, job: FakeJob) -> None:
+    """The local runner starts the script again; there is no Slurm to ask."""
+    write(paths, *DRAINED)
+    done = command(paths, job, "--srun-exit-code=75", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (75, "") == (done.returncode, done.stdout)
+    assert [] == job.calls
+    assert 1 == read_state(paths).requeues
+
+
+@pytest.mark.parametrize("has_root", [True, False])
+def test_a_run_that_is_gone_is_neither_started_again_nor_made(
+    paths: RunPaths, job: FakeJob, has_root: bool
+) -> None:
+    """The job ends; an empty directory under the old name is not taken for a run without records."""
+    os.rename(paths.root, f"{paths.root}.away")
+    if has_root:
+        os.mkdir(paths.root)
+    done = command(paths, job, "--srun-exit-code=137", HPC_ELASTIC_LOCAL="1", SLURM_NNODES="2")
+    assert (76, "") == (done.returncode, done.stdout)
+    assert f"run directory {paths.root}: {'there is no run.json in it' if has_root else 'it is gone'}" in (
+        done.stderr
+    )
+    assert has_root == os.path.exists(paths.root)
+    assert not has_root or not os.listdir(paths.root)
+
+
+def test_a_local_run_that_was_told_to_end_is_stopped(paths: RunPaths, job: FakeJob, tmp_path: Path) -> None:
+    """It is not requeued; what was saved is told."""
+    write(paths, *DRAINED)
+    told = tmp_path / "told"
+    told.write_text("SIGTERM")
+    environ = {"HPC_ELASTIC_LOCAL": "1", "HPC_ELASTIC_LOCAL_END": str(told), "SLURM_NNODES": "2"}
+    done = command(paths, job, "--srun-exit-code=75", **environ)
+    assert 75 == done.returncode
+    assert "the run is stopped: ended by SIGTERM; checkpoint of step 4" in done.stderr
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.STOPPED, 75) == (ending.decision, ending.exit_code)
+    assert Requeued not in kinds(paths)
+
+
+def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
+    """It runs on a compute node while the job's grace runs out."""
+    code = (
+        "import sys, hpc_elastic.cli.main, hpc_elastic.cli.finish_command;"
+        "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def test_the_end_of_a_users_own_script_names_no_command_that_cannot_work(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """There is no script of ours to resume."""
+    os.unlink(paths.identity)
+    write(paths, STARTED, RunEnded(Decision.FAILED, 1, "no restarts are left", None))
+    done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
+    last = done.stderr.splitlines()[-1]
+    command_line = f"submit the same job script again, with --run-dir {paths.root}"
+    assert f"  to start it again (it has marked no checkpoint): {command_line}" == last
+    write_mark(paths, MarkName(40, 1, 0, 1), None, 1)
+    done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
+    assert f"  to go on from the checkpoint of step 40: {command_line}" == done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_program_that_setup_lacks_ends_the_run_in_its_own_words(
+    paths: RunPaths, job: FakeJob, is_first: bool
+) -> None:
+    """It would be missing in the next start, too; once workers have run it is a node's fault."""
+    if not is_first:
+        write(paths, STARTED, ROUND, Requeued(EPOCH, Cause.PREEMPTION))
+        job.set(Restarts="1")
+    said = "setup failed (exit code 127): nosuch --load"
+    log = "/var/spool/job00007/slurm_script: line 31: nosuch: command not found"
+    Path(paths.batch_log.replace("%j", "7")).write_text(f"{log}\nhpc_elastic: {said}\n")
+    done = command(paths, job, f"--launch-failure={said}", SLURM_RESTART_COUNT="" if is_first else "1")
+    words = f"{said} (nosuch: command not found)"
+    if not is_first:
+        assert (75, ["scontrol requeue 7"]) == (done.returncode, job.calls), done.stderr
+        assert f"{words}: requeue 2 of" in done.stderr
+        return
+    assert (76, []) == (done.returncode, job.calls), done.stderr
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert f"{words}; it would fail again, so mend it in job.sbatch of the run directory" in ending.reason
+    assert "to start it again (it has marked no checkpoint): hpc-elastic submit" in done.stderr
+
+
+def test_a_setup_line_that_fails_twice_alike_holds_the_job(paths: RunPaths, job: FakeJob) -> None:
+    """Once it may be the node; the third try of the same would tell nothing new."""
+    said = "setup failed (exit code 1): module load x"
+    done = command(paths, job, f"--launch-failure={said}")
+    assert (75, ["scontrol requeue 7"]) == (done.returncode, job.calls), done.stderr
+    job.set(Restarts="1")
+    done = command(paths, job, f"--launch-failure={said}", SLURM_RESTART_COUNT="1")
+    assert f"the run is held: {said}; as in an earlier start, so mend it in job.sbatch" in done.stderr
+    assert "scontrol requeuehold 7" == job.calls[-1]
+
+
+def test_in_a_container_the_script_does_what_finish_asks_for(paths: RunPaths, job: FakeJob) -> None:
+    """There is no scontrol there; the script tells what it says, and acts by the exit code."""
+    info = "JobId=7 JobState=RUNNING Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    job.remove()
+    write(paths, *DRAINED)
+    done = command(paths, job, f"--job-info={info}", "--max-preemptions=0")
+    assert (82, "") == (done.returncode, done.stdout), done.stderr
+    held = read_state(paths).ending
+    assert held is not None
+    assert Decision.HELD is held.decision
+
+
+def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
+    """One that was cancelled is not, and nothing is done where nothing was told."""
+    info = "JobId=7 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    job.remove()
+    write(paths, *DRAINED)
+    assert 75 == command(paths, job, "--job-info=").returncode
+    assert 81 == command(paths, job, f"--job-info={info.format('RUNNING')}").returncode
+    assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}").returncode

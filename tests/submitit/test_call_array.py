@@ -1,0 +1,201 @@
+"""Calls that are one job array: what Slurm gets, and what becomes of each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from submitit.core.utils import FailedSubmissionError, UncompletedJobError
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError, SlurmCommandError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.runs import Run
+from hpc_elastic.runs.start import start
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.slurm.submit import Submitter
+from hpc_elastic.submitit import HpcElasticJob, call_array, submission
+from hpc_elastic.testing.clock import FakeClock
+from hpc_elastic.testing.fake_slurm import FakeSlurm
+from tests.submitit.jobs import add, executor, on_slurm, patient, wait_for
+
+pytestmark = pytest.mark.fake_slurm(speed=600, nodes=2)
+
+LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy"
+FIRST = """#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --nodes=2
+#SBATCH --output="/logs/my runs/train-1-0/slurm-%j.out"
+#SBATCH --requeue --open-mode=append
+
+# not for sbatch
+echo
+"""
+
+
+def test_the_script_of_an_array() -> None:
+    """It has the options of its runs, a log in the directory of each, and starts the run's own script."""
+    text = call_array.array_text(FIRST, "/logs/100% my runs/it's-1", 3, 256)
+    assert [
+        "#!/bin/bash",
+        "#SBATCH --job-name=train",
+        "#SBATCH --nodes=2",
+        "#SBATCH --requeue --open-mode=append",
+        '#SBATCH --output="/logs/100%% my runs/it\'s-1-%a/slurm-%A_%a.out"',
+        "#SBATCH --array=0-2%3",
+    ] == text.splitlines()[:6]
+    assert 'script="/logs/100% my runs/it\'s-1"-"$SLURM_ARRAY_TASK_ID"/job.sbatch\n' in text
+    assert "#SBATCH --array=0-9%4\n" in call_array.array_text(FIRST, "/logs/a", 10, 4)
+
+
+@pytest.mark.slow
+def test_the_calls_of_a_map_are_one_array(fake_slurm: FakeSlurm, tmp_path: Path) -> None:
+    """Each is a task with a run of its own and its own name; no more run at once than was asked for."""
+    os.unlink(Path(fake_slurm.bin) / "sacct")  # whose answers may be about older jobs of the same id
+    folder = tmp_path / "it's 100% $HOME"
+    made = on_slurm(folder, tasks_per_node=2, hpcelastic_array_parallelism=2)
+    go, ready = str(tmp_path / "go"), str(tmp_path / "ready")
+    jobs = made.map_array(patient, [go] * 3, [f"{ready}{index}" for index in range(3)])
+    array = jobs[0].job_id.partition("_")[0]
+    ids = [f"{array}_{index}" for index in range(3)]
+    assert ids == [job.job_id for job in jobs]
+    wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 4, "the workers of two calls")
+    assert ("2", "JobArrayTaskLimit") == (
+        fake_slurm.job(ids[2])["ArrayTaskThrottle"],
+        fake_slurm.job(ids[2])["Reason"],
+    )
+    assert ["RUNNING", "RUNNING", "PENDING"] == [job.state for job in jobs]
+    Path(go).touch()
+    assert [[job_id] * 2 for job_id in ids] == [job.results() for job in jobs]
+    assert ids == [Path(f"{ready}{index}.1").read_text() for index in range(3)]
+    assert ["COMPLETED"] * 3 == [job.state for job in jobs]
+    roots = [Path(job.run.directory) for job in jobs]  # type: ignore[attr-defined]
+    stem = str(roots[0]).removesuffix("-0")
+    assert [f"{stem}-{index}" for index in range(3)] == [str(root) for root in roots]
+    assert all((root / f"slurm-{job_id}.out").exists() for root, job_id in zip(roots, ids, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.fake_slurm(grace=0.0)
+def test_a_task_that_is_lost_or_cancelled_is_so_alone(fake_slurm: FakeSlurm, tmp_path: Path) -> None:
+    """The last task has the id of the whole array; NODE_FAIL and what follows are not the end of a job."""
+    made = on_slurm(tmp_path / "log", hpcelastic_additional_parameters={"exclusive": True})
+    go, ready = str(tmp_path / "go"), str(tmp_path / "ready")
+    with made.batch():
+        jobs: list[Any] = [made.submit(patient, go, f"{ready}{index}") for index in range(3)]
+    first, second, last = jobs
+    wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 2, "two calls to run")
+    first.cancel()
+    wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 3, "the last one to run")
+    assert last.job_id.partition("_")[0] == fake_slurm.job(last.job_id)["JobId"]
+    os.unlink(f"{ready}2.0")
+    node = fake_slurm.job(last.job_id)["NodeList"]
+    fake_slurm.crash(node)
+    wait_for(lambda: fake_slurm.job(last.job_id)["Restarts"] == "1", "the requeue of the last")
+    assert (False, False) == (last.done(), last.done(force_check=True))
+    fake_slurm.boot(node)
+    fake_slurm.resume(node)
+    wait_for(Path(f"{ready}2.0").exists, "the last one to run again")
+    Path(go).touch()
+    assert (second.job_id, last.job_id) == (second.result(), last.result())
+    assert "0" == fake_slurm.job(second.job_id)["Restarts"]
+    with pytest.raises(UncompletedJobError, match="cancelled"):
+        first.result()
+    assert (True, True, True) == (first.done(), second.done(), last.done())
+
+
+def test_a_refused_array_leaves_nothing_behind(fake_slurm: FakeSlurm, tmp_path: Path) -> None:
+    """Slurm's words and what was asked for are told; no directory stays."""
+    refuse(fake_slurm, "1")
+    with pytest.raises(SlurmCommandError, match=r"(?s)QOSMaxSubmitJobPerUserLimit.*asked for: .*--nodes=1"):
+        on_slurm(tmp_path / "log").map_array(add, [1, 2], [3, 4])
+    assert [] == list((tmp_path / "log").iterdir())
+
+
+@pytest.mark.fake_slurm(start_delay=600.0)
+def test_arrays_before_one_that_is_refused_are_cancelled(
+    fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More calls than fit into one array become several; the error says what became of those."""
+    monkeypatch.setattr(submission, "_max_array_size", lambda: 2)
+    jobs = on_slurm(tmp_path / "good").map_array(add, [1, 2, 3], [3, 4, 5])
+    arrays = [job.job_id.partition("_")[0] for job in jobs]
+    assert arrays[0] == arrays[1] != arrays[2]
+    with pytest.raises(InputError, match="several arrays"):
+        on_slurm(tmp_path / "log", hpcelastic_array_parallelism=1).map_array(add, [1] * 3, [2] * 3)
+    refuse(fake_slurm, "2")
+    with pytest.raises(FailedSubmissionError, match=r"(?s)only 2 of 3 calls .* cancelled:.*QOSMaxSubmit"):
+        on_slurm(tmp_path / "log").map_array(add, [1, 2, 3], [3, 4, 5])
+    roots = [path.resolve() for path in (tmp_path / "log").glob("*_run")]
+    ids = [read_submissions(RunPaths(root))[-1].job_id for root in roots]
+    assert 2 == len(ids)
+    assert ["CANCELLED"] * 2 == [fake_slurm.job(job_id)["JobState"] for job_id in ids]
+
+
+@pytest.mark.fake_slurm(start_delay=600.0)
+def test_a_task_is_found_after_an_interrupted_submission(fake_slurm: FakeSlurm, tmp_path: Path) -> None:
+    """Its id was not written down, but Slurm has the array: the run is not queued a second time."""
+    job = on_slurm(tmp_path / "log").map_array(add, [1, 2], [3, 4])[1]
+    paths = RunPaths(job.run.directory)  # type: ignore[attr-defined]
+    os.unlink(Path(paths.submissions) / "000000.json")
+    done = Submitter(Slurm(fake_slurm.environ), SystemClock()).resume(paths.root)
+    assert (job.job_id, True) == (done.job_id, done.was_queued_before)
+    assert job.job_id == read_submissions(paths)[-1].job_id
+
+
+@pytest.mark.fake_slurm(start_delay=600.0)
+def test_an_array_of_which_nobody_knows_is_told(
+    fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sbatch gives no answer, and Slurm shows no such job: the runs stay, and each can be resumed."""
+    monkeypatch.setattr(call_array, "SystemClock", FakeClock)
+    refuse(fake_slurm, "1", "sbatch: error: Socket timed out on send/recv operation")
+    with pytest.raises(call_array.UncertainArrayError) as caught:
+        on_slurm(tmp_path / "log").map_array(add, [1, 2], [3, 4])
+    assert "timed out on send/recv operation\n  fix: when Slurm answers again, for each of the run " in str(
+        caught.value
+    )
+    roots = sorted(path for path in (tmp_path / "log").iterdir() if path.is_dir())
+    assert [f"{caught.value.stem}-0", f"{caught.value.stem}-1"] == [str(root) for root in roots]
+    os.rename(Path(fake_slurm.bin) / "sbatch.real", Path(fake_slurm.bin) / "sbatch")
+    done = Submitter(Slurm(fake_slurm.environ), SystemClock()).resume(str(roots[1]))
+    assert (True, False) == (done.job_id.isdigit(), done.was_queued_before)
+
+
+def test_who_interrupts_gets_no_half_of_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between two submissions cancels what was submitted, and is what the program sees."""
+    first: list[HpcElasticJob[Any]] = []
+
+    def interrupted(spec: JobSpec, call: bytes, *, local: int | None) -> Run:
+        if first:
+            raise KeyboardInterrupt
+        run = start(spec, call, local=local)
+        first.append(HpcElasticJob.of_run(tmp_path / "mine", run))
+        return run
+
+    monkeypatch.setattr(submission, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        executor(tmp_path / "log").map_array(
+            patient, [str(tmp_path / "go")] * 2, [str(tmp_path / "ready")] * 2
+        )
+    first[0].wait()
+    assert "CANCELLED" == first[0].state
+
+
+def refuse(slurm: FakeSlurm, from_call: str, words: str = LIMIT) -> None:
+    """Have sbatch fail at one of its submissions and all that follow it, for a limit on a user's jobs."""
+    place = Path(slurm.bin) / "sbatch"
+    real = place.rename(place.with_name("sbatch.real"))
+    place.write_text(
+        "#!/bin/bash\n"
+        f'for word; do case $word in --help|--test-only) exec "{real}" "$@";; esac; done\n'
+        f'echo x >> "{place}.calls"\n'
+        f'[ "$(wc -l < "{place}.calls")" -lt {from_call} ] && exec "{real}" "$@"\n'
+        f"echo '{words}' >&2\n"
+        "exit 1\n"
+    )
+    place.chmod(0o755)
