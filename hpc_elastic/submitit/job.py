@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from submitit.core.core import AsyncJobProxy, InfoWatcher, Job, R
 from submitit.core.utils import FailedJobError, UncompletedJobError
@@ -21,7 +21,8 @@ from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.runs.errors import NotDoneError
 from hpc_elastic.runs.run import Run
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.run_files import ask_job, newest_world_size, read_run, stored_spec
+from hpc_elastic.slurm.lifecycle import JobFacts
+from hpc_elastic.slurm.run_files import RunFiles, ask_job, newest_world_size, read_run, stored_spec
 from hpc_elastic.slurm.submissions import read_submissions
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.submitit.shared_look import SharedLook
@@ -84,6 +85,20 @@ class _Watcher(InfoWatcher):
     def get_state(self, job_id: str, mode: str = "standard") -> str:  # noqa: ARG002 - submitit's signature
         """Return that it is not known here; `HpcElasticJob.state` knows."""
         return "UNKNOWN"
+
+
+class _Standing(NamedTuple):
+    status: RunStatus
+    word: str  # Slurm's
+
+    @classmethod
+    def of(cls, run: RunFiles, job: JobFacts | None) -> _Standing:
+        """Return where a run stands, whose job Slurm has told of or not."""
+        status = status_of(RunView.of(run, job))
+        word = _WORDS.get(status.phase, "RUNNING")
+        if status.phase is Phase.GONE and job is not None and not job.word.startswith("COMPLETED"):
+            word = (job.word or word).split()[0]  # such as CANCELLED or TIMEOUT
+        return cls(status, word)
 
 
 class HpcElasticJob(Job[R]):
@@ -163,29 +178,29 @@ class HpcElasticJob(Job[R]):
     @property
     def state(self) -> str:
         """Where the run stands, in Slurm's words; what Slurm says may be some seconds old."""
-        return _WORDS.get(self._status().phase, "RUNNING")
+        return self._standing().word
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
         """Return the state and what explains it; ``standard`` may take an answer some seconds old."""
-        status = self._status(force=mode == "force")
-        return {"State": _WORDS.get(status.phase, "RUNNING"), "Text": status.text}
+        standing = self._standing(force=mode == "force")
+        return {"State": standing.word, "Text": standing.status.text}
 
     def done(self, force_check: bool = False) -> bool:  # noqa: FBT001, FBT002 - submitit's signature
         """Tell whether the run has ended for good. A lost node or a requeue is no end."""
-        phase = self._status(force=force_check).phase
+        phase = self._standing(force=force_check).status.phase
         return phase.is_final or phase is Phase.GONE
 
-    def _status(self, *, force: bool = False) -> RunStatus:
+    def _standing(self, *, force: bool = False) -> _Standing:
         """Return where the run stands; that its job is gone is never believed of an old answer."""
         run = read_run(self._paths_of_run())
         if not run.submissions:
             run = read_run(RunPaths(self.run.directory))  # which tells what is wrong, if anything is
         if not force:
-            status = status_of(RunView.of(run, ask_job(run, _SHARED).job))
-            if status.phase is not Phase.GONE:
-                return status
+            standing = _Standing.of(run, ask_job(run, _SHARED).job)
+            if standing.status.phase is not Phase.GONE:
+                return standing
             run = read_run(run.paths)
-        return status_of(RunView.of(run, ask_job(run, Slurm()).job))
+        return _Standing.of(run, ask_job(run, Slurm()).job)
 
     def wait(self) -> None:
         """Wait until the run has ended."""

@@ -111,7 +111,9 @@ def test_a_rank_that_hangs_is_named_and_all_start_again(make: MakeAgents, code: 
     assert [0, 0] == [agents.code(0), agents.code(1)]
     (ended,) = agents.entries(RoundEnded)
     assert Cause.HANG is ended.cause
-    counts = [{worker["TORCHELASTIC_RESTART_COUNT"] for worker in agents.workers(number)} for number in (1, 2)]
+    counts = [
+        {worker["TORCHELASTIC_RESTART_COUNT"] for worker in agents.workers(number)} for number in (1, 2)
+    ]
     assert [{"0"}, {"1"}] == counts, "a hang is a restart, as in torch, where a watchdog kills the worker"
     assert 3 == ended.failure["rank"]
     assert ended.nodes == (ended.failure["node"],)

@@ -12,7 +12,16 @@ import pytest
 
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Decision, Requeued, RunEnded
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Requeued,
+    RoundFormed,
+    RunEnded,
+)
 from hpc_elastic.rendezvous.run_log import read_state
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.stand_in import FakeJob
@@ -180,3 +189,16 @@ def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: Fa
     assert 75 == command(paths, job, "--job-info=").returncode
     assert 81 == command(paths, job, f"--job-info={info.format('RUNNING')}").returncode
     assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}").returncode
+
+
+def test_in_a_container_a_task_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
+    """Nobody there knows of the other tasks, so that a cancelled one does not end the run."""
+    info = "JobId=8 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=1 PreemptTime=None"
+    job.remove()
+    member = Member("n2.1@7_1-0-0", "n2", 1)
+    left = NodeLeft(EPOCH, member.node_id, "n2", Cause.PREEMPTION, "SIGTERM")
+    write(paths, EpochStarted(EPOCH, "7", ()), RoundFormed(1, EPOCH, (member,), "n2", 1234, None), left)
+    task = {Env.MODE: "array", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+    assert 81 == command(paths, job, f"--job-info={info.format('RUNNING')}", **task).returncode
+    assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}", **task).returncode
+    assert read_state(paths).ending is None

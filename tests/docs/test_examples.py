@@ -12,7 +12,6 @@ from tests.docs.pages import REPOSITORY, Block, all_blocks, blocks
 
 EXAMPLES = REPOSITORY / "examples"
 PAGE_LINES = 85  # without blank ones
-COMPLETE = {"digits_ddp"}  # a whole program, which also fails on demand
 NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 _SHOWN = re.compile(r"# (examples/\S+)\n")
 
@@ -70,7 +69,7 @@ def test_each_example_is_shown_and_is_one_page(name: str) -> None:
     assert name in shown or whole & {block.code for block in all_blocks()}
     for path in files:
         length = len([line for line in path.read_text().splitlines() if line.strip()])
-        assert name in COMPLETE or length <= PAGE_LINES, path
+        assert length <= PAGE_LINES, path
 
 
 def test_the_job_script_of_torchrun_is_shown_whole() -> None:

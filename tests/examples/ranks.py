@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpc_elastic.ids import Env
@@ -38,8 +38,13 @@ class Ranks:
         self._channels: list[Channel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str) -> Ranks:
-        """Start all ranks from the newest checkpoint."""
+    def start(self, *options: str, by: Sequence[str] = ()) -> Ranks:
+        """Start all ranks from the newest checkpoint.
+
+        Args:
+            options: of the example.
+            by: a program, with arguments, that runs it.
+        """
         port = _free_port()
         saved = checkpoints.to_env(checkpoints.latest(self._paths))
         for rank in range(self._world_size):
@@ -60,7 +65,7 @@ class Ranks:
                 Env.CHECKPOINT: saved,
             }
             out = self._directory / "result.json"
-            argv = [sys.executable, str(self._script), "--out", str(out), *options]
+            argv = [sys.executable, *by, str(self._script), "--out", str(out), *options]
             self._processes.append(subprocess.Popen(argv, env=environ, start_new_session=True))
         return self
 

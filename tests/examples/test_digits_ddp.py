@@ -53,14 +53,18 @@ def test_learns(expected: bytes) -> None:
     assert json.loads(expected)["accuracy"] > 0.85
 
 
-def test_crash(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
+def crash_once(place: Path) -> list[str]:
+    """Return what runs the example so that it fails once."""
+    return [str(Path(__file__).with_name("crash_once.py")), "50", "1", str(place / "crashed")]
+
+
+def test_crash(new_ranks: Callable[[str], Ranks], tmp_path: Path, expected: bytes) -> None:
     """One rank crashes, the other is killed, both resume: accuracy and weights are the same."""
     ranks = new_ranks("crash")
-    crash = (*OPTIONS, "--crash-at", "50", "--crash-rank", "1")
-    assert 1 == ranks.start(*crash).wait_one(1)
+    assert 1 == ranks.start(*OPTIONS, by=crash_once(tmp_path)).wait_one(1)
     ranks.kill()
     assert 40 == ranks.saved_step()
-    assert [0, 0] == ranks.start(*crash).wait()
+    assert [0, 0] == ranks.start(*OPTIONS, by=crash_once(tmp_path)).wait()
     assert expected == ranks.result()
 
 
@@ -92,9 +96,9 @@ def test_crash_under_an_agent(tmp_path: Path, expected: bytes) -> None:
     argv = [
         *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", str(tmp_path / "run")),
         *("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1"),
-        *(str(REPOSITORY / SCRIPT), "--out", str(out), *OPTIONS, "--crash-at", "50", "--crash-rank", "1"),
+        *(*crash_once(tmp_path), str(REPOSITORY / SCRIPT), "--out", str(out), *OPTIONS),
     ]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     subprocess.run(argv, env=environ, check=True, timeout=LIMIT_S)
-    assert out.with_suffix(".crashed").exists()
+    assert (tmp_path / "crashed").exists()
     assert expected == out.read_bytes()

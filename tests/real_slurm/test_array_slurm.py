@@ -37,7 +37,7 @@ def restarts(run: Run, tasks: dict[str, int]) -> dict[str, int]:
 
 
 def strike_three_of_four(cluster: Cluster, run: Run) -> list[str]:
-    """Kill a script and an srun and requeue a task, each on a node of its own; return the nodes afterwards."""
+    """Kill a script and an srun, and requeue a task, on a node each; return the nodes afterwards."""
     by_script, by_hand, by_srun, spared = nodes_of(wait_size(run, 4))
     run.wait_checkpoint(20)
     on = {node: task_on(run, node) for node in (by_script, by_hand, by_srun, spared)}
@@ -96,6 +96,15 @@ def decided(run: Run) -> tuple[Decision, str]:
     return ending.decision, ending.reason
 
 
+def check_second_end(run: Run, code: str) -> None:
+    """Wait until the first task has ended once more, by the record, and Slurm says so."""
+    log = run.directory / f"slurm-{run.job_id}_0.out"
+    ends = "finish: the run is "
+    run.cluster.wait_for(lambda: log.read_text().count(ends) == 2, 60, f"a second end of {run.job_id}_0")
+    run.cluster.wait_for(lambda: task(run, 0)["ExitCode"] == code, 60, f"exit code {code}")
+    assert ("1", "0") == (task(run, 0)["Restarts"], task(run, 1)["Restarts"])
+
+
 def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     """Done, failed or cancelled: a task that Slurm starts again ends at once, and nobody is brought back.
 
@@ -122,12 +131,7 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     cluster.wait_for(lambda: task(cancelled, 0)["Restarts"] == "1", 60, "the requeue of a task")
     cluster.run("alice", ["scancel", cancelled.job_id])
     for run, code in ((done, "0:0"), (fails, "1:0"), (spent, "1:0")):
-        again = run.directory / f"slurm-{run.job_id}_0.out"
-        cluster.wait_for(
-            lambda again=again: again.read_text().count("finish: the run is ") == 2, 60, "its second end"
-        )
-        cluster.wait_for(lambda run=run, code=code: task(run, 0)["ExitCode"] == code, 60, "its exit code")
-        assert ("1", "0") == (task(run, 0)["Restarts"], task(run, 1)["Restarts"])
+        check_second_end(run, code)
     assert [1, 3, 1] == [len(run.entries(RoundFormed)) for run in (done, fails, spent)]
     assert "ZeroDivisionError" in fails.log()
     assert Decision.CANCELLED is decided(cancelled)[0]

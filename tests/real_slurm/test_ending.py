@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
 ARRAY = (*QUICK, "--mode", "array")
+BY_NAME = ("--chain", "2", "--chain-by", "singleton", "--name", "named")
 CRASHES = ("--max-restarts", "9", "--", sys.executable)
 
 
@@ -86,21 +87,26 @@ def test_the_same_failure_again_and_again_ends_the_run(cluster: Cluster) -> None
 def test_where_slurm_may_not_requeue_a_job_another_one_goes_on(cluster: Cluster) -> None:
     """Preempted, a plain run is submitted again; of a chain the next job goes on, and the last is taken away.
 
-    Both go on as the same submission, with the same counts, where they stopped.
+    A chain may wait for a job or for its name. All go on as the same submission, with the same counts,
+    where they stopped.
     """
     again = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
     chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=100))
+    named = submit(cluster, (*ONE, *BY_NAME), plain(cluster, *SLOW, steps=100))
     cluster.as_root("scontrol", "update", f"jobid={again.job_id}", "requeue=0")
     second, third = rerun(chain)
+    (last,) = rerun(named)
+    assert "singleton" in cluster.job(last)["Dependency"]
     assert f"afterany:{second}" in cluster.job(third)["Dependency"]
-    again.wait_checkpoint(20)
+    for run in (again, named):
+        run.wait_checkpoint(20)
     high = preempt(cluster, chain)
-    for run in (again, chain):
+    for run in (again, chain, named):
         run.wait(lambda state: state.requeues == 1, "the end of the first job")
     cluster.wait_for(lambda: len(rerun(again)) == 1, 30, "the second job")
     cluster.as_root("scancel", high)
     (submitted,) = rerun(again)
-    for run, job_id in ((again, submitted), (chain, second)):
+    for run, job_id in ((again, submitted), (chain, second), (named, last)):
         state = decision(run, Decision.DONE)
         assert (job_id, 10_000, 0) == (state.job_id, state.epoch.restart, state.epoch.submission)
         assert [Cause.PREEMPTION] == handed_back(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
+CRASH_ONCE = Path(__file__).parents[1] / "examples" / "crash_once.py"
 ONE_OR_TWO = (*QUICK, "--mode", "array", "--partition", "low", "--nodes", "1:2")
 
 
@@ -44,7 +46,7 @@ def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     run = submit(cluster, (*THREE, *limit), plain(cluster, "--step-time", "0.2", steps=300))
     run.wait(lambda state: state.running is not None, "the workers")
     array = submit(cluster, (*ONE_OR_TWO, *limit, "--gpus-per-node", "1"), plain(cluster, *SLOW, steps=6000))
-    asks = ("--time", "10m", "--watch-node-drain", "--workers-per-node", "1", "--nodelist", "node4")
+    asks = ("--time", "10m", "--watch-node-drain", "--cpus-per-task", "1", "--nodelist", "node4")
     watching = [
         submit(cluster, ("--partition", "low", "--nodes", "1", *asks), plain(cluster, *SLOW, steps=6000)),
         submit(cluster, (*ONE_OR_TWO, *asks), plain(cluster, *SLOW, steps=6000)),
@@ -84,8 +86,9 @@ def check_left_node4(job: Run, array: Run) -> None:
 def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster, tmp_path: Path) -> None:
     """Real DDP training, crashed once and preempted once, ends with the uninterrupted training's weights."""
     two = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
-    crash = ("--crash-at", "70", "--crash-rank", "2")
-    hit = submit(cluster, two, example(cluster, "digits_ddp", *SLOW, *crash))
+    python, *program = example(cluster, "digits_ddp", *SLOW)
+    crash = shutil.copy(CRASH_ONCE, cluster.shared)
+    hit = submit(cluster, two, [python, crash, "70", "2", "{run}/crashed", *program])
     hit.wait_checkpoint(100, 120)
     high = cluster.submit_high(4)
     hit.wait(lambda state: state.requeues == 1, "the requeue")

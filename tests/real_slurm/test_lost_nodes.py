@@ -9,7 +9,10 @@ import pytest
 from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, THREE, installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.test_array import QUICK, wait_size
 
+ARRAY = (*QUICK, "--mode", "array", "--time", "10m", "--partition", "low")
+TASKS = (*ARRAY, "--nodes", "1:4", "--cpus-per-task", "4")  # one on each node
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 
@@ -47,12 +50,20 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
 
 
 def test_a_node_that_reboots_quickly_does_not_hold_the_run_up(cluster: Cluster, tmp_path: Path) -> None:
-    """A node is back before Slurm has noticed, which wedges the step: the job is requeued all the same."""
+    """A node is back before Slurm has noticed, which wedges the step: the job is requeued all the same.
+
+    A task of an array that was on it starts anew.
+    """
     run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, "--step-time", "0.1"))
+    array = submit(cluster, TASKS, plain(cluster, *SLOW, steps=10000))
+    wait_size(array, 4)
     run.wait_checkpoint(20)
     lost = nodes_of(run.entries(RoundFormed)[0])[2]
     cluster.crash(lost)
     run.wait(lambda state: state.rounds == 2, "the survivors' round", 30)
+    wait_size(array, 3, without=lost)
     cluster.boot(lost)
+    wait_size(array, 4, 120)
+    array.command("cancel", str(array.directory))
     run.wait_ending(200)
     assert uninterrupted(tmp_path) == run.result()

@@ -143,6 +143,10 @@ def test_a_task_is_found_after_an_interrupted_submission(fake_slurm: FakeSlurm, 
     paths = RunPaths(job.run.directory)  # type: ignore[attr-defined]
     os.unlink(Path(paths.submissions) / "000000.json")
     done = Submitter(Slurm(fake_slurm.environ), SystemClock()).resume(paths.root)
+    assert "PENDING" == job.state
+    fake_slurm.command("scancel", job.job_id)
+    text = f"job {job.job_id} ended as CANCELLED, and its agents have recorded no end"
+    assert {"State": "CANCELLED", "Text": text} == job.get_info()
     assert (job.job_id, True) == (done.job_id, done.was_queued_before)
     assert job.job_id == read_submissions(paths)[-1].job_id
 

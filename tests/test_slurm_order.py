@@ -1,0 +1,51 @@
+"""The tests on a real Slurm are where they are looked for, and what is said of them holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.real_slurm.order import SECONDS, SHARE_JOBS, rank, unit
+
+HERE = Path(__file__).parent
+PLACE = HERE / "real_slurm"
+HEAVY = "tests/real_slurm/test_hangs.py::test_a_hang_is_found_told_and_mended"
+
+
+def test_what_needs_slurm_lies_where_it_is_looked_for() -> None:
+    """`scripts/test` looks for it in two directories only; those of a third would never run."""
+    marked = {
+        path.relative_to(HERE).parts[0]
+        for path in HERE.rglob("test_*.py")
+        if re.search(r"mark\.slurm\b", path.read_text(encoding="utf-8")) and path.name != Path(__file__).name
+    }
+    assert marked <= {"chaos", "real_slurm"}
+
+
+def test_what_takes_long_exists() -> None:
+    """Who renames a test, or has tests of a file share their jobs, says so in `order`."""
+    files = list(PLACE.glob("test_*.py"))
+    named = {
+        f"{path.name}::{node.name}"
+        for path in files
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    sharing = {path.name for path in files if SHARE_JOBS.fullmatch(path.name)}
+    assert set() == set(SECONDS) - named - sharing
+    assert 5 == len(sharing)
+
+
+def test_tests_that_share_jobs_stay_together() -> None:
+    """Under each tracker by themselves; any other test goes alone."""
+    shapes = "tests/real_slurm/test_slurm_shapes.py::test_"
+    assert unit(f"{shapes}a[linuxproc]") == unit(f"{shapes}b[linuxproc-x]") != unit(f"{shapes}b[cgroup]")
+    assert unit(f"{HEAVY}[linuxproc]") != unit("tests/real_slurm/test_hangs.py::test_b[linuxproc]")
+
+
+def test_long_ones_go_first() -> None:
+    """Within a tracker, since another one needs another cluster."""
+    short = "tests/real_slurm/test_drain.py::test_a[cgroup]"
+    own = "tests/real_slurm/test_devcluster.py::test_a"
+    assert rank(f"{HEAVY}[cgroup]") < rank(short) < rank(own) < rank(f"{HEAVY}[linuxproc]")
