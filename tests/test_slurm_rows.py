@@ -79,3 +79,11 @@ def test_every_fact_about_slurm_has_a_row() -> None:
     """A test of Slurm's own behaviour that nobody relies on costs time for nothing."""
     facts = {name for name in there() if name.startswith("slurm_")}
     assert set() == facts - {name for row in rows() for name in row.slurm}
+
+
+def test_ci_leaves_none_of_them_out() -> None:
+    """All tests of this directory carry a marker, and what carries it is run, or CI fails."""
+    script = (HERE.parent / "scripts" / "test").read_text(encoding="utf-8")
+    assert 'marked "slurm and not shared_fs"' in script
+    assert "export HPC_ELASTIC_NO_SKIP=1" in script
+    assert "add_marker(pytest.mark.slurm)" in (PLACE / "conftest.py").read_text(encoding="utf-8")

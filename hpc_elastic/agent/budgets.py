@@ -59,4 +59,5 @@ def _the_same_again(state: RunState, budgets: Budgets) -> str | None:
     is_newest = bool(ends) and ended is ends[-1]
     if not is_newest or not budgets.same_failure or len(ends) < budgets.same_failure:
         return None
-    return f"{_WHAT[ended.cause] if ended else ''}: {repeated_text(ends)} (same_failure)"
+    nodes = len({member.node for member in state.round.members}) if state.round else None
+    return f"{_WHAT[ended.cause] if ended else ''}: {repeated_text(ends, nodes)} (same_failure)"

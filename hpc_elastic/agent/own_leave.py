@@ -15,6 +15,8 @@ _WHY = {
     Cause.TIME_LIMIT: "the time limit of this task is near",
     Cause.CANCEL: "this task was cancelled",
     Cause.REQUEUE: "this task was requeued",
+    Cause.NODE_LOSS: "Slurm has set this node down",
+    Cause.LAUNCH_FAILURE: "Slurm ends this task",
 }
 
 Insist = Callable[[Callable[[], object]], None]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import shutil
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -24,8 +27,7 @@ def adopt(script: Script, write: Write = False) -> int:  # noqa: FBT002 - typer'
     """
     text = _read(script)
     adopted = rules.adopt(text, script)
-    before, after = text.splitlines(keepends=True), adopted.text.splitlines(keepends=True)
-    typer.echo("".join(difflib.unified_diff(before, after, script, script)), nl=False)
+    typer.echo("".join(_difference(text, adopted.text, script)), nl=False)
     typer.echo("\nwhat changes, and why:", err=True)
     for change in adopted.changes:
         typer.echo(f"  {change.what}\n      {change.why}", err=True)
@@ -49,13 +51,31 @@ def _read(script: str) -> str:
         ) from None
 
 
+def _difference(before: str, after: str, name: str) -> Iterator[str]:
+    """Yield the lines of a difference that patch can read."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    for line in difflib.unified_diff(old, new, name, name):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
 def _replace(script: str, text: str) -> None:
+    """Change a script, or what a link to it leads to; the old one stays beside it.
+
+    Raises:
+        InputError: an old one is there, or the directory or the disk refuses the new one.
+    """
     backup = f"{script}.orig"
     if os.path.lexists(backup):
         raise InputError(
             f"{backup} is there already", where="--write", fix="move it away, so that it is not overwritten"
         )
-    mode = os.stat(script).st_mode & 0o7777
-    os.rename(script, backup)
-    with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        shutil.copy2(script, backup)
+        with open(script, "w", encoding="utf-8") as file:  # keeps what it is: mode, owner, links
+            file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or script} cannot be written: {error.strerror}",
+            where="--write",
+            fix="keep what is shown without --write, and give it to patch",
+        ) from None

@@ -178,7 +178,8 @@ def _title(paths: RunPaths) -> str:
     module = str(spec.get("module") or "")
     if module.startswith("hpc_elastic."):  # ours, which runs a function of the user's
         return str(spec.get("name") or paths.name)
-    command = [str(word) for word in spec.get("command") or ()]
+    words = spec.get("command")
+    command = [str(word) for word in words] if isinstance(words, list) else []  # people edit the file
     return module or (title_of(command) if command else paths.name)
 
 

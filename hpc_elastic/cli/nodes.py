@@ -137,20 +137,22 @@ def _change(place: str, words: list[str], reason: str) -> int:
 
 
 def _known(place: str, hosts: list[str], now: float) -> list[str]:
-    """Return the hosts, of which each must be known.
+    """Return those of the hosts that something is held against, and say which are not among them.
 
     Raises:
-        InputError: nothing is known of one.
+        InputError: none is.
     """
     known = {event.host for event in read_ledger(place, since=RULES.oldest(now)).events}
     strangers = [host for host in hosts if host not in known]
-    if strangers:
+    if len(strangers) == len(hosts):
         raise InputError(
             f"nothing is held against {', '.join(strangers)} in {place}",
             where="nodes forgive",
             fix="see hpc-elastic nodes for those that are known; --project names another directory",
         )
-    return hosts
+    if strangers:
+        typer.echo(f"nothing is held against {', '.join(strangers)}")
+    return [host for host in hosts if host in known]
 
 
 def _left_out() -> dict[str, list[str]]:

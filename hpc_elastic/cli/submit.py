@@ -13,7 +13,7 @@ from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import array_rules, request, run_dir, validate
+from hpc_elastic.slurm import request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
@@ -107,23 +107,14 @@ def _resume(paths: RunPaths, local: int | None) -> int:
         return 0
     wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
-    _check_local_nodes(wanted.spec, nodes)
+    validate.check_local_nodes(wanted.spec, nodes)
     return run_local(wanted, nodes=nodes)
-
-
-def _check_local_nodes(spec: JobSpec, nodes: int) -> None:
-    array_rules.refuse_local(spec)
-    low, high = spec.node_range
-    if not low <= nodes <= high:
-        raise InputError(
-            f"--local {nodes} is outside nodes = {spec.nodes}", where="--local", fix="change one of them"
-        )
 
 
 def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
     if "nodes" not in spec.model_fields_set:
         spec = spec.model_copy(update={"nodes": str(nodes)})
-    _check_local_nodes(spec, nodes)
+    validate.check_local_nodes(spec, nodes)
     wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
     _warn(validate.check(wanted, None, is_local=True))
     if dry_run:

@@ -73,7 +73,8 @@ class ElasticCallback:
 
     Args:
         save_every: optimizer steps between two regular checkpoints; None: only when a stop is requested.
-        directory: where checkpoints lie, seen by all nodes; by default ``saved`` in the run directory.
+        directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
+            ``saved`` in the run directory.
         keep: how many complete checkpoints are kept.
 
     Attributes:
@@ -119,10 +120,10 @@ class ElasticCallback:
         step = trainer.global_step
         if step == self._step:
             return  # gradients are being accumulated
-        self._step = step
+        since, self._step = self._step, step
         worker.tick(step)
         self.stopped = worker.should_stop()
-        if self.stopped or self._saves.is_due(step):
+        if self.stopped or self._saves.is_due(step, since):
             with worker.critical("saving"):
                 path = self._saves.path(step)
                 trainer.save_checkpoint(path)

@@ -23,7 +23,8 @@ class ElasticLoop:
         save: called on all ranks with the path to save to, a file or directory of its choice.
         load: called on all ranks with such a path.
         save_every: steps between two regular checkpoints; None: only when a stop is requested.
-        directory: where checkpoints lie, seen by all nodes; by default ``saved`` in the run directory.
+        directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
+            ``saved`` in the run directory.
         keep: how many complete checkpoints are kept.
 
     Attributes:
@@ -45,6 +46,7 @@ class ElasticLoop:
         self._save = save
         self._load = load
         self._saves = Saves(save_every, directory, keep)
+        self._step: int | None = None  # the last one that was told
         self.stopped = False
 
     def steps(self, total: int) -> Iterator[int]:
@@ -74,13 +76,15 @@ class ElasticLoop:
                 fix="give the path to worker.checkpoint_saved, or let ElasticLoop alone save",
             )
         self._load(saved.path)
+        self._step = saved.step
         return saved.step
 
     def done(self, step: int) -> bool:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now."""
         worker.tick(step)
         self.stopped = worker.should_stop()
-        if self.stopped or self._saves.is_due(step):
+        since, self._step = self._step, step
+        if self.stopped or self._saves.is_due(step, since):
             with worker.critical("saving"):
                 path = self._saves.path(step)
                 self._save(path)

@@ -30,7 +30,8 @@ class Saves:
 
     Args:
         save_every: steps between two regular ones; None: none are regular.
-        directory: where they lie, seen by all nodes; by default ``saved`` in the run directory.
+        directory: seen by all nodes: they lie in a folder of the run's name in it, as runs may share it; by
+            default ``saved`` in the run directory.
         keep: how many complete ones are kept, the newest.
         environ: this process's environment.
 
@@ -51,14 +52,20 @@ class Saves:
         environ = os.environ if environ is None else environ
         self._save_every = save_every
         self._keep = keep
-        self._directory = os.path.join(worker.run_dir() or "", _FOLDER) if directory is None else directory
+        self._directory = _directory(worker.run_dir(), directory)
         self._round = int(environ.get(Env.ROUND) or 0)
         self._rank = int(environ.get("RANK") or 0)
         self._world_size = int(environ.get("WORLD_SIZE") or 1)
 
-    def is_due(self, step: int) -> bool:
-        """Tell whether a regular checkpoint is to be saved after a step."""
-        return self._save_every is not None and step % self._save_every == 0
+    def is_due(self, step: int, since: int | None = None) -> bool:
+        """Tell whether a regular checkpoint is to be saved after a step.
+
+        Args:
+            step: the one that is done.
+            since: the one before; it may be further back, as steps of several optimizers count at once.
+        """
+        before = step - 1 if since is None else since
+        return self._save_every is not None and step // self._save_every > before // self._save_every
 
     def path(self, step: int) -> str:
         """Return where to save, and make sure that it can be made there.
@@ -91,6 +98,13 @@ class Saves:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 _unlink(path)
+
+
+def _directory(run_dir: str | None, named: str | os.PathLike[str] | None) -> str:
+    """Return where the checkpoints of a run lie, which are nobody else's."""
+    if named is None:
+        return os.path.join(run_dir or "", _FOLDER)
+    return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
 
 
 def outdated(names: Iterable[str], marks: Iterable[str], keep: int) -> list[str]:

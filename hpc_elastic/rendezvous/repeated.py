@@ -44,16 +44,19 @@ def lone_node(ends: Sequence[RoundEnded]) -> str | None:
     return nodes[0] if len(nodes) == 1 else None
 
 
-def repeated_text(ends: Sequence[RoundEnded]) -> str:
+def repeated_text(ends: Sequence[RoundEnded], nodes: int | None = None) -> str:
     """Return in words how often the same failure came, where, and what was saved last.
 
     Args:
         ends: the rounds that ended by it, oldest first; at least one.
+        nodes: how many nodes the run is on, if that is known: the only one is not to blame.
     """
     saved = ends[-1].saved
     step = "no checkpoint was marked" if saved is None else f"the last checkpoint is still step {saved}"
     lone = lone_node(ends)
-    if lone is not None:
+    if lone is not None and nodes == 1:
+        where = f"on {lone}, the only node"
+    elif lone is not None:
         where = f"always on {lone}: that node may be bad"
     else:
         times = Counter(node for ended in ends for node in ended.nodes)

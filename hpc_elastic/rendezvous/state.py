@@ -233,7 +233,8 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     if running is None or running.number != entry.number or state.ending is not None:
         return state
     drain, told, lost = state.drain, entry, state.lost
-    if drain is None or (entry.cause, entry.nodes) != (drain.cause, (drain.node,)):
+    leaver = (drain.cause, (drain.node,)) if drain is not None and drain.then is Then.REJOIN else None
+    if (entry.cause, entry.nodes) != leaver:
         entry = _without_who_left(state, entry)
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:

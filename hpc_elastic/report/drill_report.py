@@ -141,7 +141,8 @@ def _noticed(record: Record | None) -> str:
     entry = record.entry
     if isinstance(entry, RoundEnded):
         why = CAUSES.get(entry.cause, entry.cause.value)
-        return f"round {entry.number} ended: {why} ({', '.join(entry.nodes)})"
+        who = f" ({', '.join(entry.nodes)})" if entry.nodes else ""
+        return f"round {entry.number} ended: {why}{who}"
     if isinstance(entry, DrainRequested):
         return f"{CAUSES.get(entry.cause, entry.cause.value)}: told by {entry.node}"
     return f"recorded by {record.by}"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
@@ -48,6 +49,13 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
     """
     import inspect  # noqa: PLC0415 - only for functions
 
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(call.function) for is_kind in kinds):
+        raise InputError(
+            f"{name_of(call.function)} is asynchronous or a generator: calling it runs nothing of it",
+            where="submit",
+            fix="give a function that runs it, as by asyncio.run or list, and returns what is wanted",
+        )
     try:
         signature = inspect.signature(call.function)
     except (TypeError, ValueError):  # of a function in C nobody knows
@@ -65,10 +73,14 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
 def pickled_call(call: DelayedSubmission) -> bytes:
     """Return a call that submitit has put together as bytes.
 
+    Who unpickles it also finds the modules that are imported here from directories of the user's own.
+
     Raises:
         InputError: function or arguments cannot be pickled.
     """
-    import cloudpickle  # noqa: PLC0415 - only for functions
+    import pickle  # noqa: PLC0415 - only for functions
+
+    import cloudpickle  # noqa: PLC0415 - the same
 
     try:
         data: bytes = cloudpickle.dumps(call)
@@ -78,7 +90,53 @@ def pickled_call(call: DelayedSubmission) -> bytes:
             where="submit",
             fix="open files, locks, sockets and CUDA tensors inside of the function",
         ) from error
-    return data
+    return pickle.dumps(_Sent(data))
+
+
+class _Sent:
+    """A call on its way to the workers: pickled, it is `_received`.
+
+    Args:
+        data: the call, pickled.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (own_directories(sys.path), self._data)
+
+
+def own_directories(path: Sequence[str]) -> list[str]:
+    """Return the directories of a module search path that come neither with Python nor with packages."""
+    installed = {os.path.realpath(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix)}
+    places = [os.path.abspath(place) for place in path]
+    return [
+        place
+        for place in dict.fromkeys(places)
+        if os.path.isdir(place)
+        and os.path.basename(place) not in ("site-packages", "dist-packages", "lib-dynload")
+        and not any(os.path.realpath(place).startswith(f"{prefix}/lib") for prefix in installed)
+    ]
+
+
+def _received(directories: list[str], data: bytes) -> Any:
+    """Return the call that was sent, whose modules may lie in directories that only its sender searches.
+
+    Raises:
+        InputError: a module is not there.
+    """
+    import pickle  # noqa: PLC0415 - only for functions
+
+    sys.path += [place for place in directories if place not in sys.path]
+    try:
+        return pickle.loads(data)  # noqa: S301 - part of what is being unpickled
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the function cannot be called here: {error}",
+            where="submit",
+            fix=f"install it for {sys.executable}, which the workers run, or give another `python`",
+        ) from error
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -139,7 +197,20 @@ def results(paths: RunPaths, world_size: int) -> list[Any]:
                 where="the function's value",
                 fix="have the function return; one that ends its process (sys.exit, os._exit) does not",
             )
-    return [_load(_result(paths, rank)) for rank in range(world_size)]
+    return [_value(_result(paths, rank), rank) for rank in range(world_size)]
+
+
+def _value(file: str, rank: int) -> Any:
+    try:
+        return _load(file)
+    except HpcElasticError:
+        raise
+    except Exception as error:  # whatever a class raises that does not want to be unpickled
+        raise InputError(
+            f"what rank {rank} has returned cannot be unpickled here: {type(error).__name__}: {error}",
+            where=file,
+            fix="use the workers' Python here; have the function return tensors of the CPU, not of a GPU",
+        ) from error
 
 
 def _result(paths: RunPaths, rank: int) -> str:
@@ -155,22 +226,18 @@ def _load(path: str) -> Any:
     import pickle  # noqa: PLC0415 - only for functions; see below
 
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags), "rb") as file:
-            for where, found in ((path, os.fstat(file.fileno())), _above(path)):
-                if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
-                    raise RunDirError(
-                        f"{where} can be written by others, so it is not unpickled",
-                        where="run directory",
-                        fix=f"if you trust it: chmod go-w {where}",
-                    )
-            return pickle.load(file)  # noqa: S301 - this user's own, as has just been checked
+        above = os.stat(os.path.dirname(path))
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise RunDirError(
             f"{path} cannot be read: {error.strerror}", where="run directory", fix="was it moved away?"
         ) from error
-
-
-def _above(path: str) -> tuple[str, os.stat_result]:
-    directory = os.path.dirname(path)
-    return directory, os.stat(directory)
+    with open(handle, "rb") as file:
+        for where, found in ((path, os.fstat(file.fileno())), (os.path.dirname(path), above)):
+            if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+                raise RunDirError(
+                    f"{where} can be written by others, so it is not unpickled",
+                    where="run directory",
+                    fix=f"if you trust it: chmod go-w {where}",
+                )
+        return pickle.load(file)  # noqa: S301 - this user's own, as has just been checked

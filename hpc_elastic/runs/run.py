@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 from hpc_elastic.rendezvous.journal import Decision
@@ -27,6 +29,7 @@ _FIX = "give the directory that submit printed, or the attribute `directory` of 
 RUNNER_LOG = "slurm-local.out"  # what the runner of a run without Slurm prints
 _LOOK_S = 0.5  # between two looks at the journal
 _ASK_SLURM_S = 30.0  # between two questions to Slurm
+_UNREADABLE_S = 300.0  # a file server may be away for so long
 
 
 class Run:
@@ -89,17 +92,23 @@ class Run:
 
         Raises:
             TimeoutError: it has not ended in that time; it runs on.
+            StoreError: the run directory could not be read for some minutes.
         """
         clock = self._clock
         give_up_at = float("inf") if timeout is None else clock.monotonic() + timeout
-        log, ask_at = open_log(self._paths, LOGIN), clock.monotonic() + _LOOK_S
+        log, ask_at, read_at = open_log(self._paths, LOGIN), clock.monotonic() + _LOOK_S, clock.monotonic()
         while True:
-            asks = clock.monotonic() >= ask_at
-            if asks or log.refresh().ending is not None:
-                status = self.status()
-                if status.phase.is_final or status.phase is Phase.GONE:
-                    return status
-                ask_at = clock.monotonic() + _ASK_SLURM_S
+            try:
+                asks = clock.monotonic() >= ask_at
+                if asks or log.refresh().ending is not None:
+                    status = self.status()
+                    if status.phase.is_final or status.phase is Phase.GONE:
+                        return status
+                    ask_at = clock.monotonic() + _ASK_SLURM_S
+                read_at = clock.monotonic()
+            except StoreError as error:
+                if error.errno == errno.ENOENT or clock.monotonic() - read_at > _UNREADABLE_S:
+                    raise
             left = give_up_at - clock.monotonic()
             if left <= 0:
                 raise TimeoutError(f"the run in {self.directory} has not ended in {timeout:g} s")
@@ -114,11 +123,18 @@ class Run:
             timeout: how long to wait [s]; None for as long as it takes.
 
         Raises:
+            InputError: the work of the run is no function.
             RunFailedError: a worker failed; its failure is the run's first.
             NotDoneError: it was stopped or cancelled, or ended for another reason.
             TimeoutError: it has not ended in that time.
             RunDirError: the values are not there, or others could have written them.
         """
+        if self._read().has_script and not os.path.lexists(self._paths.function):
+            raise InputError(
+                f"the work of the run in {self.directory} is no function, so it returns no values",
+                where="Run.results",
+                fix="Run.wait() tells how it ended, Run.logs() what it printed",
+            )
         status = self.wait(timeout)
         run = self._read()
         if status.phase is Phase.DONE:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,9 +26,10 @@ from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.store import files
 
 _OPTION = re.compile(r"(?<![\w/-])--([a-z]+(?:-[a-z]+)*)(?![\w-])")
+_JOB_FILE = ".toml"
 _IN_BACKGROUND = '"$@" >&2 & echo $!'
 
-Work = Callable[..., Any] | Sequence[str] | str | JobSpec
+Work = Callable[..., Any] | Sequence[str] | str | os.PathLike[str] | JobSpec
 
 
 def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -> Run:
@@ -35,7 +37,7 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
 
     Args:
         work: a function, which each worker calls; the command of a worker, as a list or a line of a
-            shell; a job file (``*.toml``); or a `JobSpec`.
+            shell; a job file (``*.toml``); the path of a script or job file; or a `JobSpec`.
         args: arguments of the function.
         local: run on this machine without Slurm, in the background, with so many agents as nodes.
         fields: of `JobSpec`, as in a job file: ``nodes=2, gpus_per_node=8, time="4h"``.
@@ -45,6 +47,9 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
         RunDirError: the run directory cannot be used.
         SlurmError: Slurm is not there, refused, or does not answer.
     """
+    if isinstance(work, os.PathLike):
+        path = os.fspath(work)
+        work = path if path.endswith(_JOB_FILE) else (path,)
     call = function.pickled(work, args) if callable(work) else None
     if call is None and args:
         raise InputError(
@@ -85,7 +90,7 @@ def _as_fields(text: str) -> str:
         name = option[1].replace("-", "_")
         field = JobSpec.model_fields.get(name)
         if field is None:
-            return option[0]
+            return "local" if name == "local" else option[0]
         return f"{name}=True" if field.annotation is bool else name
 
     return _OPTION.sub(field_of, text)
@@ -97,16 +102,33 @@ def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
     if isinstance(work, JobSpec):
         return JobSpec(**{**here, **work.model_dump(exclude_unset=True), **fields})
     if callable(work):
+        _refuse_program(fields)
         return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})
-    if isinstance(work, str) and work.endswith(".toml"):
+    if isinstance(work, str) and work.endswith(_JOB_FILE):
         file = read_job_file(work)
         return build_spec(replace(file, values={**here, **file.values}), fields)
     return JobSpec(**{**here, **fields, "command": work})
 
 
+def _refuse_program(fields: dict[str, Any]) -> None:
+    for name in ("command", "module"):
+        if name in fields:
+            raise InputError(
+                f"{name} = {fields[name]!r} is for programs, and the work of this run is a function",
+                where="submit",
+                fix=f"leave {name} out, or have the function start the program",
+            )
+
+
+def _warn(texts: list[str]) -> None:
+    """Tell what a command line would print."""
+    for text in texts:
+        warnings.warn(_as_fields(text), stacklevel=5)  # points to who called `submit`
+
+
 def _queue(wanted: SubmitRequest, call: bytes | None, _nodes: int) -> Run:
     submitter = Submitter(Slurm(), SystemClock())
-    submitter.check(wanted)
+    _warn(submitter.check(wanted))
     is_new = _create(wanted, call)
     try:
         submitter.resume(wanted.paths.root)
@@ -121,7 +143,8 @@ def _queue(wanted: SubmitRequest, call: bytes | None, _nodes: int) -> Run:
 
 def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int) -> Run:
     """Start the agents in the background; what the runner prints is in the run directory."""
-    validate.check(wanted, None, is_local=True)
+    validate.check_local_nodes(wanted.spec, nodes)
+    _warn(validate.check(wanted, None, is_local=True))
     _create(wanted, call)
     root = wanted.paths.root
     argv = (sys.executable, "-m", "hpc_elastic", "submit", "--resume", root, "--local", str(nodes))

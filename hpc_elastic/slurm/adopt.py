@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.slurm.torchrun_line import Line, find_line
 
-_LAUNCHERS = (
-    r"(?:\S*/)?torchrun",
-    r"(?:\S*/)?python3?(?:\s+-u)?\s+-m\s+torch\.distributed\.(?:run|launch)",
-)
-_LAUNCHER = re.compile(rf"(?<![\w./-])(?:{'|'.join(_LAUNCHERS)})(?=\s|$)")
-_SRUN = re.compile(r"(?<![\w./-])srun(?=\s|$)")
 _RUN_DIR = '"$PWD/run-$SLURM_JOB_ID"'
 _SIGNALS = "TERM INT HUP USR1 USR2"
+_SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
+_CONTAINERS = r"(?<!\S)(?:singularity|apptainer|enroot|podman|docker|shifter|charliecloud|ch-run)\s"
 _SRUN_FLAGS = (
     ("--nodes", '--nodes="$SLURM_JOB_NUM_NODES"', ("-N",)),
     ("--ntasks", '--ntasks="$SLURM_JOB_NUM_NODES"', ("-n",)),
@@ -65,23 +63,31 @@ def adopt(text: str, name: str) -> Adopted:
         name: of the script, for messages.
 
     Raises:
-        InputError: it starts no torchrun, several, or one that finish cannot follow, or is ours already.
+        InputError: it is no script of a POSIX shell, starts no torchrun, several, or one that finish cannot
+            follow, or is ours already.
     """
-    lines = text.splitlines()
-    start, end = _command(lines, name)
+    plain = text.replace("\r\n", "\n").rstrip("\n")
+    shell = _shell(plain, name)
+    line = find_line(plain, name)
+    if line.is_piped and "bash" not in shell:
+        raise InputError(
+            f"torchrun in line {line.number} has `|` behind it, and only bash tells how it ended",
+            where=name,
+            fix="begin the script with #!/bin/bash, or leave the output to #SBATCH --output",
+        )
+    lines = plain.split("\n")
     header, header_changes = _header(lines)
-    command, command_changes = _changed_command(lines[start:end])
-    before = _insert_options(lines[:start], header)
-    tail, tail_changes = _tail(lines, end, is_strict=_is_strict(before))
-    strict = (
-        [Change("set +e", "with set -e the script would end before finish")] if _is_strict(before) else []
-    )
+    command, command_changes = _changed_command(line)
+    before = _insert_options(lines[: line.first], header)
+    is_strict = _is_strict(before)
+    tail, tail_changes = _tail(lines, line.last + 1, is_strict=is_strict)
+    strict = [Change("set +e", "with set -e the script would end before finish")] if is_strict else []
     changed = [
         *before,
         *(change.what for change in strict),
         f"trap : {_SIGNALS}  # this shell outlives the signals that the agents save for",
         *command,
-        *_finish(),
+        *_finish(line),
         *tail,
     ]
     trap = Change(
@@ -93,15 +99,51 @@ def adopt(text: str, name: str) -> Adopted:
         "never a cancelled or a finished one",
     )
     changes = (
+        *_line_ends(text),
         *header_changes,
         *strict,
         trap,
+        *_own_traps(lines[: line.first]),
         *command_changes,
         finish,
         *tail_changes,
         *_own_requeues(changed),
     )
     return Adopted("\n".join(changed) + "\n", changes)
+
+
+def _shell(text: str, name: str) -> str:
+    """Return the shell of a script.
+
+    Raises:
+        InputError: it is of another language.
+    """
+    first = text.partition("\n")[0]
+    words = [word for word in first.removeprefix("#!").split() if not word.startswith("-")]
+    programs = [word.rpartition("/")[2] for word in words]
+    program = next((word for word in programs if word != "env"), "")
+    if not first.startswith("#!") or program in _SHELLS:
+        return program
+    raise InputError(
+        f"it is a script of {program or repr(first)}, not of bash or sh",
+        where=name,
+        fix="give a job script that bash can read, or change it by hand as docs/how-to.md shows",
+    )
+
+
+def _line_ends(text: str) -> Iterator[Change]:
+    if "\r\n" in text:
+        yield Change("line ends of Windows are taken out", "sbatch refuses a script that has them")
+
+
+def _own_traps(lines: list[str]) -> Iterator[Change]:
+    """Yield what is to be told about traps of the user's that ours replaces."""
+    for number, line in enumerate(lines, 1):
+        if re.match(rf"\s*trap\s.*\b(?:{_SIGNALS.replace(' ', '|')})\b", line):
+            yield Change(
+                f"trap in line {number} no longer acts once the training begins",
+                "the agents hear these signals and have the workers save",
+            )
 
 
 def _own_requeues(lines: list[str]) -> Iterator[Change]:
@@ -114,67 +156,16 @@ def _own_requeues(lines: list[str]) -> Iterator[Change]:
             )
 
 
-def _command(lines: list[str], name: str) -> tuple[int, int]:
-    """Return where the command with torchrun begins and ends, continuation lines included."""
-    if any("hpc-elastic run" in line or "hpc_elastic run" in line for line in lines if not _comment(line)):
-        raise InputError("the script starts hpc-elastic already", where=name, fix="there is nothing to adopt")
-    found = [at for at, line in enumerate(lines) if _LAUNCHER.search(line) and not _comment(line)]
-    if not found:
-        raise InputError(
-            "no line of the script starts torchrun",
-            where=name,
-            fix="if another script does, adopt that one; else write the line by hand: "
-            "srun --ntasks-per-node=1 hpc-elastic run train.py",
-        )
-    if len(found) > 1:
-        numbers = ", ".join(str(at + 1) for at in found)
-        raise InputError(
-            f"torchrun is started more than once (lines {numbers})",
-            where=name,
-            fix="give each its own script, or change the lines by hand as docs/how-to.md shows",
-        )
-    start = end = found[0]
-    while start > 0 and lines[start - 1].rstrip().endswith("\\") and not _comment(lines[start - 1]):
-        start -= 1
-    while lines[end].rstrip().endswith("\\") and end + 1 < len(lines):
-        end += 1
-    trouble = next(_troubles(lines, start, end), "")
-    if trouble:
-        raise InputError(
-            f"torchrun in line {found[0] + 1} {trouble}, so finish cannot follow it",
-            where=name,
-            fix="write it as one command in a line of its own, or change the script by hand "
-            "as docs/how-to.md shows",
-        )
-    return start, end + 1
-
-
-def _troubles(lines: list[str], start: int, end: int) -> Iterator[str]:
-    """Yield why the code of a command, from the line `start` to `end`, is not what the next line sees."""
-    text = re.sub(r"\s#.*$", "", lines[end]).rstrip()
-    if re.search(r"(?<![&>])&$", text):
-        yield "is started in the background"
-    first = lines[start].strip()
-    word = re.match(r"(exec|if|while|until|!)\s", first)
-    if word:
-        yield f"stands behind `{word[1]}`"
-    if re.search(r"\|\|", "\n".join(lines[start : end + 1])):
-        yield "has another command behind `||`"
-    openings = [line.split()[0] for line in lines[:start] if line.split() and not _comment(line)]
-    if sum(word in ("for", "while", "until") for word in openings) > openings.count("done"):
-        yield "is in a loop, which would use one run directory several times"
-
-
 def _is_strict(lines: list[str]) -> bool:
     """Tell whether the shell ends at the first command that fails."""
-    options = [line.split() for line in lines if line.lstrip().startswith(("set -", "set +"))]
+    options = [line.split("#")[0].split() for line in lines if line.lstrip().startswith(("set -", "set +"))]
+    if lines and lines[0].startswith("#!"):  # which may have options
+        options.insert(0, lines[0].split())
     state = False
     for words in options:
-        for sign, letters in ((word[0], word[1:]) for word in words[1:] if word[0] in "+-"):
-            if "e" in letters:
-                state = sign == "-"
-        if "errexit" in words:
-            state = words[1] == "-o"
+        for word, following in pairwise([*words[1:], ""]):
+            if re.fullmatch(r"[-+][a-zA-Z]*e[a-zA-Z]*", word) or (word[1:] == "o" and following == "errexit"):
+                state = word[0] == "-"
     return state
 
 
@@ -184,7 +175,7 @@ def _comment(line: str) -> bool:
 
 def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     """Return the options that sbatch is to get, and why."""
-    given = [line for line in lines if line.startswith("#SBATCH")]
+    given = [line for line in lines[: _first_command(lines)] if line.startswith("#SBATCH")]
 
     def has(*names: str) -> bool:
         return any(re.search(rf"\s{re.escape(name)}(?=[\s=]|$)", line) for line in given for name in names)
@@ -206,9 +197,15 @@ def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     return [f"#SBATCH {option}" for option, _ in missing], changes
 
 
+def _first_command(lines: list[str]) -> int:
+    """Return the number of the first line with a command: sbatch reads no options behind it."""
+    return next((at for at, line in enumerate(lines) if line.strip() and not _comment(line)), len(lines))
+
+
 def _insert_options(lines: list[str], options: list[str]) -> list[str]:
     """Return the lines before the command, with further options behind the last one."""
-    last = max((at for at, line in enumerate(lines) if line.startswith("#SBATCH")), default=-1)
+    above = lines[: _first_command(lines)]
+    last = max((at for at, line in enumerate(above) if line.startswith("#SBATCH")), default=-1)
     place = last + 1 if last >= 0 else (1 if lines and lines[0].startswith("#!") else 0)
     before = [_warn_agents(line) for line in lines[:place]]
     return [*before, *options, *lines[place:]]
@@ -219,45 +216,42 @@ def _warn_agents(line: str) -> str:
     return re.sub(r"(--signal[= ])[BR]{1,2}:", r"\1", line) if line.startswith("#SBATCH") else line
 
 
-def _changed_command(lines: list[str]) -> tuple[list[str], list[Change]]:
-    text = "\n".join(lines)
+def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
+    """Return the lines of the command with our agent in place of torchrun."""
     changes = [
         Change(
-            f"hpc-elastic run --run-dir {_RUN_DIR} instead of torchrun",
+            f"{line.program} run --run-dir {_RUN_DIR} instead of torchrun",
             "its flags stay as they are; the nodes meet in the directory, so that no host is special",
         )
     ]
-    launcher = _LAUNCHER.search(text)
-    found = launcher[0] if launcher else ""
-    text = _LAUNCHER.sub(lambda _: f"hpc-elastic run --run-dir {_RUN_DIR}", text, count=1)
-    srun = _SRUN.search(text)
-    if srun is not None:
-        text, ends_others = _let_others_live(text, srun.end())
-        changes += ends_others
-    options = text[srun.end() : text.index("hpc-elastic run")] if srun else ""
+    options, ends_others = _let_others_live(line.options)
+    changes += ends_others
     missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]
-    added = " ".join(missing)
-    if srun is None:
-        text = text.replace("hpc-elastic run", f"srun {added} hpc-elastic run", 1)
+    added = "".join(f" {flag}" for flag in missing)
+    if not line.has_srun:
+        options = f"{added} {options}"
         changes.append(Change("srun", "starts one agent on each node, and keeps a lost one from ending all"))
     elif missing:
-        text = f"{text[: srun.end()]} {added}{text[srun.end() :]}"
-        changes.append(Change(f"srun {added}", "one agent per node; one that ends does not end the others"))
-    if "launch" in found:
+        options = added + options
+        changes.append(Change(f"srun{added}", "one agent per node; one that ends does not end the others"))
+    if line.is_launch:
         changes.append(Change("LOCAL_RANK", "is in the environment; no --local-rank is passed to the script"))
+    if re.search(_CONTAINERS, options):
+        changes.append(
+            Change("the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm")
+        )
+    text = f"{line.head}srun{options}{line.program} run --run-dir {_RUN_DIR}{line.tail}"
     return text.split("\n"), changes
 
 
-def _let_others_live(text: str, start: int) -> tuple[str, list[Change]]:
+def _let_others_live(options: str) -> tuple[str, list[Change]]:
     """Take back an option of srun by which one agent that leaves ends all others."""
-    end = text.index("hpc-elastic run")
-    options = text[start:end]
     pattern = r"(?<=\s)(?:--kill-on-bad-exit(?:=[1-9]\d*)?|-K[1-9]*)(?=\s)"
     found = re.search(pattern, options)
     if found is None:
-        return text, []
+        return options, []
     told = Change(f"--kill-on-bad-exit=0 instead of {found[0]}", "an agent that leaves would end all others")
-    return text[:start] + re.sub(pattern, "--kill-on-bad-exit=0", options) + text[end:], [told]
+    return re.sub(pattern, "--kill-on-bad-exit=0", options), [told]
 
 
 def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
@@ -265,23 +259,27 @@ def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
     return any(re.search(rf"(?:^|\s){re.escape(word)}(?=[\s=\d\\\"$]|\Z)", options) for word in words)
 
 
-def _finish() -> list[str]:
+def _finish(line: Line) -> list[str]:
+    """Return the lines that decide what comes after the training."""
+    program = f"{line.environment}{line.program}"
     return [
-        "ended=$?",
+        f"ended={'${PIPESTATUS[' + str(line.place_in_pipe) + ']}' if line.is_piped else '$?'}",
         f"trap '' {_SIGNALS}",
-        f'hpc-elastic finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0',
+        f'{program} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0',
     ]
 
 
 def _tail(lines: list[str], end: int, *, is_strict: bool) -> tuple[list[str], list[Change]]:
     """Return what follows the command, as far as it may: the exit code is now that of `finish`."""
     rest, changes = list(lines[end:]), []
-    while rest and not rest[-1].strip():
-        rest.pop()
-    if rest and re.fullmatch(r"\s*(?:exit\s+\$\?|(?:rc|ret|status|code|ec)=\$\?)\s*", rest[0]):
-        changes.append(Change(f"without {rest[0].strip()}", "the script ends with the code of finish"))
-        rest = [line for line in rest[1:] if not re.fullmatch(r"\s*exit\s+\"?\$\w+\"?\s*", line)]
-    if any(line.strip() and not _comment(line) for line in rest):
+    first = next((at for at, line in enumerate(rest) if line.strip() and not _comment(line)), len(rest))
+    handed_on = re.fullmatch(r"\s*(?:exit\s+\"?\$\?\"?|(\w+)=\$\?)\s*", rest[first]) if rest[first:] else None
+    behind = [line for line in rest[first + 1 :] if line.strip() and not _comment(line)]
+    if handed_on and all(_exits_with(line, handed_on[1]) for line in behind):
+        changes.append(Change(f"without {rest[first].strip()}", "the script ends with the code of finish"))
+        return [line for line in rest[:first] if line.strip()], changes
+    if rest[first:]:
+        rest[first] = re.sub(r"\$\?|\$\{\?\}", "$finished", rest[first])
         leave = _LEAVE_STRICT if is_strict else _LEAVE
         rest = ["finished=$?", *(change.what for change in leave), *rest, 'exit "$finished"']
         changes += [
@@ -289,3 +287,8 @@ def _tail(lines: list[str], end: int, *, is_strict: bool) -> tuple[list[str], li
             Change("exit with what finish has returned", "commands behind it do not hide how the job ended"),
         ]
     return rest, changes
+
+
+def _exits_with(line: str, name: str | None) -> bool:
+    """Tell whether a line does nothing but end the script with a code that was kept under a name."""
+    return bool(name) and re.fullmatch(rf"\s*exit\s+\"?\$\{{?{name}\}}?\"?\s*", line) is not None

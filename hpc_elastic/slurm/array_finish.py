@@ -22,7 +22,7 @@ from hpc_elastic.rendezvous.roster import parse_name
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import array_lifecycle, submissions
+from hpc_elastic.slurm import array_lifecycle, batch_log, submissions
 from hpc_elastic.slurm.array_lifecycle import GiveUp, Others, SaveFirst, TaskChoice, TaskFacts
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
@@ -32,7 +32,7 @@ from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Re
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
-from hpc_elastic.slurm.setup_failure import earlier_starts
+from hpc_elastic.slurm.setup_failure import earlier_starts, with_words
 from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store import files
@@ -85,6 +85,7 @@ class ArrayFinish:
         state = self._patiently(self._log.refresh)
         outdated = self._patiently(self._is_outdated)
         known = outdated or state.ending is not None
+        failure = self._failure_in_words()
         facts = TaskFacts(
             state=state,
             start=self._task,
@@ -93,7 +94,7 @@ class ArrayFinish:
             others=None if known else self._others(records),
             srun_exit_code=self._srun_exit_code,
             left=array_lifecycle.goodbye_of(records, self._task),
-            launch_failure=self._launch_failure,
+            launch_failure=failure,
             earlier=earlier_starts(records, epoch_now(state, self._submission), self._launch_failure),
             is_outdated=outdated,
             in_vain=array_lifecycle.starts_in_vain(records, self._task),
@@ -117,7 +118,7 @@ class ArrayFinish:
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
             case Requeue(cause):
                 if self._launch_failure:
-                    self._note(self._launch_failure, is_given_up=False)
+                    self._note(self._failure_in_words(), is_given_up=False)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
             case _:
@@ -134,6 +135,11 @@ class ArrayFinish:
                 return self._give_up(reason)
 
     # what is known
+
+    def _failure_in_words(self) -> str:
+        """Return the line of the script that failed before srun, and what was said about it."""
+        failure = self._launch_failure
+        return failure and with_words(failure, batch_log.end_of(self._paths, self._task.task))
 
     def _least(self) -> int:
         """Return how many nodes the run needs."""

@@ -223,7 +223,7 @@ def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
 def _script_failed(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     """Choose for a task whose script failed before srun; what works on other nodes is this one's fault."""
     why = facts.launch_failure
-    if facts.earlier is not Earlier.WORKED and setup_failure.is_lasting(why):
+    if setup_failure.is_lasting(why) and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
         return _give_up(facts, f"{why}; it would fail again, so {setup_failure.FIX}")
     return _requeue(facts, Cause.LAUNCH_FAILURE, why, budgets)
 

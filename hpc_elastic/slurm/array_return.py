@@ -6,7 +6,6 @@ thread of its own, some times after each new round. Nothing waits for it and not
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm import batch_log
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
@@ -27,7 +27,6 @@ PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a roun
 LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is somebody's wish
 MOST = 64  # tasks in one look
 _WAITS = "BeginTime"
-_LOG_END = 65536  # bytes of the batch log that are looked through
 
 
 def is_delayed(fields: Mapping[str, str]) -> bool:
@@ -61,14 +60,6 @@ def start_returned(paths: RunPaths, array: str, slurm: Slurm) -> list[str]:
     for name in started:
         slurm.update(name, SOON)
     return started
-
-
-def _size(path: str) -> int:
-    """Return the size of a file [bytes], 0 if there is none."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 class Looks:
@@ -142,8 +133,8 @@ class TaskWatch(JobWatch):
         self._array = slurm_env.run_job
         self._commands = slurm
         self._looks = Looks(self._let_start, pauses_s)
-        self._batch_log = paths.batch_log.replace("%j", slurm_env.job_ref)
-        self._log_began = _size(self._batch_log)  # before that earlier starts have ended
+        self._task = slurm_env.job_ref
+        self._log_began = batch_log.size_of(paths, self._task)  # before that earlier starts have ended
 
     def begin(self, *, is_first: bool) -> None:
         """Take note that a round with this node has formed; its first node looks for all of them."""
@@ -158,12 +149,7 @@ class TaskWatch(JobWatch):
 
     def _told_by_log(self) -> Cause | None:
         """Return why Slurm has ended this start of the task, which nobody asks about once it is over."""
-        try:
-            with open(self._batch_log, "rb") as file:
-                file.seek(max(self._log_began, _size(self._batch_log) - _LOG_END))
-                return due_to(file.read().decode(errors="replace"))
-        except OSError:
-            return None
+        return due_to(batch_log.end_of(self._paths, self._task, since=self._log_began))
 
     def _let_start(self) -> None:
         try:

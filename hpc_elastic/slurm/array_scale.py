@@ -15,6 +15,7 @@ from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.slurm.array_job import tasks_of
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm, submit_environment
+from hpc_elastic.slurm.next_warning import with_measured_lead
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.submit import read_request
 
@@ -95,7 +96,7 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
             fix=f"scale in steps of at most {most} nodes",
         )
     newest, stored = run.submissions[-1], read_request(run.paths)
-    wanted = replace(stored, submission=newest.number, token=newest.token)
+    wanted = with_measured_lead(replace(stored, submission=newest.number, token=newest.token))
     arguments = (f"--array=0-{tasks - 1}", *wanted.sbatch_arguments)
     array = slurm.sbatch(arguments, submit_environment(slurm.environ, wanted.header_names))
     more = "1 more task is" if tasks == 1 else f"{tasks} more tasks are"

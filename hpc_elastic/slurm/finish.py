@@ -26,7 +26,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import hand_back, lifecycle, setup_failure
+from hpc_elastic.slurm import batch_log, hand_back, lifecycle, setup_failure
 from hpc_elastic.slurm.commands import Slurm, is_unreachable
 from hpc_elastic.slurm.go_on import look_first, resume_command, to_go_on
 from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome, last_line
@@ -53,7 +53,6 @@ from hpc_elastic.store import files
 
 _RELAUNCH_PAUSE_S = 2.0
 _IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
-_LOG_END = 65536  # bytes of the batch log that are looked through
 
 
 class Finish:
@@ -129,13 +128,7 @@ class Finish:
 
     def _batch_log(self) -> str:
         """Return the end of what this job's script, and Slurm, have printed."""
-        job_id = self._start.job_ref
-        try:
-            with open(self._start.paths.batch_log.replace("%j", job_id), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return batch_log.end_of(self._start.paths, self._start.job_ref)
 
     def _has_down_node(self) -> bool:
         try:

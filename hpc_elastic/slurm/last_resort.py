@@ -60,7 +60,7 @@ class LastResort:
                 ask_after_s = LOOK_S
             elif held_up_s >= ask_after_s:
                 ask_after_s = held_up_s + min(held_up_s, _LONGEST_PAUSE_S)
-                if self._script_was_killed() and self._requeue():
+                if self._script_was_killed() and not self._closed.is_set() and self._requeue():
                     self._tell()
                     return
 

@@ -268,12 +268,17 @@ def _word(cause: Cause) -> str:
 
 
 def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
-    """Choose for a job whose script failed before srun; a line that has worked before may be the node's."""
+    """Choose for a job whose script failed before srun; a line that has worked before may be the node's.
+
+    A line that fails twice alike may still be a node's or a file server's fault: that holds a run and never
+    ends it.
+    """
     why, cause = facts.launch_failure, Cause.LAUNCH_FAILURE
-    if facts.earlier is not Earlier.WORKED and setup_failure.is_lasting(why):
+    if setup_failure.is_lasting(why) and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
         return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
-    if facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets):
-        return _hold(f"{why}; as in an earlier start, so {setup_failure.FIX}", cause, facts, budgets)
+    is_again = facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets)
+    if is_again and _may_hold(facts, budgets):
+        return _hold(f"{why}; as in an earlier start, so {setup_failure.FIX_IN_QUEUE}", cause, facts, budgets)
     return _requeue(facts, cause, budgets, why)
 
 
@@ -299,7 +304,8 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
 
 
 def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
-    why = said or _word(cause)
+    unfit = slurm_facts.unfit_text(facts.state, facts.epoch) if cause is Cause.NODE_LOSS else ""
+    why = said or unfit or _word(cause)
     if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
         why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
         return _failed(why)
@@ -341,13 +347,18 @@ def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
 
 
 def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
-    """Have the run wait for its user, where there is a queue to wait in."""
-    may_wait = facts.job is None or facts.job.may_requeue or facts.job.held
-    if not budgets.holds or facts.local or facts.chain is not None or not may_wait:
+    """Have the run wait for its user, where it can; else it has failed."""
+    if not _may_hold(facts, budgets):
         return _failed(why)
     of_cause = budgets.of(cause)[1] in why.split() if budgets.of(cause)[1] else False
     ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
     return Hold(f"the run is held: {why}", ending)
+
+
+def _may_hold(facts: Facts, budgets: Budgets) -> bool:
+    """Tell whether there is a queue to wait in, and its user wants that."""
+    may_wait = facts.job is None or facts.job.may_requeue or facts.job.held
+    return budgets.holds and not facts.local and facts.chain is None and may_wait
 
 
 def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:

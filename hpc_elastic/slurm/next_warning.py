@@ -14,7 +14,7 @@ from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.values import number_text
 from hpc_elastic.worker.checkpoints import save_times
 
-_TAKES_A_LEAD = '--warn-timeout="$3"'  # in job scripts; those of older versions lack it
+_TAKES_A_LEAD = "${3:-}"  # in job scripts; those of older versions lack it
 
 
 def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:

@@ -13,9 +13,16 @@ _SYNTAX = "syntax error"  # bash's word for a line, or a file that it reads, tha
 _OWN_TRAP = "trap 'failed setup "  # is what bash ran last when it cannot make out a line of the script
 _BY_BASH = re.compile(r"^\S*: line \d+: ")
 _CANNOT_RUN, _NOT_FOUND = 126, 127
+_MISSING = re.compile(r"[ (]([^\s/:()]+): command not found\)$")  # said of a program that was given no path
+_NO_PROGRAM = re.compile(r": (?:Permission denied|Is a directory)\)$")  # other reasons of 126 may pass
 _OF_THE_NODE = ("module", "ml", ".", "source")  # what nodes are set up with differs, and may be mended
 _MOST_WORDS = 200
+_FOLLOWED_BY = (" (", ": ", "; ")  # in a record: by words about the failure, or by what became of the job
 FIX = "mend it in job.sbatch of the run directory, or submit a new run"
+FIX_IN_QUEUE = (  # Slurm has a copy of the script that the job was queued with
+    "mend what it needs and release the job; if the line itself is wrong: scancel the job, mend job.sbatch "
+    "in the run directory, then hpc-elastic submit --resume"
+)
 
 
 class Earlier(Enum):
@@ -24,6 +31,7 @@ class Earlier(Enum):
     NOTHING = auto()  # this is the first start, or others came to no more
     WORKED = auto()  # workers ran
     FAILED = auto()  # the same line failed in the same way
+    OTHERWISE = auto()  # nothing yet, but workers ran in an earlier submission, perhaps with other lines
 
 
 def with_words(failure: str, log: str) -> str:
@@ -36,7 +44,7 @@ def with_words(failure: str, log: str) -> str:
     before, found, _ = log.rpartition(f"hpc_elastic: {failure}")
     lines = before.rstrip().splitlines()[-1:] if found else []
     words = _BY_BASH.sub("", lines[0].strip()) if lines else ""
-    if not words or "hpc_elastic" in words or words.startswith("slurmstepd:"):
+    if not words or "hpc_elastic" in words or words.startswith(("slurmstepd:", "slurmstepd-")):
         return _without_trap(failure)
     return f"{_without_trap(failure)} ({words[:_MOST_WORDS]})"
 
@@ -50,8 +58,10 @@ def _without_trap(failure: str) -> str:
 def is_lasting(failure: str) -> bool:
     """Tell whether a setup line fails wherever and whenever it is run again.
 
-    A program that is not on PATH, or cannot be run, will not be there in two minutes. What a path leads to
-    may only be missing on one node, and so may a module.
+    A program that is not on PATH, or must not be run, will not be there in two minutes. What a path leads
+    to may only be missing on one node, and so may a module. The exit code alone proves nothing: a program
+    on a file system that is away, or that is being written, cannot be run either (126), and other programs
+    end with 127, too, such as a shell whose script is not there.
 
     Args:
         failure: as `with_words` gives it.
@@ -62,10 +72,12 @@ def is_lasting(failure: str) -> bool:
     code, line = int(found[1]), found[2]
     if _SYNTAX in line or line.startswith("a line that bash cannot make out"):
         return True
-    program = (line.split() or [""])[0]
-    if program in _OF_THE_NODE:
+    if (line.split() or [""])[0] in _OF_THE_NODE:
         return False
-    return code == _CANNOT_RUN or (code == _NOT_FOUND and "/" not in program)
+    if code == _CANNOT_RUN:
+        return _NO_PROGRAM.search(line) is not None
+    missing = _MISSING.search(line)
+    return code == _NOT_FOUND and missing is not None and missing[1] not in _OF_THE_NODE
 
 
 def earlier_starts(records: Iterable[Record], epoch: Epoch, failure: str) -> Earlier:
@@ -77,10 +89,12 @@ def earlier_starts(records: Iterable[Record], epoch: Epoch, failure: str) -> Ear
         failure: the line that failed now, and how.
     """
     entries = [record.entry for record in records]
-    mine = [entry for entry in entries if isinstance(entry, RoundFormed | Requeued)]
-    mine = [entry for entry in mine if entry.epoch.submission == epoch.submission]
-    if any(isinstance(entry, RoundFormed) for entry in mine):
+    formed = {entry.epoch.submission for entry in entries if isinstance(entry, RoundFormed)}
+    if epoch.submission in formed:
         return Earlier.WORKED
-    same = _without_trap(failure)
-    failed = any(isinstance(entry, Requeued) and entry.detail.startswith(same) for entry in mine)
-    return Earlier.FAILED if failed and failure else Earlier.NOTHING
+    requeues = [entry for entry in entries if isinstance(entry, Requeued)]
+    mine = [entry.detail for entry in requeues if entry.epoch.submission == epoch.submission]
+    same = tuple(_without_trap(failure) + mark for mark in _FOLLOWED_BY)
+    if failure and any(detail.startswith(same) for detail in mine):
+        return Earlier.FAILED
+    return Earlier.OTHERWISE if formed else Earlier.NOTHING

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.rendezvous.journal import Cause, Epoch
+from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.parse import JobState, job_state
 
 
@@ -158,3 +159,16 @@ def true_cause(
     if stands is Standing.REQUEUED:
         return told or Cause.REQUEUE
     return asked
+
+
+def unfit_text(state: RunState, epoch: Epoch) -> str:
+    """Return in words that too few nodes are fit; empty if nodes were lost as well, or all are fit.
+
+    Args:
+        state: the run.
+        epoch: of the start that ends; what was unfit in an earlier one does not count.
+    """
+    if not state.unfit or state.epoch != epoch or state.lost - state.unfit.keys():
+        return ""
+    node, reason = min(state.unfit.items())
+    return f"too few nodes are fit ({node}: {reason})"

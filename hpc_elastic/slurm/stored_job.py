@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
 from typing import Any
 
-from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job_spec import JobSpec
 
+_MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
 _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
 
 
@@ -24,6 +26,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
 
     Raises:
         RunDirError: it is missing or damaged, or holds what this version does not take.
+        StoreError: the file system does not give it now.
     """
     stored = _spec_in(paths)
     try:
@@ -53,6 +56,7 @@ def read_script(paths: RunPaths) -> str:
 
     Raises:
         RunDirError: it cannot be read, or belongs to a run directory in another place.
+        StoreError: the file system does not give it now.
     """
     try:
         with open(paths.script, encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -86,7 +90,9 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def _unreadable(path: str, error: Exception) -> RunDirError:
+def _unreadable(path: str, error: Exception) -> RunDirError | StoreError:
+    if isinstance(error, OSError) and error.errno in _MAY_PASS:  # whoever has time tries again
+        return StoreError(f"{path} cannot be read now: {error.strerror}", errno=error.errno)
     what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is damaged: {error}"
     return RunDirError(
         f"{path} {what}",

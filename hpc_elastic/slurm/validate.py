@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
+from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.worker_script import script_of
 from hpc_elastic.store.mount import mount_at, safe_lease
@@ -43,8 +44,23 @@ def check(
     _check_setup(spec.setup)
     found += _check_python(request)
     found += _check_worker(request)
+    found += _check_health_command(spec.health_command)
     found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
     return [*found, *_check_lease(request)]
+
+
+def check_local_nodes(spec: JobSpec, nodes: int) -> None:
+    """Refuse a run that this machine cannot play with so many nodes.
+
+    Raises:
+        InputError: the run is an array, or is to have more or fewer nodes.
+    """
+    array_rules.refuse_local(spec)
+    low, high = spec.node_range
+    if not low <= nodes <= high:
+        raise InputError(
+            f"--local {nodes} is outside nodes = {spec.nodes}", where="--local", fix="change one of them"
+        )
 
 
 def _check_lease(request: SubmitRequest) -> list[str]:
@@ -86,6 +102,42 @@ def _check_setup(lines: Sequence[str]) -> None:
         raise InputError(
             f"bash cannot make out the setup lines{bad}: {words}", where="setup", fix="mend that line"
         )
+
+
+def _check_health_command(command: str | None) -> list[str]:
+    """Have sh read the check of a node without running it, and look for the program that it begins with.
+
+    Returns:
+        A warning if the program is not here; the nodes may have it, but with a typo none is fit.
+    """
+    shell = shutil.which("sh") if command else None
+    if command is None or shell is None:
+        return []
+    done = _sh(shell, "-n", "-c", command)
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["syntax error"])[0].removeprefix(f"{shell}: ")
+        raise InputError(
+            f"sh cannot make out {command!r}: {words}", where="health_command", fix="mend the command"
+        )
+    program = command.split()[0] if command.split() else ""
+    if (
+        not re.fullmatch(r"[\w./+-]+", program)
+        or _sh(shell, "-c", 'command -v -- "$1"', "sh", program).returncode == 0
+    ):
+        return []
+    fix = "check the name; a node without it counts as unfit, and stays out"
+    return [f"the health command begins with {program}, which is not on this machine\n  fix: {fix}"]
+
+
+def _sh(shell: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [shell, *words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_IMPORT_TIMEOUT_S,
+        check=False,
+    )
 
 
 def _check_python(request: SubmitRequest) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +57,39 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = adopt(tmp_path / "none.sbatch")
     assert 2 == done.returncode
     assert done.stderr.startswith("error: SCRIPT: none.sbatch cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize("end", ["", "\r\n"], ids=["no end of line", "Windows"])
+def test_what_it_shows_is_a_patch(script: Path, end: str) -> None:
+    """Whatever the line ends are."""
+    script.write_bytes(SCRIPT.replace("\n", end or "\n").removesuffix(end or "\n").encode())
+    argv = [sys.executable, "-m", "hpc_elastic", "adopt", script.name]
+    shown = subprocess.run(argv, cwd=script.parent, capture_output=True, check=True).stdout
+    assert b"\\ No newline at end of file\n+" in shown
+    if shutil.which("patch") is None:
+        pytest.skip("needs patch")
+    subprocess.run(["patch", "--binary", "-p0"], input=shown, cwd=script.parent, check=True)
+    assert b"hpc-elastic run" in script.read_bytes()
+    assert b"\r" not in script.read_bytes()
+
+
+def test_a_link_stays_one(script: Path, tmp_path: Path) -> None:
+    """The script that it leads to is changed."""
+    (tmp_path / "link.sbatch").symlink_to(script)
+    assert 0 == adopt(tmp_path / "link.sbatch", "--write").returncode
+    assert (tmp_path / "link.sbatch").is_symlink()
+    assert "hpc-elastic run" in script.read_text()
+    assert SCRIPT == (tmp_path / "link.sbatch.orig").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_is_closed_is_told(script: Path) -> None:
+    """The script stays as it is."""
+    script.parent.chmod(0o555)
+    try:
+        done = adopt(script, "--write")
+    finally:
+        script.parent.chmod(0o755)
+    assert 2 == done.returncode
+    assert "cannot be written: Permission denied" in done.stderr
+    assert SCRIPT == script.read_text()

@@ -53,6 +53,16 @@ def test_a_forgiven_node_is_sound(project: Path, capsys: pytest.CaptureFixture[s
     assert ["n2", "0.00", "ok", "forgiven"] == table(capsys)[0].split()[:4]
 
 
+def test_of_a_list_of_nodes_those_are_forgiven_that_need_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever forgives a rack need not know which of its nodes had failed."""
+    assert 0 == run(["nodes", "forgive", "n[1-3]"])
+    shown = "nothing is held against n1, n3\nn2 counts as sound from now on\n"
+    assert shown == capsys.readouterr().out
+    assert ["n2"] == [row.split()[0] for row in table(capsys)]
+
+
 def test_a_node_can_be_suspected(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also several at once; the reason is kept."""
     assert 0 == run(["nodes", "suspect", "gpu[01-02]", "n7", "--reason", "slow links"])

@@ -67,6 +67,26 @@ def test_paths_of_two_rounds_differ(tmp_path: Path) -> None:
     assert [True, False] == [first.is_due(step) for step in (10, 11)]
 
 
+def test_steps_that_are_counted_in_leaps_do_not_miss_a_checkpoint(tmp_path: Path) -> None:
+    """Two optimizers make two steps of a batch; a save every 5 steps is then one at 6, 10, 16."""
+    saves = Saves(5, tmp_path)
+    assert [6, 10, 16] == [step for step in range(2, 17, 2) if saves.is_due(step, step - 2)]
+    loop = ElasticLoop(lambda path: Path(path).touch(), print, save_every=5, directory=tmp_path)
+    for step in range(3, 13, 3):
+        loop.done(step)
+    assert {"step-6-0", "step-12-0"} == set(os.listdir(tmp_path))
+
+
+def test_runs_may_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep save the same steps; none writes over or removes those of another."""
+    found = []
+    for name in ("one", "two"):
+        monkeypatch.setenv(Env.RUN_DIR, str(tmp_path / name))
+        monkeypatch.setattr("hpc_elastic.worker.run_dir", lambda name=name: str(tmp_path / name))
+        found.append(Saves(5, tmp_path / "saved").path(5))
+    assert [str(tmp_path / "saved" / name / "step-5-0") for name in ("one", "two")] == found
+
+
 def test_everything_below_a_directory_is_synced(tmp_path: Path) -> None:
     """Whatever lies there, links to nowhere among it."""
     (tmp_path / "a" / "b").mkdir(parents=True)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.frameworks import torch_reach
-from hpc_elastic.frameworks.torch_addresses import Contact, addresses, decoded, encoded, machine
-from hpc_elastic.frameworks.torch_addresses import _chosen as chosen
-from hpc_elastic.frameworks.torch_addresses import _is_for_others as is_for_others
-from hpc_elastic.frameworks.torch_addresses import _ordered as ordered
-from hpc_elastic.frameworks.torch_reach import Reach
+from hpc_elastic.frameworks.torch import reach as reach_module
+from hpc_elastic.frameworks.torch.addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch.addresses import _chosen as chosen
+from hpc_elastic.frameworks.torch.addresses import _is_for_others as is_for_others
+from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
+from hpc_elastic.frameworks.torch.reach import Reach
 from hpc_elastic.testing.waiting import wait_until
 
 LIMIT_S = 30.0
@@ -125,7 +125,7 @@ def test_the_address_that_answers_is_found(port: int) -> None:
 
 def test_what_came_of_each_address_is_said(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each; who hangs is not asked again and again."""
-    monkeypatch.setattr(torch_reach, "_PASS_S", 0.01)
+    monkeypatch.setattr(reach_module, "_PASS_S", 0.01)
     answers = Answers()
     reach = Reach(contact(NO_NAME, "127.0.0.1", port=port), answers.client)
     wait_until(lambda: reach.until(0.1) is None and "idna" in reach.said(), "the name", timeout_s=LIMIT_S)

@@ -17,8 +17,8 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
 from hpc_elastic.frameworks import torch as elastic
-from hpc_elastic.frameworks import torch_meeting
-from hpc_elastic.frameworks.torch_meeting import Meeting, Wish
+from hpc_elastic.frameworks.torch import meeting as meeting_module
+from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.of_run import from_env
 from tests.store.kv_contract import KeyValueContract
@@ -160,7 +160,7 @@ class TestStore:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Each address is told with what came of it: soon as a warning, and in the end with what to do."""
-        monkeypatch.setattr(torch_meeting, "_WARN_AFTER_S", 0.1)
+        monkeypatch.setattr(meeting_module, "_WARN_AFTER_S", 0.1)
         meeting = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 1, LIMIT_S)
         served = meeting.base({}, Wish((0,), NO_NAME))
         with pytest.raises(StoreTimeoutError) as caught:

@@ -41,6 +41,7 @@ REFUSED = ("ending.where_slurm_may_not_requeue_a_job_another_one_goes_on",)
 FIXED = ("lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",)
 UNFIT_TASK = ("array_faults.an_unfit_task_goes_to_another_node",)
 UNFIT_NODE = ("bad_nodes.a_node_without_its_gpus_stays_out_and_the_run_goes_on",)
+UNWARNED = ("drain.a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns",)
 DRILLED = ("drill.one_run_survives_each_drill",)
 DRILLED_TOO = ("drill.drills_in_both_modes",)
 
@@ -140,14 +141,7 @@ DRAIN = (
     Part("preemption with grace", ("drain.a_preemption_grants_its_grace",), ALONE),
     Part("preemption without grace", ("drain.without_grace_there_is_kill_wait",), ONE_TASK),
     Part("the warning ahead of the limit (--signal)", LIMIT, LIMIT),
-    Part(
-        "the end of the job, nobody warns",
-        ("drain.a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns",),
-        (
-            "array_faults.a_task_at_its_limit_leaves_alone",
-            "agent/drain_below_slurm.a_drain_begins_by_itself_before_the_limit",
-        ),
-    ),
+    Part("the end of the job, nobody warns", UNWARNED, UNWARNED),
     Part("scancel", ("drain.scancel_is_called_by_its_name",), (*LOST, *ONCE)),
     Part("hpc-elastic stop", ("main_job.stop_saves_and_ends_the_run",), SCALED),
     Part("a drain file", ("drain.a_file_ends_the_run",), ("array_faults.a_task_at_its_limit_leaves_alone",)),
@@ -264,7 +258,7 @@ NODE_LOSS = (
         f"{_ONE_NODE}; the run shrinks by it: {LOST[0]}",
     ),
     Part(
-        "missing hosts by name",
+        "missing hosts by name; of an array, which has no list of them, how many tasks are left",
         ("partial_launch.what_a_users_own_script_is_told",),
         ("array_faults.a_run_that_has_too_few_tasks_left_ends",),
     ),

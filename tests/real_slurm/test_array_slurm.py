@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed
@@ -51,10 +53,12 @@ def strike_three_of_four(cluster: Cluster, run: Run) -> list[str]:
     run.wait(lambda _state: set(restarts(run, on).values()) == {0, 1}, "the requeues")
     back = nodes_of(wait_size(run, 4, 90))
     assert {by_script: 1, by_hand: 1, by_srun: 0, spared: 0} == restarts(run, on)
-    assert 1 == run.log().count("this task is requeued from here")
+    said = "".join(path.read_text() for path in Path(run.paths.agent_logs).iterdir())
+    assert 1 == said.count("this task is requeued from here")
     return back
 
 
+@pytest.mark.both_trackers
 def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> None:
     """A script and an srun are killed, a task is requeued; then a node is set down and two are preempted.
 

@@ -15,10 +15,11 @@ from hpc_elastic.rendezvous.journal import (
     DrainRequested,
     Epoch,
     EpochStarted,
+    NodeLeft,
 )
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
-from tests.real_slurm.jobs import PYTHON, USER, Run, elastic, installed_for_users, submit
+from tests.real_slurm.jobs import PYTHON, SLOW, USER, Run, elastic, installed_for_users, plain, submit
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -169,11 +170,13 @@ def test_what_the_site_grants_is_kept_at_submit(cluster: Cluster) -> None:
 def test_a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns(start_cluster: StartCluster) -> None:
     """With KillOnBadExit=1 and a short Wait no agent's exit costs another one its save.
 
-    Beside it a job whose script alone is warned (B:): its agent saves before the limit by itself.
+    Beside it a job whose script alone is warned (B:): its agent saves before the limit by itself. So do
+    those of an array.
     """
     extra = ("--extra", "KillOnBadExit=1", "--extra", "WaitTime=3", "--kill-wait", "20")
     cluster = start_cluster(nodes=3, options=extra)
     unwarned = submit_unwarned(cluster)
+    array = submit_unwarned_array(cluster)
     run = saving(cluster, 5.0)
     signal_of(cluster, run, "--signal=TERM")
     run.wait(lambda state: state.requeues == 1, "the requeue")
@@ -185,6 +188,9 @@ def test_a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns(start_cluste
     assert (Cause.TIME_LIMIT, Cause.TIME_LIMIT) == (asked.cause, drained.cause)
     assert "the time limit, " in asked.detail
     assert drained.step is not None
+    array.wait(lambda _state: len(array.entries(NodeLeft)) == 2, "both tasks to leave", 60)
+    for left in array.entries(NodeLeft):
+        assert (Cause.TIME_LIMIT, True) == (left.cause, "the time limit, " in left.detail)
 
 
 def submit_unwarned(cluster: Cluster) -> Run:
@@ -194,3 +200,14 @@ def submit_unwarned(cluster: Cluster) -> Run:
     done = cluster.run(USER, ["sbatch", "--parsable", str(script)], env={"PROGRAM": SAVER})
     assert done.returncode == 0, done.stderr
     return Run(cluster, directory, done.stdout.strip())
+
+
+def submit_unwarned_array(cluster: Cluster) -> Run:
+    """Submit an array by hand, with a warning that only the scripts of its tasks hear."""
+    flags = ("--mode", "array", "--nodes", "1:2", "--time", "1m", "--partition", "low")
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=6000))
+    run.command("cancel", str(run.directory))
+    words = ("sbatch", "--parsable", "--signal=B:USR2@20", str(run.directory / "job.sbatch"), "1")
+    done = cluster.run(USER, words)
+    assert done.returncode == 0, done.stderr
+    return Run(cluster, run.directory, done.stdout.strip())

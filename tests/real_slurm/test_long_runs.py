@@ -87,7 +87,7 @@ def test_digits_ddp_preempted_and_crashed_has_the_same_weights(cluster: Cluster,
     """Real DDP training, crashed once and preempted once, ends with the uninterrupted training's weights."""
     two = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
     python, *program = example(cluster, "digits_ddp", *SLOW)
-    crash = shutil.copy(CRASH_ONCE, cluster.shared)
+    crash = str(shutil.copy(CRASH_ONCE, cluster.shared))
     hit = submit(cluster, two, [python, crash, "70", "2", "{run}/crashed", *program])
     hit.wait_checkpoint(100, 120)
     high = cluster.submit_high(4)

@@ -56,6 +56,7 @@ def test_where_and_what_was_saved_is_told() -> None:
         == "the same failure 3 times in a row, on n1 (2 times), n2; the last checkpoint is still step 40"
     )
     assert "always on n1: that node may be bad; no checkpoint was marked" in repeated_text([failed()] * 2)
+    assert "in a row, on n1, the only node; no checkpoint" in repeated_text([failed()] * 2, nodes=1)
 
 
 def test_a_saved_step_or_another_failure_starts_the_count_anew() -> None:

@@ -96,6 +96,13 @@ def test_a_round_ends_for_a_node_that_slurm_has_set_down() -> None:
     assert ({Cause.NODE_LOSS: 1}, frozenset()) == (state.counts, state.lost)
 
 
+def test_who_asked_all_to_leave_may_vanish_itself() -> None:
+    """Without its batch host somebody else has to requeue the job."""
+    down = DrainExplained(E0, Cause.NODE_LOSS, "a node is down", 5.0)
+    state = state_of(formed(1, A, B), asked(Cause.PREEMPTION, Then.LEAVE), down, lost(1, "n1"))
+    assert {"n1"} == state.lost
+
+
 def test_nobody_leaves_a_run_that_has_ended() -> None:
     """A late goodbye changes nothing."""
     state = state_of(formed(1, A, B), RunEnded(Decision.DONE, 0, "", None, E0))

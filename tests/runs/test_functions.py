@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hpc_elastic
-from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
@@ -17,6 +23,7 @@ from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
 from hpc_elastic.report.run_status import Phase
 from hpc_elastic.runs import NotDoneError, Run, function
 from hpc_elastic.runs.start import _as_fields
+from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.signs_of_life import SILENT_S
 from tests.slurm.test_signs_of_life import ROUND, LaterClock, tell, write
 
@@ -128,7 +135,7 @@ def test_a_value_that_cannot_be_pickled_is_named(run_paths: RunPaths) -> None:
 
 def test_a_run_that_cannot_start_is_told() -> None:
     """Nobody waits for ever for a run whose agents cannot be started."""
-    run = hpc_elastic.submit(["sleep", "600"], local=1, setup=["false"])
+    run = hpc_elastic.submit(_nothing, local=1, setup=["false"])
     with pytest.raises(NotDoneError, match="submit --resume"):
         run.result(LIMIT_S)
 
@@ -186,3 +193,142 @@ def test_a_run_whose_agents_are_silent_is_told(run_paths: RunPaths) -> None:
     run._clock = LaterClock(SILENT_S + 60)
     assert Phase.SILENT is run.status().phase
     assert "no agent has given a sign of life for" in run.status().text
+
+
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+async def _coroutine() -> int:
+    return 1
+
+
+@pytest.mark.parametrize("work", [_generator, _coroutine])
+def test_what_runs_nothing_when_it_is_called_is_refused(work: Callable[[], object], tmp_path: Path) -> None:
+    """The workers would end at once, with a value that cannot be pickled."""
+    with pytest.raises(InputError, match=f"{work.__name__} is asynchronous or a generator"):
+        hpc_elastic.submit(work, local=1)
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("field", ["command", "module"])
+def test_a_function_is_no_program(field: str) -> None:
+    """Nobody's command is left out in silence."""
+    with pytest.raises(InputError, match=f"{field} = 'train.py' is for programs"):
+        hpc_elastic.submit(_nothing, local=1, **{field: "train.py"})
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def test_the_nodes_that_are_played_have_to_fit(tmp_path: Path) -> None:
+    """As on the command line, and before anything is made."""
+    with pytest.raises(
+        InputError, match=r"^local: --local 1 is outside nodes = 4\n  fix: change one of them"
+    ):
+        hpc_elastic.submit(_nothing, local=1, nodes=4)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_path_is_a_script_or_a_job_file(tmp_path: Path) -> None:
+    """Blanks in it are part of the name; a program has no values, which is told before anybody waits."""
+    script = tmp_path / "my train.py"
+    script.write_text("print('trained')\n")
+    run = hpc_elastic.submit(script, local=1)
+    with pytest.raises(InputError, match="is no function, so it returns no values"):
+        run.results()
+    assert Phase.DONE is run.wait(LIMIT_S).phase
+    assert "trained" in run.logs()
+    (tmp_path / "job.toml").write_text('command = "my_train.py"\nnodes = 3\n')
+    with pytest.raises(InputError, match="--local 1 is outside nodes = 3"):
+        hpc_elastic.submit(tmp_path / "job.toml", local=1)
+
+
+def test_modules_beside_the_caller_are_found(tmp_path: Path) -> None:
+    """A notebook's own directories need not be on PYTHONPATH; packages are those of the worker's Python."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "of_my_own.py").write_text("def answer():\n    return 42\n")
+    load = "import pickle, sys; print(pickle.load(sys.stdin.buffer).result())"
+    send = (
+        "import sys; sys.path.append('lib'); import of_my_own; from hpc_elastic.runs import function; "
+        "sys.stdout.buffer.write(function.pickled(of_my_own.answer, ()))"
+    )
+    sent = subprocess.run(
+        [sys.executable, "-c", send], cwd=tmp_path, stdout=subprocess.PIPE, check=True
+    ).stdout
+    done = subprocess.run([sys.executable, "-c", load], input=sent, cwd="/", capture_output=True, check=True)
+    assert b"42\n" == done.stdout
+    (tmp_path / "lib" / "of_my_own.py").unlink()
+    done = subprocess.run([sys.executable, "-c", load], input=sent, cwd="/", capture_output=True, check=False)
+    missing, fix = done.stderr.decode().splitlines()[-2:]
+    assert missing.endswith("the function cannot be called here: No module named 'of_my_own'")
+    assert sys.executable in fix
+
+
+def test_directories_of_python_itself_stay_here(tmp_path: Path) -> None:
+    """Those of another Python would bring packages that were made for it."""
+    there = [str(tmp_path), *sys.path, str(tmp_path), str(tmp_path / "none")]
+    found = function.own_directories(there)
+    assert str(tmp_path) == found[0]
+    assert 1 == found.count(str(tmp_path))
+    assert not [
+        place for place in found if place.endswith("-packages") or place == os.path.dirname(os.__file__)
+    ]
+
+
+class _OnlyThere:
+    """A value that only its maker can read, as a tensor of a GPU."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no GPU here",)
+
+
+def test_a_value_that_cannot_be_read_here_is_named(run_paths: RunPaths) -> None:
+    """With its rank, the reason and what to do."""
+    function.save(run_paths, 0, _OnlyThere())
+    with pytest.raises(
+        InputError, match=r"what rank 0 has returned cannot be unpickled here: ValueError: .*no GPU"
+    ):
+        function.results(run_paths, 1)
+
+
+def test_what_a_command_line_would_warn_of_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It points to the line that submits."""
+    monkeypatch.setattr("hpc_elastic.slurm.validate.check", lambda *_, **__: ["odd\n  fix: give --run-dir"])
+    with pytest.warns(UserWarning, match="odd\n  fix: give run_dir") as caught:
+        run = hpc_elastic.submit(_nothing, local=1)
+    assert __file__ == caught[0].filename
+    assert Phase.DONE is run.wait(LIMIT_S).phase
+
+
+def test_a_file_server_may_be_away(run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for days goes on waiting; not for ever, and not for a directory that is gone."""
+    write(run_paths, EpochStarted(Epoch(0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
+    run = Run(run_paths.root)
+    clock = run._clock = _Leaping()
+    troubles = iter([StoreError("away", errno=errno.EIO)] * 3)
+
+    def read() -> RunFiles:
+        clock.now += 60.0
+        raise next(troubles, StoreError("gone", errno=errno.ENOENT))
+
+    monkeypatch.setattr(run, "_read", read)
+    with pytest.raises(StoreError, match="gone"):
+        run.wait()
+    troubles = iter([StoreError("away", errno=errno.EIO)] * 9)
+    with pytest.raises(StoreError, match="away"):
+        run.wait()
+    assert 1 < len(list(troubles)) < 9
+
+
+class _Leaping(SystemClock):
+    """A clock that waits for nobody."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds

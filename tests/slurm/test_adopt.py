@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -73,16 +74,21 @@ def test_a_typical_script() -> None:
         "python3 -u -m torch.distributed.launch train.py",
         "time srun -N 2 -n 2 torchrun train.py",
         "    srun torchrun train.py",
+        "cd code && OMP_NUM_THREADS=4 torchrun train.py",
+        "srun hostname; srun -l torchrun train.py",
+        "torchrun train.py --launcher srun",
+        "srun torchrun train.py --filter 'a || b; c &' --n $(nvidia-smi -L | wc -l)  # && more",
+        "srun python \\\n  -m torch.distributed.run \\\n  train.py",
+        "srun torchrun train.py <<< word",
     ],
 )
 def test_the_ways_to_start_torchrun(line: str) -> None:
     """Below srun in any case, with one agent per node."""
-    (command,) = [
-        text for text in changed(f"#!/bin/bash\n{line}\n").splitlines() if "hpc-elastic run" in text
-    ]
-    assert 'hpc-elastic run --run-dir "$PWD/run-$SLURM_JOB_ID"' in command
-    assert 1 == command.count("srun")
-    assert "--ntasks-per-node=1" in command
+    text = changed(f"#!/bin/bash\n{line}\n")
+    (command,) = [found for found in text.splitlines() if " --ntasks" in found]
+    assert re.search(r'hpc[-_]elastic"? run --run-dir "\$PWD/run-\$SLURM_JOB_ID" ', command)
+    assert "srun --n" in command[: command.index("--run-dir")]
+    assert "--ntasks-per-node=1" in command[: command.index("--run-dir")]
     assert 1 == command.count("-N ") + command.count("--nodes=")
     assert "torch" not in command
 
@@ -187,3 +193,158 @@ def test_what_cannot_be_adopted_is_told(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         adopt(text, "train.sbatch")
     assert "train.sbatch" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ours"),
+    [
+        ("torchrun", "hpc-elastic"),
+        ("$(which torchrun)", "hpc-elastic"),
+        ('"$ENV/bin/torchrun"', '"$ENV/bin/hpc-elastic"'),
+        ("${ENV}/bin/torchrun", "${ENV}/bin/hpc-elastic"),
+        ("python3.11 -u -m torch.distributed.run", "python3.11 -u -m hpc_elastic"),
+        ('"$PYTHON" -X faulthandler -m torch.distributed.run', '"$PYTHON" -X faulthandler -m hpc_elastic'),
+        ("uv run torchrun", "uv run hpc-elastic"),
+        ("conda run -n env torchrun", "conda run -n env hpc-elastic"),
+    ],
+)
+def test_our_command_is_that_of_the_same_python(launcher: str, ours: str) -> None:
+    """The script may know its environment by that alone; finish is called the same way."""
+    for srun in ("", "srun "):
+        lines = changed(f"#!/bin/bash\n{srun}{launcher} train.py\n").splitlines()
+        assert [f'{ours} run --run-dir "$PWD/run-$SLURM_JOB_ID" train.py'] == [
+            line[line.index("--no-kill ") + 10 :] for line in lines if " --ntasks" in line
+        ]
+        assert lines[-1].startswith(f"{ours} finish --run-dir ")
+
+
+def test_a_container_is_started_by_srun_and_finish_is_not_in_it() -> None:
+    """Nothing of Slurm is in the container."""
+    text = "#!/bin/bash\nsingularity exec --nv image.sif torchrun train.py\n"
+    lines = changed(text).splitlines()
+    assert "--no-kill singularity exec --nv image.sif hpc-elastic run" in lines[-4]
+    assert lines[-1].startswith("hpc-elastic finish")
+    assert "the container" in [change.what for change in adopt(text, "train.sbatch").changes]
+
+
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("srun torchrun train.py 2>&1 | tee log", "${PIPESTATUS[0]}"),
+        ("srun torchrun train.py |\n  grep -v noise | tee log", "${PIPESTATUS[0]}"),
+        ("yes | srun torchrun train.py | tee log", "${PIPESTATUS[1]}"),
+        ("yes | srun torchrun train.py >log 2>&1", "$?"),
+        ("srun torchrun train.py <<EOF\nyes | tee\nEOF", "$?"),
+    ],
+)
+def test_the_code_is_that_of_the_training(command: str, ended: str) -> None:
+    """What a pipe ends with is not what the agents ended with."""
+    lines = changed(f"#!/bin/bash\n{command}\n").splitlines()
+    assert f"ended={ended}" == lines[-3]
+    assert command.splitlines()[-1].split()[-1] in lines[-4]
+
+
+def test_a_pipe_needs_bash() -> None:
+    """Other shells tell the code of its last command alone."""
+    with pytest.raises(InputError, match=r"line 2 has `\|` behind it, and only bash tells"):
+        adopt("#!/bin/sh\nsrun torchrun train.py | tee log\n", "train.sbatch")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "for i in 1 2; do echo $i; done",
+        "while read -r line; do\n  echo $line\ndone < names",
+        "if [ -e x ]; then\n  echo x\nelse\n  echo y; fi",
+        "case $1 in\n  a | b) echo 1 ;;\n  *) echo 2 ;;\nesac",
+        'say() {\n  echo "$@"\n}\nsay "$(dirname "$(readlink -f "$0")")" $((1 + 2))',
+        "function say {\n  echo 1\n}",
+        "(cd x; ls) && echo `date` # don't",
+        "names=(a b)\necho ${names[@]} ${#names[@]}",
+        "echo 'starting torchrun'\necho \"torchrun's\" version: $(torchrun --version)\nwhich torchrun",
+        "cat > run.sh <<EOF\nfor x in 1; do torchrun $x\nEOF",
+        "cat <<-'A' <<B\ntorchrun\n\tA\nif\nB",
+    ],
+)
+def test_what_is_over_before_torchrun_does_not_matter(before: str) -> None:
+    """Blocks that are closed, text, and commands that only talk about torchrun."""
+    text = changed(f"#!/bin/bash\n{before}\nsrun torchrun train.py\n")
+    assert f"{before}\ntrap :" in text
+    assert 'hpc-elastic run --run-dir "$PWD/run-$SLURM_JOB_ID" train.py\nended=$?' in text
+
+
+def test_options_behind_a_command_are_none() -> None:
+    """The new ones stand where sbatch reads them, and what it does not read counts for nothing."""
+    text = "#!/bin/bash\n\n#SBATCH -N 2\n# more\nset -u\n#SBATCH --requeue\nsrun torchrun train.py\n"
+    lines = changed(text).splitlines()
+    assert ["#SBATCH -N 2", "#SBATCH --requeue"] == lines[2:4]
+    assert lines.index("#SBATCH --signal=USR2@120") < lines.index("set -u")
+
+
+def test_line_ends_of_windows_go() -> None:
+    """Sbatch refuses a script with them."""
+    text = TYPICAL.replace("\n", "\r\n")
+    assert ADOPTED == changed(text)
+    assert "line ends of Windows are taken out" == adopt(text, "train.sbatch").changes[0].what
+
+
+def test_a_trap_that_no_longer_acts_is_told() -> None:
+    """The agents get these signals; others stay the script's."""
+    text = "#!/bin/bash\ntrap 'touch stop' USR1\ntrap 'rm -r $tmp' EXIT\nsrun torchrun train.py\n"
+    told = [change.what for change in adopt(text, "train.sbatch").changes if "no longer acts" in change.what]
+    assert ["trap in line 2 no longer acts once the training begins"] == told
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("rc=$?\necho ended with $rc\nexit $rc", "rc=$finished\necho ended with $rc\nexit $rc"),
+        (
+            "\n# ours\nif [ $? -ne 0 ]; then echo bad; fi",
+            "\n# ours\nif [ $finished -ne 0 ]; then echo bad; fi",
+        ),
+    ],
+)
+def test_who_asks_for_the_code_gets_that_of_finish(rest: str, expected: str) -> None:
+    """The lines between have codes of their own."""
+    assert f"\n{expected}\n" in changed(f"#!/bin/bash\nsrun torchrun train.py\n{rest}\n")
+
+
+@pytest.mark.parametrize(
+    "first", ["#!/bin/bash -e", "#!/usr/bin/env -S bash -eu", "#!/bin/sh\nset -x -o errexit"]
+)
+def test_a_script_may_be_strict_in_other_words(first: str) -> None:
+    """By its first line, or by the long name of the option."""
+    assert "set +e" in changed(f"{first}\nsrun torchrun train.py\n").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("srun torchrun a.py && echo", "another command behind `&&`"),
+        ("srun torchrun a.py; echo", "another command behind `;`"),
+        ("test -e x || srun torchrun a.py", r"stands behind `\|\|`"),
+        ("srun torchrun a.py | tee log && echo", "another command behind `&&`"),
+        ("for x in 1 2; do srun torchrun a.py; done", "is in a loop"),
+        ("while true\ndo\n  srun torchrun a.py\ndone", "line 3 is in a loop"),
+        ("if true; then\n  srun torchrun a.py\nfi", "is in a block of `if`"),
+        ("case x in\n  x) srun torchrun a.py ;;\nesac", "is in a block of `case`"),
+        ("train() {\n  srun torchrun a.py\n}\ntrain", "is in a function"),
+        ("function train {\n  srun torchrun a.py\n}\ntrain", "is in a function"),
+        ("(cd x; srun torchrun a.py)", "is in parentheses"),
+        ("X=$(srun torchrun a.py)", "is kept in a variable"),
+        ("test $(srun torchrun a.py)", "is in a substitution"),
+        ("L='torchrun --nnodes 2'\nsrun $L a.py", "line 1 is kept in a variable"),
+        ("export L=torchrun\nsrun $L a.py", "line 1 is kept in a variable"),
+        ('srun bash -c "torchrun a.py"', "is in quotes"),
+        ("srun bash -c '\n  torchrun \\\n  a.py\n'", "line 2 is in quotes"),
+        ("srun bash <<EOF\ntorchrun a.py\nEOF", "line 2 stands in a here-document"),
+        ("#!/bin/tcsh\ntorchrun a.py", "is a script of tcsh, not of bash"),
+        ("#!/usr/bin/env python3\nos.system('torchrun a.py')", "is a script of python3"),
+        ("srun accelerate launch a.py", "starts `accelerate launch`, whose flags differ"),
+    ],
+)
+def test_what_finish_could_not_follow_is_told(text: str, words: str) -> None:
+    """Rather than to write a script that does something else."""
+    with pytest.raises(InputError, match=words):
+        adopt(f"{text}\n", "train.sbatch")

@@ -78,6 +78,10 @@ class TaskEnd:
         start = start._replace(launch_failure=failure)
         return ArrayFinish(start, Budgets(), self.slurm, FakeClock(), self.said.append).run()
 
+    def log(self, text: str) -> None:
+        """Write what the batch script of task 1, and bash, have printed."""
+        Path(self.paths.batch_log.replace("%j", "7_1")).write_text(text)
+
 
 def test_only_this_task_is_requeued(tmp_path: Path) -> None:
     """By the name of the task: the job id of the last one is that of the whole array."""
@@ -150,17 +154,33 @@ def test_a_program_that_is_not_there_gives_the_task_up_at_once(tmp_path: Path) -
     """Where nothing has worked yet it would fail again; once a round was formed it is this node's fault."""
     wrong = "setup failed (exit code 127): nosuch --load"
     end = TaskEnd(tmp_path, ArraySlurm([MINE]))
+    end.log(f"job.sbatch: line 9: nosuch: command not found\nhpc_elastic: {wrong}\n")
     assert ExitCode.FAILED == end.finish(failure=wrong).code
     ending = read_state(end.paths).ending
     assert ending is not None
-    assert "nosuch --load; it would fail again, so mend it in job.sbatch" in ending.reason
+    assert f"{wrong} (nosuch: command not found); it would fail again, so mend it in job." in ending.reason
     assert [] == end.slurm.done
+
+
+def test_a_line_that_bash_cannot_make_out_is_told_in_its_words(tmp_path: Path) -> None:
+    """Not in those of the line of ours that was run last, which says nothing to anybody."""
+    own = """setup failed (exit code 2): trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    end.log(f"job.sbatch: line 9: syntax error near `)'\nhpc_elastic: {own}\n")
+    assert ExitCode.FAILED == end.finish(failure=own).code
+    note = read_records(end.paths)[-1].entry
+    assert isinstance(note, NodeLeft)
+    assert "a line that bash cannot make out (syntax error near `)')" in note.detail
+    assert "trap" not in note.detail
 
 
 def test_a_program_that_other_nodes_have_is_looked_for_again(tmp_path: Path) -> None:
     """Slurm may start the task on another node."""
+    wrong = "setup failed (exit code 127): nosuch"
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
-    assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, failure="setup failed (exit code 127): nosuch").code
+    end.log(f"job.sbatch: line 9: nosuch: command not found\nhpc_elastic: {wrong}\n")
+    assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, failure=wrong).code
+    assert any("nosuch: command not found" in line for line in end.said)
     assert ["requeue 7_1"] == end.slurm.done
 
 

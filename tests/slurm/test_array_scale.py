@@ -23,6 +23,7 @@ from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.slurm.submit import Submitter
 from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.testing.clock import FakeClock
+from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.array_stand_in import ArraySlurm
 
 FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
@@ -100,6 +101,19 @@ def test_more_nodes_than_tasks_are_a_further_array(paths: RunPaths) -> None:
     slurm = ArraySlurm(FOUR[1:])
     scale(paths, 6, print, slurm=slurm)
     assert ["sbatch --array=0-2 0", "throttle 7 0"] == slurm.done
+
+
+def test_tasks_that_come_later_are_warned_as_early_as_saves_need(paths: RunPaths) -> None:
+    """As those of a resumed run are."""
+    Path(paths.job).write_text(
+        '{"spec": {"command": ["true"], "nodes": "1:4", "mode": "array", "time": "4h"}}'
+    )
+    Path(paths.checkpoints).mkdir(parents=True, exist_ok=True)
+    write_mark(paths, MarkName(7, 1, 0, 1), None, 1, 200.0)
+    slurm = ArraySlurm(FOUR)
+    scale(paths, 5, print, slurm=slurm)
+    (queued,) = (call for call in slurm.done if call.startswith("sbatch"))
+    assert queued.endswith(" 260")
 
 
 def test_what_cannot_be_had_changes_nothing(paths: RunPaths) -> None:

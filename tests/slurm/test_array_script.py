@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import array_rules
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.ledger_rules import Node
 from hpc_elastic.slurm.script import RunNames, batch_log_pattern, render
 from hpc_elastic.slurm.templates import read_template
 from tests.slurm.array_stand_in import ArraySlurm
@@ -83,5 +84,26 @@ def test_an_array_that_the_cluster_does_not_allow_is_refused() -> None:
     with pytest.raises(InputError, match="an array of 10 tasks, and this cluster allows 9"):
         array_rules.check_size(spec, slurm)
     array_rules.check_size(spec.model_copy(update={"mode": "step"}), slurm)
+    slurm.is_silent = True
+    array_rules.check_size(spec, slurm)
+
+
+class PartitionSlurm(ArraySlurm):
+    """Has a partition of 5 nodes, and no other."""
+
+    def nodes(self, partitions: str | None) -> list[Node]:
+        """Return its nodes."""
+        self._answer()
+        return [Node(f"n{number}", "idle") for number in range(5)] if partitions in (None, "low") else []
+
+
+def test_an_array_that_the_partition_cannot_hold_at_once_is_refused() -> None:
+    """Slurm takes such an array; its tasks would wait for each other on idle nodes."""
+    slurm = PartitionSlurm()
+    spec = JobSpec(command="true", mode="array", nodes="6:9", exclusive=True, partition="low")
+    with pytest.raises(InputError, match="6 whole nodes at once, and partition low has 5"):
+        array_rules.check_size(spec, slurm)
+    for fits in ({"nodes": "5:9"}, {"exclusive": False}, {"partition": "no-such"}, {"mode": "step"}):
+        array_rules.check_size(spec.model_copy(update=fits), slurm)
     slurm.is_silent = True
     array_rules.check_size(spec, slurm)

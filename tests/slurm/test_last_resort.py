@@ -120,6 +120,29 @@ def test_slurm_is_asked_seldom(job: Job) -> None:
     assert asked == job.questions
 
 
+def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been let go while Slurm was asked, and may find that the run is to wait for its user."""
+    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    job, answered = Job(), threading.Event()
+    job.fields = KILLED
+    resort: LastResort
+
+    def answer(_job_ref: str) -> dict[str, str]:
+        resort.close()
+        answered.set()
+        return {"Restarts": "0", **KILLED}
+
+    monkeypatch.setattr(job, "show_job", answer)
+    job.held_up_for = 0.0
+    resort = LastResort(job, ("7", 0), FakeClock(), job.held_up_s)
+    job.held_up_for = 5.0
+    assert answered.wait(LIMIT_S)
+    for thread in threading.enumerate():
+        if thread.name == "last-resort":
+            thread.join(LIMIT_S)
+    assert [] == job.requeues
+
+
 def test_a_slurm_that_does_not_answer_is_asked_again(job: Job) -> None:
     """It may be busy with the other jobs of the stall."""
     job.failures = 2

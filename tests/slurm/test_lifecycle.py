@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import (
     Epoch,
     EpochStarted,
     Member,
+    NodeUnfit,
     Record,
     Requeued,
     RoundFormed,
@@ -187,6 +188,19 @@ def test_a_job_that_ends_for_an_unknown_reason_is_left_alone() -> None:
     assert isinstance(choice, Leave)
     assert (75, None) == (choice.code, choice.requeued)
     assert "OutOfMemory" in choice.why
+
+
+def test_a_job_that_goes_back_for_unfit_nodes_says_why() -> None:
+    """No node was lost; a start whose agents never came knows nothing of the unfit ones of another."""
+    unfit = NodeUnfit(EPOCH, "n2", "the health command ended with 127")
+    leave = (
+        DrainRequested(Cause.NODE_LOSS, "n1", Then.LEAVE, "x"),
+        Drained(EPOCH, Cause.NODE_LOSS, None, "x"),
+    )
+    choice = decide(facts(STARTED, unfit, *leave, job=RUNNING), BUDGETS)
+    assert choice.why.startswith("too few nodes are fit (n2: the health command ended with 127): requeue 1")
+    later = facts(STARTED, unfit, job=NODE_DOWN, epoch=EPOCH._replace(restart=2))
+    assert "nodes were lost: requeue" in decide(later, BUDGETS).why
 
 
 @pytest.mark.parametrize("entries", [drained(Cause.NODE_LOSS), (STARTED, ROUND)], ids=["drained", "none"])

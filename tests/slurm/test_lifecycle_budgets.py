@@ -24,8 +24,10 @@ from hpc_elastic.slurm.lifecycle import (
     Leave,
     Relaunch,
     Requeue,
+    Resubmit,
     decide,
 )
+from hpc_elastic.slurm.setup_failure import Earlier
 from tests.slurm.test_lifecycle import (
     BUDGETS,
     CANCELLED,
@@ -108,6 +110,37 @@ def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
     assert "setup failed: x" in choice.why
     assert isinstance(decide(known, BUDGETS._replace(max_launch_failures=0)), Hold)
     assert isinstance(decide(known._replace(local=True), BUDGETS), Exit)
+
+
+def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
+    """It may still pass; Slurm runs a held job with the script that it was queued with."""
+    why = "setup failed (exit code 1): test -e /data"
+    first = facts(epoch=Epoch(0, 1, 0), job=scontrol(Restarts="1"))
+    known = first._replace(launch_failure=why, earlier=Earlier.FAILED)
+    choice = decide(known, BUDGETS)
+    assert isinstance(choice, Hold)
+    assert f"{why}; as in an earlier start, so mend what it needs and release the job" in choice.why
+    assert isinstance(decide(known, BUDGETS._replace(holds=False)), Requeue)
+    assert isinstance(decide(known._replace(chain=Chain(3, "8")), BUDGETS), Leave)
+    assert isinstance(decide(known._replace(job=scontrol(Restarts="1", Requeue="0")), BUDGETS), Resubmit)
+    spent = BUDGETS._replace(holds=False, max_launch_failures=0)
+    assert isinstance(decide(known, spent), Exit)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "kind"),
+    [
+        (Earlier.NOTHING, Exit),
+        (Earlier.FAILED, Exit),
+        (Earlier.OTHERWISE, Requeue),
+        (Earlier.WORKED, Requeue),
+    ],
+)
+def test_a_run_that_has_worked_is_not_ended_for_one_node(earlier: Earlier, kind: type) -> None:
+    """A program that is not there is tried once more in a later submission of it."""
+    why = "setup failed (exit code 127): nosuch (nosuch: command not found)"
+    known = facts(epoch=Epoch(1, 0, 0), job=scontrol(Restarts="0"))
+    assert isinstance(decide(known._replace(launch_failure=why, earlier=earlier), BUDGETS), kind)
 
 
 def test_a_cancelled_job_whose_setup_failed_stays_cancelled() -> None:

@@ -374,6 +374,18 @@ def test_a_further_job_of_a_submission_says_how_many_came_before(node: Node) -> 
     assert "#SBATCH --no-requeue --open-mode=append" in (node.home / "job.sbatch").read_text()
 
 
+def test_a_sourced_file_is_not_given_the_scripts_own_words(node: Node) -> None:
+    """Bash hands them on, and a file that reads or changes them would do so with ours."""
+    file = node.home / "vars.sh"
+    file.write_text('export SEEN="$*"\nset -- x y z\n')
+    command = str(node.home / "program")
+    assert 0 == node.run([("", 0)], "1", "2", "260", command=command, setup=[f"source {file}"])
+    assert ("", "1", "2") == tuple(
+        node.worker["env"][name] for name in ("SEEN", "HPC_ELASTIC_SUBMISSION", "HPC_ELASTIC_LINK")
+    )
+    assert "--warn-timeout=260" in str([call["words"] for call in node.lines("calls")])
+
+
 def test_modules_are_loaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The site's function `module`, which the login shell exports, is used."""
     monkeypatch.setenv("BASH_FUNC_module%%", '() { export LOADED="$*"; }')

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.setup_failure import is_lasting, with_words
+from hpc_elastic.rendezvous.journal import Cause, Entry, Epoch, Member, Record, Requeued, RoundFormed
+from hpc_elastic.slurm.setup_failure import Earlier, earlier_starts, is_lasting, with_words
 
 OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
 
@@ -12,12 +13,24 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
 @pytest.mark.parametrize(
     ("failure", "is_it"),
     [
-        ("setup failed (exit code 127): pyenv local 3.11", True),
-        ("setup failed (exit code 126): ./not-executable", True),
+        ("setup failed (exit code 127): pyenv local 3.11 (pyenv: command not found)", True),
+        ('setup failed (exit code 127): V="$(nvcc --version)" (nvcc: command not found)', True),
+        ("setup failed (exit code 126): ./no-program (./no-program: Permission denied)", True),
         ("setup failed (exit code 2): source env.sh (env.sh: line 3: syntax error near `)')", True),
         ("setup failed (exit code 2): a line that bash cannot make out", True),
-        ("setup failed (exit code 127): /scratch/env/bin/python -V", False),
-        ("setup failed (exit code 127): module load cuda/12", False),
+        ("setup failed (exit code 127): pyenv local 3.11", False),  # nobody knows who said so
+        (
+            "setup failed (exit code 127): bash a.sh (bash: a.sh: No such file or directory)",
+            False,
+        ),
+        (
+            "setup failed (exit code 127): /env/python (/env/python: No such file or directory)",
+            False,
+        ),
+        ("setup failed (exit code 126): /env/run (/env/run: Transport endpoint is not connected)", False),
+        ("setup failed (exit code 126): tool (/shared/bin/tool: Text file busy)", False),
+        ("setup failed (exit code 127): eval load (module: command not found)", False),
+        ("setup failed (exit code 127): module load cuda/12 (module: command not found)", False),
         ("setup failed (exit code 1): module load cuda/12", False),
         ("setup failed (exit code 1): source venv/bin/activate", False),
         ("setup failed (exit code 1): test -e /data", False),
@@ -44,13 +57,52 @@ def test_what_fails_again_everywhere(failure: str, is_it: bool) -> None:
             "setup failed (exit code 1): a",
         ),
         (
+            "slurmstepd-n5: error: *** JOB 7 ON n5 CANCELLED DUE TO JOB REQUEUE ***\nhpc_elastic: {}\n",
+            "setup failed (exit code 1): a",
+            "setup failed (exit code 1): a",
+        ),
+        (
             "job.sbatch: line 4: syntax error near `)'\nhpc_elastic: {}\n",
             f"setup failed (exit code 2): {OWN_TRAP}",
             "setup failed (exit code 2): a line that bash cannot make out (syntax error near `)')",
         ),
     ],
-    ids=["no log", "bash", "an earlier start", "syntax"],
+    ids=["no log", "bash", "an earlier start", "Slurm", "syntax"],
 )
 def test_the_log_says_what_was_wrong(log: str, failure: str, told: str) -> None:
     """The line before ours is that of the program, or of bash."""
     assert told == with_words(failure, log.format(failure))
+
+
+E0, E1, RESUMED = Epoch(0, 0, 0), Epoch(0, 1, 0), Epoch(1, 0, 0)
+ROUND = RoundFormed(1, E0, (Member("n1", "n1", 1),), "n1", 1234, None)
+CD = "setup failed (exit code 1): cd /data"
+
+
+def failed(line: str, epoch: Epoch = E0) -> Requeued:
+    """Return the record of a start that was requeued for a line."""
+    return Requeued(epoch, Cause.LAUNCH_FAILURE, f"{line}: requeue 1 of at most 500")
+
+
+@pytest.mark.parametrize(
+    ("entries", "now", "expected"),
+    [
+        ((), E0, Earlier.NOTHING),
+        ((failed(CD),), E1, Earlier.FAILED),
+        ((failed(f"{CD} (cd: /data: No such file or directory)"),), E1, Earlier.FAILED),
+        ((failed(f"{CD}/mine"),), E1, Earlier.NOTHING),  # another line
+        ((failed(CD),), RESUMED, Earlier.NOTHING),
+        ((ROUND, failed(CD)), E1, Earlier.WORKED),
+        ((ROUND,), RESUMED, Earlier.OTHERWISE),
+        ((ROUND, failed(CD, RESUMED)), RESUMED._replace(restart=1), Earlier.FAILED),
+    ],
+)
+def test_what_became_of_the_line_before(entries: tuple[Entry, ...], now: Epoch, expected: Earlier) -> None:
+    """In this submission; a job script may be mended between two."""
+    records = [Record(number, 0.0, "batch", entry) for number, entry in enumerate(entries)]
+    assert expected is earlier_starts(records, now, CD)
+
+
+def test_a_start_whose_lines_work_has_not_failed() -> None:
+    """There is no line to compare with."""
+    assert Earlier.NOTHING is earlier_starts([Record(0, 0.0, "batch", failed(CD))], E1, "")

@@ -78,6 +78,7 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
             "mend",
         ),
         ({"setup": ["a; ) b"]}, "setup", "in 'a; ) b': line 1: syntax error near unexpected token", "mend"),
+        ({"health_command": "ib-check ("}, "health_command", "sh cannot make out 'ib-check ('", "mend"),
         ({"sbatch": {"licences": "x"}}, "sbatch.licences", "no option --licences", "'licenses'"),
     ],
     ids=repr,
@@ -107,6 +108,14 @@ def test_an_interpreter_that_setup_provides_is_not_looked_for(workdir: Path) -> 
     assert ["/bin/false cannot import hpc_elastic here"] == [
         warning.splitlines()[0] for warning in check(python="/bin/false", setup=["true"])
     ]
+
+
+def test_a_health_command_that_is_not_here_is_a_warning(workdir: Path) -> None:
+    """The nodes may have it; what sh itself knows, or is more than a name, is not looked for."""
+    (warning,) = check(health_command="ib-chekc --quick || exit 1")
+    assert "begins with ib-chekc, which is not on this machine" in warning
+    for command in ("test -e /", "! true", "(true)", '"$HOME/x"', "if true; then true; fi", "A=1 true"):
+        assert [] == check(health_command=command)
 
 
 def test_the_interpreter_that_submits_is_the_default(workdir: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.frameworks.torch_addresses import Contact, machine
+from hpc_elastic.frameworks.torch.addresses import Contact, machine
 
 _CONNECT_S = 5.0
 _STAGGER_S = 0.25  # so long an address has before the next is tried beside it

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.frameworks.torch_addresses import Contact, addresses, decoded, encoded, machine
-from hpc_elastic.frameworks.torch_reach import Reach
+from hpc_elastic.frameworks.torch.addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch.reach import Reach
 from hpc_elastic.store.kv import KeyValueStore
 from hpc_elastic.store.util import synchronize
 

@@ -1,9 +1,4 @@
-"""For PyTorch: the store by which ranks find each other, without a port or address in the environment.
-
-``torch.distributed.init_process_group("nccl", **bootstrap())`` is all that a script changes. Rank 0 takes
-a port that is free at that moment and keeps it; where it listens is told in the run directory, to the
-workers of this round alone.
-"""
+"""The stores of a round's process groups, and what this process has made of them."""
 
 from __future__ import annotations
 
@@ -16,13 +11,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks import torch_shared
-from hpc_elastic.frameworks.torch_meeting import Meeting, Wish
+from hpc_elastic.frameworks.torch import shared
+from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
 from hpc_elastic.ids import Env
 from hpc_elastic.store.kv import seconds
 from hpc_elastic.store.of_run import from_env
-
-__all__ = ["bootstrap", "shared_store", "store"]
 
 _WHERE = "hpc_elastic.frameworks.torch"
 _TIMEOUT = timedelta(minutes=30)  # as torch's own for a process group
@@ -72,7 +65,7 @@ class _Stores:
         base = _distributed().Store
         with self._lock:
             kv = from_env(environ, timeout=timeout_s)
-            self._shared.append(torch_shared.shared_store(base, f"torch/{len(self._shared) + 1}", kv))
+            self._shared.append(shared.shared_store(base, f"torch/{len(self._shared) + 1}", kv))
             return self._shared[-1]
 
 

@@ -1,0 +1,154 @@
+"""What of a shell script is code, and how its commands hang together. Pure; good enough for job scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+COMMENT = "\x01"
+QUOTED = "\x02"
+SUBSTITUTED = "\x03"  # what stands in $(...), ${...} or backticks
+DOCUMENT = "\x04"  # the lines of a here-document
+_OPERATOR = re.compile(r";;|&&|\|\||(?<![<>])&(?!>)|(?<!>)\|&?|[;\n()]")
+_DOCUMENT = re.compile(r"<<-?[ \t]*(?:\"([^\"\n]+)\"|'([^'\n]+)'|\\?([\w.-]+))")
+_OPENS = {
+    "if": "fi",
+    "for": "done",
+    "while": "done",
+    "until": "done",
+    "select": "done",
+    "case": "esac",
+    "{": "}",
+}
+_GOES_ON = ("then", "do", "else", "elif", "!", "time", *_OPENS)  # a command may stand behind these
+
+
+class Part(NamedTuple):
+    """A command between two operators, as places in the script.
+
+    Attributes:
+        start, end: where its text begins and ends.
+        before, after: the operators; a line end or nothing at the ends of a line.
+    """
+
+    start: int
+    end: int
+    before: str
+    after: str
+
+
+def code_of(text: str) -> str:
+    """Return a script, as long as it is, in which all that is no code has one of the marks above.
+
+    Continued lines are one line: the line end is blank. So are lines behind ``|``, ``&&`` and ``||``.
+    """
+    done = "".join(_pieces(text))
+    ends = rf"(\|&?|&&)([ \t{COMMENT}]*)\n"
+    return re.sub(ends, r"\1\2 ", done)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    at = 0
+    words: list[str] = []  # those that end the here-documents which begin with the next line
+    while at < len(text):
+        document = None if text.startswith("<<<", at) else _DOCUMENT.match(text, at)
+        if text[at] == "\n" and words:
+            end, mark = _end_of_documents(text, at, words), DOCUMENT
+            words = []
+        elif document is not None:
+            words.append(document[1] or document[2] or document[3])
+            end, mark = document.end(), QUOTED
+        else:
+            end, mark = _one(text, at)
+        yield text[at:end] if not mark else mark * (end - at)
+        at = end
+
+
+def _one(text: str, at: int) -> tuple[int, str]:
+    """Return where what begins at a place ends, and its mark, empty for code."""
+    if text.startswith("\\\n", at):
+        return at + 2, " "
+    if text.startswith("<<<", at):
+        return at + 3, ""
+    if text[at] == "#" and (at == 0 or text[at - 1] in " \t\n;&|()"):
+        end = text.find("\n", at)
+        return (len(text) if end < 0 else end), COMMENT
+    if text[at] == "(":
+        return at + 1, ""
+    end = _behind(text, at, in_quotes=False)
+    if text[at] in "\\'\"":
+        return end, QUOTED
+    return end, SUBSTITUTED if end > at + 1 else ""
+
+
+def _behind(text: str, at: int, *, in_quotes: bool) -> int:
+    """Return the place behind a character, or behind the quotes or the substitution that begin there."""
+    if text[at] == "\\":
+        return min(at + 2, len(text))
+    if text[at] == "'" and not in_quotes:
+        end = text.find("'", at + 1)
+        return len(text) if end < 0 else end + 1
+    for opening, closing in (("$(", ")"), ("${", "}"), ('"', '"'), ("`", "`")):
+        if text.startswith(opening, at):
+            return _end(text, at + len(opening), closing)
+    if text[at] == "(" and not in_quotes:
+        return _end(text, at + 1, ")")
+    return at + 1
+
+
+def _end(text: str, at: int, closing: str) -> int:
+    while at < len(text) and text[at] != closing:
+        at = _behind(text, at, in_quotes=closing == '"')
+    return min(at + 1, len(text))
+
+
+def _end_of_documents(text: str, at: int, words: list[str]) -> int:
+    for word in words:
+        found = re.compile(rf"\n\t*{re.escape(word)}(?=\n|\Z)").search(text, at)
+        if found is None:
+            return len(text)
+        at = found.end()
+    return at
+
+
+def parts(code: str) -> list[Part]:
+    """Return the commands of what `code_of` has returned."""
+    found: list[Part] = []
+    start, before = 0, "\n"
+    for operator in _OPERATOR.finditer(code):
+        found.append(Part(start, operator.start(), before, operator[0]))
+        start, before = operator.end(), operator[0]
+    return [*found, Part(start, len(code), before, "\n")]
+
+
+def open_blocks(code: str, before: list[Part]) -> list[str]:
+    """Return the words and parentheses that are still open behind some commands, the outermost first."""
+    blocks: list[str] = []
+    for part in before:
+        for word in _leading(code[part.start : part.end]):
+            if word in _OPENS:
+                blocks.append(word)
+            elif blocks and word == _OPENS.get(blocks[-1]):
+                blocks.pop()
+        if part.after == "(":
+            blocks.append("(")
+        elif part.after == ")" and "(" in blocks[-1:]:
+            blocks.pop()
+    return blocks
+
+
+def _leading(command: str) -> Iterator[str]:
+    """Yield the words of the shell's own that a command begins with, and the first that is none."""
+    words = command.split()
+    if words[:1] == ["function"] and words[-1] == "{":
+        words = ["{"]
+    for word in words:
+        yield word
+        if word not in _GOES_ON:
+            return
+
+
+def keywords(command: str) -> list[str]:
+    """Return the words of the shell's own that a command begins with."""
+    return [word for word in _leading(command) if word in _GOES_ON]

@@ -1,0 +1,32 @@
+"""What a job has printed last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import batch_log
+
+
+def test_the_end_of_a_log_is_read(run_paths: RunPaths) -> None:
+    """As far as it belongs to this start, and not more than a part of a very long one."""
+    place = Path(run_paths.batch_log.replace("%j", "7_1"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"earlier\n")
+    began = batch_log.size_of(run_paths, "7_1")
+    with place.open("ab") as file:
+        file.write(b"n\xc3\xb6w \xff\n")
+    assert "n\u00f6w \ufffd\n" == batch_log.end_of(run_paths, "7_1", since=began)
+    assert batch_log.end_of(run_paths, "7_1").startswith("earlier")
+    place.write_bytes(b"a" * 200_000 + b"z")
+    end = batch_log.end_of(run_paths, "7_1")
+    assert end.endswith("az")
+    assert len(end) < 100_000
+
+
+@pytest.mark.parametrize("job_ref", ["8", ""])
+def test_a_log_that_is_not_there_says_nothing(run_paths: RunPaths, job_ref: str) -> None:
+    """Nobody waits for one."""
+    assert ("", 0) == (batch_log.end_of(run_paths, job_ref), batch_log.size_of(run_paths, job_ref))
