@@ -26,6 +26,7 @@ from hpc_elastic.worker.checkpoints import complete_marks, encode_name, parse_na
 
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
+_AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 
 
 def _flag(drill: Drill, text: str) -> object:
@@ -62,6 +63,8 @@ def drill(  # noqa: PLR0913 - one flag per drill
     slurm, clock = Slurm(), SystemClock()
     target = _target(found, slurm, chosen, node, rank)
     words = target.text(chosen, is_one_task=is_array(found))
+    if chosen is Drill.HANG:
+        _tell_limit(found, patience_s, wait)
     _confirm(found, words, yes=yes)
     striker = Striker(found, slurm, clock)
     grace_s = striker.grace_s(chosen)
@@ -129,6 +132,20 @@ def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: 
     return choose(formed, chosen, node, rank)
 
 
+def _tell_limit(run: RunFiles, patience_s: float, wait: str) -> None:
+    """Say beforehand that nobody will find the hang in the time that the drill looks."""
+    limit = str(run.spec.get("hang_timeout") or "auto")
+    if not run.spec:
+        return  # its agents have flags of their own
+    if limit == "off":
+        typer.echo("warning: hang_timeout is off in this run: nobody finds a worker that hangs", err=True)
+        return
+    limit_s = _AUTO_LEAST_S if limit == "auto" else parse_duration_s(limit)
+    if limit_s >= patience_s:
+        when = "half an hour at the earliest (hang_timeout = auto)" if limit == "auto" else f"{limit_s:g} s"
+        typer.echo(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
+
+
 def _confirm(run: RunFiles, text: str, *, yes: bool) -> None:
     if yes:
         return
@@ -170,7 +187,11 @@ def _follow(run: RunFiles, struck: Struck, last: int, patience_s: float) -> Cour
 def _tell_waiting(run: RunFiles, waited_s: float) -> None:
     fields = ask_job(run, Slurm()).fields
     word, reason = fields.get("JobState", ""), fields.get("Reason", "None")
-    how = f": the job is {word}" + (f" ({reason})" if reason != "None" else "") if word else ""
+    how = (
+        f": {word if is_array(run) else f'the job is {word}'}" + (f" ({reason})" if reason != "None" else "")
+        if word
+        else ""
+    )
     typer.echo(f"  {waited_s:7.0f} s  waiting{how}")
 
 

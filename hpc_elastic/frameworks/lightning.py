@@ -99,7 +99,14 @@ class ElasticCallback:
         self.stopped = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Remember what SIGTERM does before Lightning catches it."""
+        """Remember what SIGTERM does before Lightning catches it.
+
+        Raises:
+            InputError: Lightning takes its ranks from Slurm, though an agent has started this process.
+        """
+        if worker.attached():
+            knows = getattr(trainer, "_accelerator_connector", trainer.strategy)
+            _refuse_slurm(getattr(knows, "cluster_environment", None))
         self._on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -141,6 +148,15 @@ class ElasticCallback:
         if self._validation is not None:
             self._validation.__exit__(None, None, None)
             self._validation = None
+
+
+def _refuse_slurm(environment: object) -> None:
+    if any(kind.__name__ == "SLURMEnvironment" for kind in type(environment).__mro__):
+        raise InputError(
+            "SLURMEnvironment takes a rank per task of Slurm, not per worker, and requeues the job by itself",
+            where="plugins of the Trainer",
+            fix="remove it: below an agent Lightning finds the ranks by TorchElasticEnvironment",
+        )
 
 
 def _leave(trainer: Any) -> None:

@@ -13,8 +13,8 @@ from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
 
 
-class Phase(Enum):
-    """Where a run stands; the value is the first word of its status."""
+class Phase(str, Enum):
+    """Where a run stands; the value, to which it is equal, is the first word of its status."""
 
     UNKNOWN = "unknown"
     QUEUED = "queued"

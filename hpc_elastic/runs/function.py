@@ -49,6 +49,12 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
     """
     import inspect  # noqa: PLC0415 - only for functions
 
+    if not callable(call.function):
+        raise InputError(
+            f"{call.function!r} cannot be called",
+            where="submit",
+            fix="give a function; programs and job files are for hpc_elastic.submit",
+        )
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_kind(call.function) for is_kind in kinds):
         raise InputError(

@@ -240,7 +240,8 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
         changes.append(
             Change("the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm")
         )
-    text = f"{line.head}srun{options}{line.program} run --run-dir {_RUN_DIR}{line.tail}"
+    place = _RUN_DIR.replace('"', '\\"') if line.quote == '"' else _RUN_DIR
+    text = f"{line.head}srun{options}{line.program} run --run-dir {place}{line.tail}"
     return text.split("\n"), changes
 
 

@@ -54,13 +54,15 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
         for found, does, do in ((running, "runs", "run"), (waiting, "waits", "wait"))
         if found
     ]
-    nodes = ",".join(dict.fromkeys(task.node for task in running if task.node))
+    arrays = arrays_of(tasks)
+    of = f" (arrays {', '.join(arrays)})" if len(arrays) > 1 else ""
+    nodes = ",".join(sorted({task.node for task in running if task.node}))
     reason = waiting[0].reason if state is JobState.PENDING else "None"
     facts = JobFacts(
         state, state.value, reason, 0, may_requeue=True, nodes=len(running), preempted=False, node_list=nodes
     )
     return facts, {
-        "JobState": ", ".join(words) or "its tasks end",
+        "JobState": (", ".join(words) or "its tasks end") + of,
         "NodeList": nodes,
         "NumTasks": str(len(running) + len(waiting)),
     }

@@ -191,6 +191,7 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
     match stands:
         case Standing.UNKNOWN:
             why = "Slurm does not answer, so the task is left as it is and nobody here starts it again"
+            why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             return Leave(ExitCode.REQUEUE, "Slurm has requeued the task itself")

@@ -248,6 +248,7 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
     match stands:
         case Standing.UNKNOWN:
             why = "Slurm does not answer, so the job is left as it is and nobody here starts it again"
+            why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             spent = _spent(facts, cause, budgets)
@@ -278,7 +279,7 @@ def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
         return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
     is_again = facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets)
     if is_again and _may_hold(facts, budgets):
-        return _hold(f"{why}; as in an earlier start, so {setup_failure.FIX_IN_QUEUE}", cause, facts, budgets)
+        return _hold(f"{why}; as in an earlier start", cause, facts, budgets)
     return _requeue(facts, cause, budgets, why)
 
 
@@ -351,6 +352,7 @@ def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
     if not _may_hold(facts, budgets):
         return _failed(why)
     of_cause = budgets.of(cause)[1] in why.split() if budgets.of(cause)[1] else False
+    why += f"; {setup_failure.FIX_IN_QUEUE}" if facts.launch_failure else ""
     ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
     return Hold(f"the run is held: {why}", ending)
 

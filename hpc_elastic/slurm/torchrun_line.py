@@ -66,6 +66,7 @@ class Line(NamedTuple):
         has_srun: whether it is there.
         options: what stands between ``srun`` and the launcher.
         program: what is to stand in place of the launcher: our command of the same Python.
+        quote: in which the launcher stands, with ``bash -c`` in front; empty for none.
         environment: the command that runs it in its environment, such as ``uv run``.
         tail: what stands behind the launcher.
         is_launch: the launcher is ``torch.distributed.launch``.
@@ -80,6 +81,7 @@ class Line(NamedTuple):
     has_srun: bool
     options: str
     program: str
+    quote: str
     environment: str
     tail: str
     is_launch: bool
@@ -165,12 +167,27 @@ def _kept(code: str, found: re.Match[str], mark: str, begin: int, words: list[st
         return "stands in a here-document"
     if begin > found.start() or re.match(r"(?:export|declare|local|alias)$|\w+=", "".join(words[:1])):
         return "is kept in a variable or an alias; its words have to be in the line that starts it"
+    if mark == QUOTED and _shell_word(found.string, code, found.start()):
+        return ""
     is_word = found.start() == 0 or code[found.start() - 1] != QUOTED
     if mark == QUOTED and not (found["quote"] and is_word):
-        return (
-            "is in quotes (torchrun's words need none, nor `bash -c`: agents find node ranks by themselves)"
-        )
+        return "is in quotes, and not alone in those of a `bash -c`"
     return "is in a substitution" if mark == SUBSTITUTED and "$(" not in found[0] else ""
+
+
+def _shell_word(text: str, code: str, at: int) -> str:
+    """Return the quote of ``bash -c 'torchrun ...'`` if torchrun is all that is in it, and nothing follows.
+
+    Args:
+        text: of the script, continued lines in one.
+        code: what `code_of` has returned.
+        at: where torchrun begins.
+    """
+    shell = re.search(r"(?<!\S)(?:bash|sh)\s+-l?c\s+(['\"])\s*\Z", text[:at])
+    end = re.compile(f"[^{QUOTED}]|\\Z").search(code, at)
+    inside, behind = text[at : end.start() - 1] if end else "", code[end.start() :] if end else ""
+    is_alone = not re.search(r"[;&|\n]", inside.rstrip()) and re.match(rf"[ \t{COMMENT}]*(?:\n|\Z)", behind)
+    return shell[1] if shell and is_alone else ""
 
 
 def _troubles(code: str, commands: list[Part], index: int) -> Iterator[str]:
@@ -213,6 +230,7 @@ def _line(text: str, code: str, commands: list[Part], index: int, found: re.Matc
         has_srun=bool(sruns),
         options=options,
         program=_program(text, found),
+        quote=_shell_word(found.string, code, found.start()),
         environment=environment[0].replace("\\\n", " ") if environment else "",
         tail=text[found.end() : end],
         is_launch=found["module"] == "launch",

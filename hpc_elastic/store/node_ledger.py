@@ -91,10 +91,11 @@ def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
         RunDirError: the directory is not this user's alone.
         OSError: it cannot be listed.
     """
+    above = os.path.dirname(place)
+    if os.path.basename(above) == FOLDER and os.path.isdir(above):  # nobody else can look into it
+        require_own(above, f"ledger {above}")
     if not os.path.isdir(place):
         return Ledger(())
-    if os.path.basename(os.path.dirname(place)) == FOLDER:
-        require_own(os.path.dirname(place), f"ledger {os.path.dirname(place)}")
     _check(place)
     events, damaged = [], []
     for name in files.list_names(place):

@@ -71,13 +71,13 @@ class ElasticTask:
         """Run this node's agent to its end, and return what the workers have returned.
 
         Raises:
-            InputError: the job has several tasks per node.
+            InputError: this is no job of submitit's, or the job has several tasks per node.
             ChildFailedError: the run has failed; on all nodes for the same reason.
             UncompletedJobError: the run was stopped, or cannot be requeued.
         """
         from hpc_elastic.runs import function  # noqa: PLC0415 - not where the task is submitted
 
-        env = JobEnvironment()
+        env = _environment()
         _check_shape(env)
         paths = self._paths(env)
         call = function.pickled_call(DelayedSubmission(self.function, *args, **kwargs))
@@ -155,6 +155,18 @@ def work(root: str, call: bytes, job_id: str) -> None:
 def _check_number(name: str, value: int | None, least: int) -> None:
     if value is not None and (type(value) is not int or value < least):
         raise InputError(f"{name} = {value!r}", where="ElasticTask", fix=f"{least} or more")
+
+
+def _environment() -> JobEnvironment:
+    try:
+        return JobEnvironment()
+    except RuntimeError:  # which tells the names of submitit's executors, and not what to do
+        raise InputError(
+            "called outside of a job of submitit",
+            where="ElasticTask",
+            fix="give it to an executor: executor.submit(ElasticTask(train), 0.1), with Hydra --multirun; "
+            "to run the function here call it without ElasticTask",
+        ) from None
 
 
 def _check_shape(env: JobEnvironment) -> None:

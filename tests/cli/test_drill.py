@@ -82,6 +82,7 @@ def test_a_hang_is_drilled(tmp_path: Path, started: list[LocalRun]) -> None:
     code, text = drill(run, "--hang", "--rank", "2", "--yes")
     assert 0 == code, text
     assert "rank 2 on local2 makes no further step" in text
+    assert "warning" not in text
     (ended,) = [r.entry for r in read_records(run.paths) if isinstance(r.entry, RoundEnded)]
     assert Cause.HANG is ended.cause
     app.run(["cancel", run.paths.root])
@@ -92,6 +93,7 @@ def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
     code, text = drill(run, "--hang", "--rank", "0", "--wait", "1s", "--yes")
     assert (1, []) == (code, phases(text)), text
     assert "nobody has noticed" in text
+    assert "a hang is found after half an hour at the earliest" in text
     error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
     wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=30)
     code, text = drill(run, "--preempt", "--yes")

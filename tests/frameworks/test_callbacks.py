@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks import lightning
 from hpc_elastic.frameworks.transformers import output_dir
 
@@ -39,6 +40,12 @@ class Model(L.LightningModule):
 quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
 for callbacks in ([], [ElasticCallback()]):
     L.Trainer(max_epochs=1, accelerator="cpu", devices=1, callbacks=callbacks, **quiet).fit(Model())
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+quiet.update(max_epochs=1, plugins=[SLURMEnvironment()])
+try:
+    L.Trainer(accelerator="cpu", devices=1, callbacks=[ElasticCallback()], **quiet).fit(Model())
+except Exception as error:
+    print(type(error).__name__)
 """
 
 
@@ -69,10 +76,25 @@ def test_output_lies_in_the_run_directory_if_there_is_one(monkeypatch: pytest.Mo
     assert "out" == output_dir("out")
 
 
+class SLURMEnvironment:
+    """What Lightning's is called, and those that people derive from it."""
+
+
+def test_lightnings_own_requeue_is_refused() -> None:
+    """Two who requeue, and ranks of Slurm's tasks, which are one per node here."""
+    for environment in (SLURMEnvironment(), type("Mine", (SLURMEnvironment,), {})()):
+        with pytest.raises(
+            InputError, match=r"plugins of the Trainer: SLURMEnvironment takes a rank per task"
+        ):
+            lightning._refuse_slurm(environment)
+    lightning._refuse_slurm(None)
+    lightning._refuse_slurm(Control())
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_sigterm_is_not_lightnings() -> None:
-    """Its handler waits for other ranks in a collective; with the callback the process just ends."""
+    """Its handler waits for other ranks in a collective; nor is the shape of the run Slurm's."""
     if importlib.util.find_spec("lightning") is None:
         pytest.skip("needs lightning")
     done = subprocess.run(
@@ -83,7 +105,7 @@ def test_sigterm_is_not_lightnings() -> None:
         timeout=55,
     )
     assert 0 == done.returncode, done.stderr
-    assert ["caught", "default"] == done.stdout.split()
+    assert ["caught", "default", "InputError"] == done.stdout.split()
 
 
 class Control:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,15 +12,15 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks import ElasticLoop
-from hpc_elastic.frameworks.saving import Saves, outdated, sync
+from hpc_elastic.frameworks import ElasticLoop, saving
+from hpc_elastic.frameworks.saving import Saves, outdated, sync, sync_file_system
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker import checkpoints
 
 COUNT = """
 import os, sys
-from hpc_elastic.frameworks import ElasticLoop
+from hpc_elastic.frameworks import ElasticLoop, saving
 x = []
 def save(path):
     open(path, "w").write(" ".join(map(str, x)))
@@ -93,6 +94,38 @@ def test_everything_below_a_directory_is_synced(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "c").write_text("x")
     (tmp_path / "a" / "gone").symlink_to(tmp_path / "nothing")
     sync(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_the_disk_has_not_taken_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    """Each rank's part has to be on the disk before its mark, as its node may be lost the next moment."""
+    paths = RunPaths(tmp_path)
+    monkeypatch.setenv(Env.RUN_DIR, paths.root)
+    saves = Saves(5, environ={"RANK": rank, "WORLD_SIZE": "2", Env.RUN_DIR: paths.root})
+    path = saves.path(5)
+    Path(path).touch()
+    with monkeypatch.context() as full:
+        for name in ("sync", "sync_file_system"):
+            full.setattr(saving, name, _disk_is_full)
+        with pytest.raises(OSError, match="No space left"):
+            saves.mark(5, path)
+    marked: list[str] = []
+    monkeypatch.setattr("hpc_elastic.worker.checkpoint_saved", lambda _step, at, **_: marked.append(at))
+    saves.mark(5, path)
+    assert [path] == marked
+
+
+def _disk_is_full(path: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def test_a_file_system_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Nothing counts as synced by mistake."""
+    sync_file_system(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        sync_file_system(str(tmp_path / "none"))
 
 
 def test_a_loop_goes_on_after_a_kill(tmp_path: Path) -> None:

@@ -156,6 +156,11 @@ def test_a_drained_run_whose_job_has_ended_says_so() -> None:
     assert (Phase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found
 
 
+def test_a_phase_is_equal_to_its_word() -> None:
+    """A loop in a notebook that waits for the word would go round for ever otherwise."""
+    assert status_of(RunView(state_of(STARTED, FIRST_ROUND), 0)).phase == "running"
+
+
 def test_silence_is_told_with_what_slurm_says() -> None:
     """Records of a run whose last agent was killed say that it runs; its members do not."""
     view = RunView(state_of(STARTED, FIRST_ROUND), 0, "7", job("RUNNING"), silent_s=45.0)

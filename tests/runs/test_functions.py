@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from submitit.core.utils import DelayedSubmission
 
 import hpc_elastic
 from hpc_elastic.clock import SystemClock
@@ -145,6 +146,12 @@ def test_a_call_that_cannot_work_is_refused_before_anything_is_queued() -> None:
     with pytest.raises(InputError, match="cannot be called with what was given: missing a required argument"):
         hpc_elastic.submit(_scaled, [1.0], local=1)
     assert not os.path.exists("hpc_elastic_runs")
+
+
+def test_what_is_no_function_is_refused_for_one() -> None:
+    """An executor of submitit may be given a program."""
+    with pytest.raises(InputError, match=r"'train\.py' cannot be called\n  fix: give a function"):
+        function.check_arguments(DelayedSubmission("train.py"), "")
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

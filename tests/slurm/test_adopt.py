@@ -151,6 +151,37 @@ def test_a_strict_script_gets_to_its_end(strict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "srun bash -c 'torchrun --node-rank $SLURM_NODEID train.py \"a b\"'",
+        "srun bash -c \"torchrun --node-rank \\$SLURM_NODEID train.py 'a b'\"",
+        "bash -lc '\n  torchrun \\\n  --node-rank $SLURM_NODEID \\\n  train.py \"a b\"\n'",
+    ],
+)
+def test_each_task_may_have_a_shell(tmp_path: Path, command: str) -> None:
+    """As where each has to know which node it is; the run directory may have blanks in its name."""
+    place = tmp_path / "my runs"
+    place.mkdir()
+    for name, body in {
+        "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; SLURM_NODEID=3 "$@"',
+        "hpc-elastic": 'printf "%s|" "$@" >> told; echo >> told',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NUM_NODES": "2",
+    }
+    script = changed(f"#!/bin/bash\n{command}\n").replace("bash -lc", "bash -c")  # profiles may set PATH
+    subprocess.run(["bash", "-c", script], cwd=place, env=env, check=True)
+    run, finish = (place / "told").read_text().splitlines()
+    assert f"run|--run-dir|{place}/run-17|--node-rank|3|train.py|a b|" == run
+    assert finish.startswith(f"finish|--run-dir|{place}/run-17|--srun-exit-code|0|")
+
+
+@pytest.mark.parametrize(
     ("strict", "code", "goes_on"),
     [("", 0, True), ("", 7, True), ("", 75, False), ("set -eu", 0, True), ("set -eu", 7, False)],
     ids=["done", "failed", "requeued", "strict and done", "strict and failed"],
@@ -336,8 +367,11 @@ def test_a_script_may_be_strict_in_other_words(first: str) -> None:
         ("test $(srun torchrun a.py)", "is in a substitution"),
         ("L='torchrun --nnodes 2'\nsrun $L a.py", "line 1 is kept in a variable"),
         ("export L=torchrun\nsrun $L a.py", "line 1 is kept in a variable"),
-        ('srun bash -c "torchrun a.py"', "is in quotes"),
-        ("srun bash -c '\n  torchrun \\\n  a.py\n'", "line 2 is in quotes"),
+        ('srun bash -c "cd x; torchrun a.py"', "is in quotes, and not alone"),
+        ("srun bash -c 'torchrun a.py && echo'", "is in quotes, and not alone"),
+        ("srun bash -c 'torchrun a.py' && echo", "is in quotes, and not alone"),
+        ("srun ssh n1 'torchrun a.py'", "is in quotes, and not alone"),
+        ("srun bash -c '\n  cd x\n  torchrun \\\n  a.py\n'", "line 3 is in quotes"),
         ("srun bash <<EOF\ntorchrun a.py\nEOF", "line 2 stands in a here-document"),
         ("#!/bin/tcsh\ntorchrun a.py", "is a script of tcsh, not of bash"),
         ("#!/usr/bin/env python3\nos.system('torchrun a.py')", "is a script of python3"),

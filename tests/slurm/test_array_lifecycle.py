@@ -255,6 +255,9 @@ def test_a_setup_that_fails_may_work_on_another_node() -> None:
     assert "module load x: this task is requeued" in words(choice)
     last = BASE._replace(launch_failure="setup failed", in_vain=3)
     assert isinstance(decide(last, BUDGETS), Requeue), "max_launch_failures = 3, as in a run that is one job"
+    unknown = decide(BASE._replace(launch_failure="setup failed: x", job=None), BUDGETS)
+    assert isinstance(unknown, Leave)
+    assert unknown.why.startswith("setup failed: x; Slurm does not answer")
 
 
 def test_flags_that_are_wrong_fail_the_run_at_once() -> None:

@@ -144,6 +144,7 @@ def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
     assert {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1", "NumTasks": "3"} == fields
     assert (JobState.PENDING, "Priority") == facts_of([waiting._replace(reason="Priority")])[0][0:3:2]
     assert JobState.COMPLETING is facts_of([MORE._replace(state=JobState.COMPLETING)])[0].state
+    assert "5 tasks run (arrays 7, 9)" == facts_of([*FOUR, MORE])[1]["JobState"]  # scale has added one
     assert ("7", "9") == job_ids(read_run(paths), ArraySlurm([*FOUR, MORE]))
 
 

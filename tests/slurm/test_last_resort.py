@@ -134,12 +134,14 @@ def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.
 
     monkeypatch.setattr(job, "show_job", answer)
     job.held_up_for = 0.0
+    others = set(threading.enumerate())
     resort = LastResort(job, ("7", 0), FakeClock(), job.held_up_s)
+    mine = set(threading.enumerate()) - others
     job.held_up_for = 5.0
     assert answered.wait(LIMIT_S)
-    for thread in threading.enumerate():
-        if thread.name == "last-resort":
-            thread.join(LIMIT_S)
+    for thread in mine:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
     assert [] == job.requeues
 
 

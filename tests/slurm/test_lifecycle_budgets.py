@@ -108,7 +108,11 @@ def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
     assert isinstance(choice, Requeue)
     assert Cause.LAUNCH_FAILURE == choice.cause
     assert "setup failed: x" in choice.why
-    assert isinstance(decide(known, BUDGETS._replace(max_launch_failures=0)), Hold)
+    held = decide(known, BUDGETS._replace(max_launch_failures=0))
+    assert isinstance(held, Hold)
+    assert "max_launch_failures = 0 is spent; now: setup failed: x; mend what it needs and rel" in held.why
+    assert held.record is not None
+    assert Cause.LAUNCH_FAILURE is held.record.cause
     assert isinstance(decide(known._replace(local=True), BUDGETS), Exit)
 
 
@@ -119,7 +123,7 @@ def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
     known = first._replace(launch_failure=why, earlier=Earlier.FAILED)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Hold)
-    assert f"{why}; as in an earlier start, so mend what it needs and release the job" in choice.why
+    assert f"{why}; as in an earlier start; mend what it needs and release the job" in choice.why
     assert isinstance(decide(known, BUDGETS._replace(holds=False)), Requeue)
     assert isinstance(decide(known._replace(chain=Chain(3, "8")), BUDGETS), Leave)
     assert isinstance(decide(known._replace(job=scontrol(Restarts="1", Requeue="0")), BUDGETS), Resubmit)
@@ -141,6 +145,14 @@ def test_a_run_that_has_worked_is_not_ended_for_one_node(earlier: Earlier, kind:
     why = "setup failed (exit code 127): nosuch (nosuch: command not found)"
     known = facts(epoch=Epoch(1, 0, 0), job=scontrol(Restarts="0"))
     assert isinstance(decide(known._replace(launch_failure=why, earlier=earlier), BUDGETS), kind)
+
+
+def test_a_failed_line_is_told_though_slurm_does_not_answer() -> None:
+    """Its lines may be what has taken Slurm's commands away; the record of this start tells of them."""
+    choice = decide(facts(job=None)._replace(launch_failure="setup failed: x"), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert choice.is_open
+    assert choice.why.startswith("setup failed: x; Slurm does not answer")
 
 
 def test_a_cancelled_job_whose_setup_failed_stays_cancelled() -> None:

@@ -127,6 +127,15 @@ def test_a_directory_of_somebody_else_is_refused(place: Path, level: int) -> Non
         remember(str(place), [LOST._replace(at=5.0)])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_somebody_else_remembers_is_not_nothing(place: Path) -> None:
+    """Nobody can see what is in their directory, so that it looks as if nothing were there."""
+    place.parent.mkdir(mode=0o700)
+    os.chown(place.parent, 65534, 65534)
+    with pytest.raises(RunDirError, match="belongs to user 65534"):
+        read_ledger(str(place))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
 def test_a_link_of_somebody_else_is_refused(place: Path, tmp_path: Path) -> None:
     """A foreign link in its place would tell others where to write."""

@@ -138,6 +138,14 @@ def test_what_cannot_work_is_refused_where_it_is_made(
         ElasticTask(function, **numbers)
 
 
+def test_outside_of_a_job_of_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below Hydra without --multirun: what to do is told."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SUBMITIT_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(InputError, match=r"outside of a job of submitit\n  fix: .*--multirun"):
+        ElasticTask(place)(1)
+
+
 def test_it_can_be_sent(tmp_path: Path) -> None:
     """Both names of submitit's hook lead to it, and it is a plain object."""
     task = ElasticTask(place, workers_per_node=2)
