@@ -89,6 +89,14 @@ def is_unreachable(error: SlurmCommandError) -> bool:
     return is_away or parse.may_have_been_queued(words)
 
 
+def is_not_ready(error: SlurmCommandError) -> bool:
+    """Return whether Slurm refuses for now what it has granted before.
+
+    For some seconds after its start slurmctld (seen with 22.05.8) does not know that its nodes are there.
+    """
+    return "requested node configuration is not available" in error.stderr.lower()
+
+
 def hint_for(error: SlurmCommandError) -> str:
     """Return what to do about a command of Slurm that failed."""
     if _UNREACHABLE.search(error.stderr):

@@ -27,7 +27,7 @@ from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import batch_log, hand_back, lifecycle, setup_failure
-from hpc_elastic.slurm.commands import Slurm, is_unreachable
+from hpc_elastic.slurm.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.go_on import look_first, resume_command, to_go_on
 from hpc_elastic.slurm.hand_back import HandBack, HandedBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start, with_own_submission
@@ -239,11 +239,11 @@ class Finish:
         return Ended(ExitCode.REQUEUE, 0, self._log.state)
 
     def _submit_again(self) -> str | SlurmCommandError:
-        """Return the next job, or Slurm's refusal; a controller that is away raises."""
+        """Return the next job, or Slurm's refusal; one that may pass raises."""
         try:
             return self._successors().resubmit()
         except SlurmCommandError as error:
-            if is_unreachable(error):
+            if is_unreachable(error) or is_not_ready(error):
                 raise
             return error
 

@@ -15,7 +15,10 @@ from tests.real_slurm.jobs import PYTHON, USER, Run, installed_for_users
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 SUBMIT = """
+import sys
 import hpc_elastic
+sys.path.append("DIRECTORY-modules")
+import of_my_own
 
 def total(steps, pause):
     import os, time
@@ -34,7 +37,7 @@ def total(steps, pause):
             open(os.path.join(worker.run_dir(), "ticking." + os.environ["RANK"]), "w").close()
     names = ("RANK", "WORLD_SIZE")
     rank, world = (int(os.environ[name]) for name in names)
-    return {"rank": rank, "world": world, "first": first, "step": step}
+    return of_my_own.value(rank=rank, world=world, first=first, step=step)
 
 run = hpc_elastic.submit(
     total, 200, 0.05, nodes=2, gpus_per_node=2, cpus_per_node=2, time="10m", partition="low",
@@ -57,8 +60,14 @@ def python(cluster: Cluster, program: str, directory: Path) -> str:
 
 
 def test_values_of_a_preempted_function_come_back(cluster: Cluster) -> None:
-    """It saves, is requeued, goes on where it stopped; another process gets what all ranks return."""
+    """It saves, is requeued, goes on where it stopped; another process gets what all ranks return.
+
+    It uses a module that the caller alone has on its search path.
+    """
     directory = cluster.shared / "from-python"
+    modules = cluster.shared / "from-python-modules"
+    modules.mkdir()
+    (modules / "of_my_own.py").write_text("value = dict\n")
     run = Run(cluster, directory, python(cluster, SUBMIT, directory))
     cluster.wait_for(lambda: len(list(directory.glob("ticking.*"))) == 4, 60, "steps of all ranks")
     high = cluster.submit_high(4)

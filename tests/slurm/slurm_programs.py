@@ -68,6 +68,10 @@ def sbatch_as(kind: str, argv: list[str]) -> int:
     """Queue a job the way a test wants it."""
     if kind == "refuse":
         return refuse("sbatch: error: Batch job submission failed: Invalid account")
+    if kind == "no-nodes-yet":
+        return refuse(
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+        )
     if kind in ("socket-timeout", "queue-hang", "twin"):
         queue(argv)
     if kind in ("hang", "queue-hang"):

@@ -95,9 +95,10 @@ def test_an_sbatch_without_an_answer_is_not_called_twice(workdir: Path, slurm_di
     assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
 
 
-def test_a_finish_outlasts_a_controller_without_time(workdir: Path, slurm_dir: StandIn) -> None:
-    """The next job is submitted as soon as there is an answer; the run has not failed."""
-    slurm_dir.behave("ok", "lost", "lost", "ok")
+@pytest.mark.parametrize("trouble", ["lost", "no-nodes-yet"])
+def test_a_finish_outlasts_a_controller_in_trouble(workdir: Path, slurm_dir: StandIn, trouble: str) -> None:
+    """One that has no time, or does not know its nodes yet; the run has not failed."""
+    slurm_dir.behave("ok", trouble, trouble, "ok")
     paths = submitter().submit(request()).request.paths
     start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
