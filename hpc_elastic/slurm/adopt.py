@@ -67,6 +67,7 @@ def adopt(text: str, name: str) -> Adopted:
             follow, or is ours already.
     """
     plain = text.replace("\r\n", "\n").rstrip("\n")
+    plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
     shell = _shell(plain, name)
     line = find_line(plain, name)
     if line.is_piped and "bash" not in shell:

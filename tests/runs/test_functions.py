@@ -150,8 +150,9 @@ def test_a_call_that_cannot_work_is_refused_before_anything_is_queued() -> None:
 
 def test_what_is_no_function_is_refused_for_one() -> None:
     """An executor of submitit may be given a program."""
+    program: Any = "train.py"
     with pytest.raises(InputError, match=r"'train\.py' cannot be called\n  fix: give a function"):
-        function.check_arguments(DelayedSubmission("train.py"), "")
+        function.check_arguments(DelayedSubmission(program), "")
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

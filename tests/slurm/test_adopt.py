@@ -266,13 +266,15 @@ def test_a_container_is_started_by_srun_and_finish_is_not_in_it() -> None:
         ("yes | srun torchrun train.py | tee log", "${PIPESTATUS[1]}"),
         ("yes | srun torchrun train.py >log 2>&1", "$?"),
         ("srun torchrun train.py <<EOF\nyes | tee\nEOF", "$?"),
+        ("srun torchrun \\\n  train.py \\\n", "$?"),
     ],
 )
 def test_the_code_is_that_of_the_training(command: str, ended: str) -> None:
     """What a pipe ends with is not what the agents ended with."""
     lines = changed(f"#!/bin/bash\n{command}\n").splitlines()
     assert f"ended={ended}" == lines[-3]
-    assert command.splitlines()[-1].split()[-1] in lines[-4]
+    last = [line.strip() for line in f"{command}\n".split("\n")][-2]
+    assert last.split(" ")[-1] == lines[-4].split(" ")[-1]
 
 
 def test_a_pipe_needs_bash() -> None:
