@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import re
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
@@ -33,6 +34,7 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 logger = logging.getLogger(__name__)
 
 _RUN_ID = "run_id.json"
+_HOST_AND_PORT = re.compile(r"[^/]+:\d+")  # what other backends take; ./name:1 is a directory
 _handlers = itertools.count()
 
 
@@ -47,10 +49,10 @@ def create_handler(params: RendezvousParameters) -> SharedFsHandler:
         RendezvousConnectionError: the directory does not answer.
     """
     options = options_from(params)
-    if not params.endpoint.strip() or "://" in params.endpoint:
+    if not params.endpoint.strip() or "://" in params.endpoint or _HOST_AND_PORT.fullmatch(params.endpoint):
         raise ValueError(
-            "The endpoint of the rendezvous backend 'shared_fs' must be a directory that all nodes see, "
-            f"not {params.endpoint!r}."
+            f"The endpoint of the rendezvous backend '{params.backend}' must be a directory that all nodes "
+            f"see, not {params.endpoint!r}; for torchrun: --rdzv-endpoint=DIRECTORY."
         )
     try:
         return _build(RunPaths(params.endpoint.strip()), params, options)

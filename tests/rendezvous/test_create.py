@@ -232,8 +232,9 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
 
 def test_the_endpoint_is_a_directory_of_ones_own(tmp_path: Path) -> None:
     """No endpoint, a file and a directory that others can write to are refused."""
-    with pytest.raises(ValueError, match="must be a directory that all nodes see"):
-        create_handler(RendezvousParameters("shared_fs", " ", "r", 1, 1))
+    for endpoint in (" ", "node1:29500"):
+        with pytest.raises(ValueError, match=f"must be a directory that all nodes see, not '{endpoint}'"):
+            create_handler(RendezvousParameters("shared_fs", endpoint, "r", 1, 1))
     (tmp_path / "file").write_text("")
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
