@@ -253,7 +253,8 @@ def _refuse_unguarded_main() -> None:
         raise InputError(
             "a worker of this script has come to the launch itself, as it imports the script",
             where="elastic_launch",
-            fix="put the launch, or what submits to submitit's debug executor, below if __name__ == '__main__':",
+            fix="put the launch below: if __name__ == '__main__':"
+            " (and so what submits to submitit's debug executor)",
         )
 
 

@@ -14,7 +14,7 @@ from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.rendezvous.contact import Turn
 from hpc_elastic.rendezvous.interface import full_host_name
 from hpc_elastic.rendezvous.journal import Epoch, Member
-from hpc_elastic.rendezvous.membership import NODES, Membership, NodeFacts
+from hpc_elastic.rendezvous.membership import NODES, RUN_ID, Membership, NodeFacts
 from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.ports import free_port
@@ -33,7 +33,6 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 
 logger = logging.getLogger(__name__)
 
-_RUN_ID = "run_id.json"
 _HOST_AND_PORT = re.compile(r"[^/]+:\d+")  # what other backends take; ./name:1 is a directory
 _handlers = itertools.count()
 
@@ -120,10 +119,10 @@ def _claim(store: Store, paths: RunPaths, run_id: str) -> None:
     submitted = os.path.basename(paths.identity)
     if submitted in store.list("."):
         data = store.get(".", submitted)
-    elif store.create(NODES, _RUN_ID, own):
+    elif store.create(NODES, RUN_ID, own):
         return
     else:
-        data = store.get(NODES, _RUN_ID)
+        data = store.get(NODES, RUN_ID)
     found = json.loads(data or own)["run_id"]
     if found != run_id:
         raise ValueError(

@@ -30,6 +30,7 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.protocol import Store
 
 NODES = "nodes"
+RUN_ID = "run_id.json"  # among them where the agents are not ours, but torchrun's
 STEPS = "steps"
 
 

@@ -111,9 +111,10 @@ class EndRun:
         """Have the workers save and stop at one step; the job then ends and is not requeued.
 
         Raises:
-            InputError: the run has ended, or nothing was ever started.
+            InputError: the run has ended, nothing was ever started, or its agents hear no stop.
         """
         self._refuse_unstarted()
+        self._refuse_foreign()
         give_up_at = self._clock.monotonic() + DRAIN_PATIENCE_S
         told = False
         while True:
@@ -192,6 +193,15 @@ class EndRun:
                 f"nothing was ever started in {self._run.paths.root}",
                 where="RUN",
                 fix=f"hpc-elastic submit --resume {self._run.paths.root}, or remove the directory",
+            )
+
+    def _refuse_foreign(self) -> None:
+        paths = self._run.paths
+        if not self._run.submissions and os.path.exists(os.path.join(paths.nodes, RUN_ID)):
+            raise InputError(
+                f"the agents in {paths.root} are not of hpc-elastic, but torchrun's, and hear no stop",
+                where="RUN",
+                fix="scancel their job; to have it save and stop: hpc-elastic adopt its script",
             )
 
     def _has_ended(self) -> InputError:

@@ -187,6 +187,14 @@ def test_without_slurm_on_path_the_record_is_written_and_the_rest_is_said(
     assert "scancel 7" in ender.said[-1]
 
 
+def test_agents_of_torchrun_are_not_asked(run_paths: RunPaths, job: FakeJob) -> None:
+    """Nobody would hear it, and the user would wait."""
+    write(run_paths, STARTED, ROUND)
+    Path(run_paths.nodes, RUN_ID).write_text('{"run_id": "7"}')
+    with pytest.raises(InputError, match="torchrun's, and hear no stop\n  fix: scancel"):
+        Ender(run_paths, job).stop()
+
+
 def test_a_directory_in_which_nothing_was_started_is_refused(run_paths: RunPaths, job: FakeJob) -> None:
     """There is nothing to end."""
     with pytest.raises(InputError, match="nothing was ever started"):
