@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -19,6 +20,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
+from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.array_job import job_ids

@@ -23,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
+from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.run_log import open_log, read_state
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.commands import Slurm
