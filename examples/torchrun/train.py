@@ -48,10 +48,9 @@ def main() -> None:
         optimizer.step()
         time.sleep(options.step_time)
         if step % options.save_every == 0 and dist.get_rank() == 0:
+            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             with worker.atomic_write(newest) as file:  # whole or not at all, whenever the job is ended
-                torch.save(
-                    {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file
-                )
+                torch.save(state, file)
     if dist.get_rank() == 0:
         weights = [value.hex() for value in model.weight.flatten().tolist()]
         (options.out / "result.json").write_text(json.dumps({"steps": options.steps, "weights": weights}))
