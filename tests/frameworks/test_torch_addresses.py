@@ -67,10 +67,11 @@ def test_inner_networks_come_last() -> None:
 
 
 def test_one_interface_can_be_named() -> None:
-    """Its addresses count, or the name or address as it is; one without an address is refused."""
+    """Its addresses count, or the name or address as it is; one that is nobody's is refused."""
     assert ("10.0.0.7", "fd00::7") == chosen(INTERFACES, "eth0")
-    assert ("n1.cluster",) == chosen(INTERFACES, "n1.cluster")
-    for wrong in ("ib1", ""):
+    for good in ("localhost", "10.9.9.9", "fd00::9"):
+        assert (good,) == chosen(INTERFACES, good)
+    for wrong in ("ib1", "", NO_NAME):
         with pytest.raises(InputError, match=f"not '{wrong}'\n  fix: .*here are: docker0, eth0, ib0"):
             chosen(INTERFACES, wrong)
 

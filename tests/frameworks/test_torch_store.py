@@ -17,6 +17,7 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
 from hpc_elastic.frameworks import torch as elastic
+from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import meeting as meeting_module
 from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
 from hpc_elastic.paths import RunPaths
@@ -161,6 +162,7 @@ class TestStore:
     ) -> None:
         """Each address is told with what came of it: soon as a warning, and in the end with what to do."""
         monkeypatch.setattr(meeting_module, "_WARN_AFTER_S", 0.1)
+        monkeypatch.setattr(addresses_module, "_resolves", bool)  # a name that rank 0's node alone knows
         meeting = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 1, LIMIT_S)
         served = meeting.base({}, Wish((0,), NO_NAME))
         with pytest.raises(StoreTimeoutError) as caught:

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -80,8 +81,8 @@ def addresses(environ: Mapping[str, str], address: str | None) -> tuple[str, ...
 
 
 def _chosen(interfaces: Mapping[str, tuple[str, ...]], address: str) -> tuple[str, ...]:
-    found = interfaces.get(address, (address,))
-    if not address or not found:
+    found = interfaces.get(address, (address,) if _resolves(address) else ())
+    if not found:
         names = ", ".join(sorted(name for name, those in interfaces.items() if those)) or "none"
         raise InputError(
             f"address must be a host name, an IP address or a network interface with one, not {address!r}",
@@ -89,6 +90,14 @@ def _chosen(interfaces: Mapping[str, tuple[str, ...]], address: str) -> tuple[st
             fix=f"interfaces with addresses here are: {names}",
         )
     return found
+
+
+def _resolves(address: str) -> bool:
+    """Tell whether a host has a name or address, as this node sees it."""
+    try:
+        return bool(address and socket.getaddrinfo(address, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _interfaces() -> Iterator[tuple[str, tuple[str, ...]]]:
