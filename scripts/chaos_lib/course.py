@@ -58,6 +58,7 @@ class Course:
         self.strikes: list[Strike] = []
         self.stalls: list[tuple[float, float]] = []
         self._gone_look = self._began + GONE_LOOK_S
+        self.resumed = 0  # so many nodes Slurm had drained by itself
         self.by_hand = 0  # so often all processes were killed at once and the user had to go on
 
     def run(self) -> list[str]:
@@ -79,6 +80,7 @@ class Course:
                 wait = min(wait, 10.0)
             if now - self._last_change > GONE_LOOK_S and now > self._gone_look:
                 self._gone_look = now + GONE_LOOK_S
+                self._resume_nodes()
                 if broken := self._take_up():
                     return broken
             if now - self._last_change > RECOVERY_LIMIT_S:
@@ -104,6 +106,19 @@ class Course:
         self.by_hand += 1
         self._last_change = time.time()
         return []
+
+    def _resume_nodes(self) -> None:
+        """Take nodes back into service, as an administrator would, that Slurm itself has drained.
+
+        It does so where a step does not end: its slurmstepd does not while slurmctld is away.
+        """
+        cluster = self._scene.cluster
+        for line in set(cluster.as_root("sinfo", "--noheader", "--Node", "--format=%n %E").splitlines()):
+            node, _, reason = line.strip().partition(" ")
+            if reason.startswith("Kill task failed"):
+                cluster.as_root("scontrol", "update", f"nodename={node}", "state=resume")
+                self._say(f"  Slurm has drained {node} ({reason}): resumed")
+                self.resumed += 1
 
     def _killed_to_the_last(self) -> bool:
         """Tell whether srun, and thereby the agents, and the batch script were killed together."""

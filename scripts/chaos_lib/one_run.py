@@ -103,7 +103,7 @@ def run_one(ground: Ground, number: int, seed: int, stop_at: float) -> Verdict:
         time.time() - began,
         state.ending.decision.value if state.ending else "no ending",
         effects(course.strikes, records),
-        {**promises.counts(records), "by_hand": course.by_hand},
+        {**promises.counts(records), "by_hand": course.by_hand, "nodes": course.resumed},
         broken,
         [f"{moment.at:.3f} {moment.text}" for moment in timeline(records)],
     )

@@ -37,7 +37,7 @@ def total(verdicts: Sequence[Verdict], seed: int, took_s: float) -> str:
     """Return the sum of all runs in one line."""
     sums = {
         key: sum(verdict.counts.get(key, 0) for verdict in verdicts)
-        for key in ("rounds", "restarts", "requeues", "relaunches", "by_hand")
+        for key in ("rounds", "restarts", "requeues", "relaunches", "by_hand", "nodes")
     }
     faults = sum(len(verdict.effects) for verdict in verdicts)
     # whoever ended otherwise without good reason is among the broken
@@ -47,7 +47,8 @@ def total(verdicts: Sequence[Verdict], seed: int, took_s: float) -> str:
         f"{faults} faults in {took_s / 60:.0f} minutes (seed {seed}), {len(verdicts)} runs: {done} done, "
         f"{len(verdicts) - done} failed for good as their faults explain, {sums['rounds']} rounds, "
         f"{sums['restarts']} restarts in place, {sums['requeues']} requeues, {sums['relaunches']} relaunches "
-        f"of srun, {sums['by_hand']} resumed by hand. Runs that broke a promise: {broken}."
+        f"of srun, {sums['by_hand']} resumed by hand, "
+        f"{sums['nodes']} nodes resumed that Slurm had drained. Runs that broke a promise: {broken}."
     )
 
 

@@ -102,7 +102,7 @@ def _timing(settings: Settings) -> Sequence[str]:
         "InactiveLimit=0",
         "BatchStartTimeout=10",
         "CompleteWait=0",
-        "UnkillableStepTimeout=30",
+        "UnkillableStepTimeout=60",
     )
 
 
