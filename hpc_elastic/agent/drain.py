@@ -100,8 +100,8 @@ class LocalDrain:
             member.tell_step(formed.number, bound)
             self._told = True
         if is_proposer(formed, member.node_id):
-            alive = self._run.live_members(formed)
-            step = stop_step(alive, member.told_steps(formed.number))
+            working = self._run.working_members(formed)  # whose workers have ended has no step to tell
+            step = stop_step(working, member.told_steps(formed.number))
             if step is not None:
                 self._run.agree_stop(formed.number, step)
 

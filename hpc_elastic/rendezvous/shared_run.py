@@ -240,6 +240,16 @@ class SharedRun(RunReports):
         gone = quiet.union(left, self.state.left)
         return [m.node_id for m in formed.members if m.node_id not in gone]
 
+    def working_members(self, formed: RoundFormed) -> list[str]:
+        """Return the ids of the members of a round whose workers have not ended, as far as is known."""
+        roster = self.membership.roster
+        ended = {
+            node_id
+            for node_id, entry in roster.items()
+            if entry.name.phase in (Phase.SUCCEEDED, Phase.STOPPED) and entry.name.round == formed.number
+        }
+        return [node_id for node_id in self.live_members(formed) if node_id not in ended]
+
     def _silent(self, formed: RoundFormed) -> frozenset[str]:
         """Return the ids of the members of a round that have not beaten for a lease."""
         me, roster = self.membership.node_id, self.membership.roster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
@@ -76,6 +76,26 @@ def test_a_file_in_the_run_directory_stops_all_ranks(make: MakeAgents) -> None:
     assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
     assert 1 == len({path.read_text() for path in said(agents, "stopped")})
     assert not Path(agents.paths.drain).exists()
+
+
+def test_nobody_waits_for_the_step_of_a_node_that_is_done(
+    make: MakeAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers have ended well, and cannot tell at which step they could stop."""
+    monkeypatch.setenv(Env.STOP_WAIT_S, "1e6")
+    agents = make(WAIT + "if int(rank) >= 2: sys.exit(0)\n" + STEPS)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    wait_said(agents, "asks", 2)
+    wait_for(lambda: one_is_done(agents), "a node to be done")
+    Path(agents.paths.drain).touch()
+    assert {agents.code(0), agents.code(1)} <= {ExitCode.OK, ExitCode.REQUEUE}
+    assert 1 == len({path.read_text() for path in said(agents, "stopped")})
+
+
+def one_is_done(agents: Agents) -> bool:
+    """Tell whether a node shows that its workers have ended well."""
+    return any("+succeeded+" in name for name in os.listdir(agents.paths.members))
 
 
 def test_a_pause_is_no_part_of_a_later_drain(make: MakeAgents) -> None:
