@@ -84,7 +84,9 @@ def test_the_agent_on_a_node_that_is_cut_off_stands_down(cluster: Cluster, tmp_p
 
 def test_a_node_that_comes_back_into_its_job_does_not_end_the_run(cluster: Cluster, tmp_path: Path) -> None:
     """Slurm's late kill may hit the new agent there, or the launch fail (rc 168): the run goes on anyhow."""
-    run = submit(cluster, (*SHAPE, "--exclude", "node4"), plain(cluster, *SLOW, steps=STEPS))
+    # an agent that is killed before it shows itself is waited for as long as one that starts slowly
+    flags = (*SHAPE, "--exclude", "node4", "--join-timeout", "20")
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=STEPS))
     run.wait_checkpoint(20)
     cluster.cut("node3")
     cluster.run("alice", ["scontrol", "requeue", run.job_id])
