@@ -170,8 +170,10 @@ import json, os, signal, sys
 home = {home!r}
 words = sys.argv[1:]
 env = {{k: v for k, v in os.environ.items()}}
+with open(f"/proc/{{os.getppid()}}/status") as file:
+    (ignored,) = [int(line.split()[1], 16) for line in file if line.startswith("SigIgn")]
 with open(home + "/calls", "a") as file:
-    json.dump({{"words": words, "env": env}}, file)
+    json.dump({{"words": words, "env": env, "ignored": ignored}}, file)
     file.write("\\n")
 if words[2] == "run":
     if os.path.exists(home + "/term-while-running"):
@@ -321,6 +323,16 @@ def test_the_script_outlives_slurms_signals(node: Node, when: str) -> None:
     (node.home / when).touch()
     assert 75 == node.run([("", 75)], command=str(node.home / "program"))
     assert -signal.SIGTERM != node.done.returncode
+
+
+def test_finish_is_never_killed_while_it_starts(node: Node) -> None:
+    """The script itself ignores Slurm's signals before it makes the process; srun and agents hear them."""
+    node.run([("3", 80), ("", 0)], command=str(node.home / "program"))
+    node.run([("", 75)], setup=["false"])
+    term = 1 << (signal.SIGTERM - 1)
+    heard = [(call["words"][2], bool(call["ignored"] & term)) for call in node.lines("calls")]
+    agents_and_finish = [("run", False), ("finish", True)]
+    assert [*agents_and_finish, *agents_and_finish, ("finish", True)] == heard
 
 
 def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:
