@@ -77,6 +77,24 @@ def _broken(cluster: Cluster) -> list[str]:
     ]
 
 
+def _calm(scene: Scene) -> None:
+    """Refuse to end the job while a node is broken, and the other way round.
+
+    slurmctld (22.05) loses the GPUs of a job of which a node dies while it completes: they are nobody's
+    until slurmctld starts anew, and nothing that wants them can start.
+
+    Raises:
+        NoTargetError: both would come together.
+    """
+    if broken := _broken(scene.cluster):
+        raise NoTargetError(f"Slurm may not have given up {', '.join(broken)} yet")
+    job = scene.training.job()
+    if job.get("JobState") not in ("RUNNING", "PENDING"):
+        raise NoTargetError(f"the job is {job.get('JobState')}")
+    if job.get("PreemptTime", "None") != "None":
+        raise NoTargetError("the job is being preempted")
+
+
 def _lasts(scene: Scene, low: float, high: float) -> float:
     return round(scene.random.uniform(low, high), 1)
 
@@ -116,12 +134,14 @@ def _kill_srun(scene: Scene) -> Struck:
 
 
 def _kill_batch(scene: Scene) -> Struck:
+    _calm(scene)
     victim = _one(scene, Role.BATCH)
     victim.send(signal.SIGKILL)
     return Struck(f"on {victim.node}")
 
 
 def _crash_node(scene: Scene) -> Struck:
+    _calm(scene)
     node, lasts = _node(scene), _lasts(scene, 3, 30)
     scene.cluster.crash(node)
     return Struck(f"{node} for {lasts} s", lasts, lambda: scene.cluster.boot(node))
@@ -134,6 +154,7 @@ def _cut_node(scene: Scene) -> Struck:
 
 
 def _preempt(scene: Scene) -> Struck:
+    _calm(scene)
     nodes = scene.random.randint(1, scene.cluster.nodes)
     lasts = _lasts(scene, 3, 15)
     words = ("--partition=high", f"--nodes={nodes}", "--exclusive", "--time=1")
@@ -142,6 +163,7 @@ def _preempt(scene: Scene) -> Struck:
 
 
 def _requeue(scene: Scene) -> Struck:
+    _calm(scene)
     done = scene.cluster.run(USER, ["scontrol", "requeue", scene.training.job_id])
     if done.returncode != 0:
         raise NoTargetError(f"scontrol requeue: {done.stderr.strip()}")
