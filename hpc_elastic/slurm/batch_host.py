@@ -111,11 +111,13 @@ def script_was_killed(state: RunState) -> bool:
 def script_is_alive(paths: RunPaths, clock: Clock) -> bool:
     """Tell whether the batch script still counts, though the agent on its node is gone."""
     first, until = files.read(paths.batch_beat), clock.monotonic() + WATCH_S
-    while clock.monotonic() < until:
+    while True:
+        is_late = clock.monotonic() >= until  # before the look: this process may have stood still meanwhile
         if files.read(paths.batch_beat) != first:
             return True
+        if is_late:
+            return False
         clock.sleep(_FIRST_PAUSE_S)
-    return False
 
 
 def wait_until_removed(

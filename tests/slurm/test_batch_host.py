@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records
 from hpc_elastic.slurm.batch_host import (
+    WATCH_S,
     requeue_in_its_place,
     requeue_task_in_its_place,
     script_is_alive,
@@ -87,6 +88,18 @@ def test_a_counting_script_is_alive(run_paths: RunPaths) -> None:
     assert not script_is_alive(run_paths, FakeClock())
     assert script_is_alive(run_paths, EventfulClock(lambda: beat.write_text(str(next(counts)))))
     assert not script_is_alive(run_paths, FakeClock())
+
+
+def test_a_script_that_counted_while_its_observer_stood_still_is_alive(run_paths: RunPaths) -> None:
+    """An agent that is frozen for longer than it watches takes another look."""
+    beat = Path(run_paths.batch_beat)
+
+    def stand_still() -> None:
+        beat.write_text("7")
+        clock.advance(WATCH_S)
+
+    clock = EventfulClock(stand_still)
+    assert script_is_alive(run_paths, clock)
 
 
 def test_the_script_is_left_to_decide(drained: RunPaths, job: FakeJob) -> None:
