@@ -63,6 +63,7 @@ class ArrayFinish:
         self._submission = start.epoch.submission
         self._srun_exit_code = start.srun_exit_code
         self._launch_failure = start.launch_failure
+        self._failure = ""  # the same with bash's words, once they are read
         self._node = start.node_list
         self._budgets = budgets
         self._slurm = slurm
@@ -85,7 +86,7 @@ class ArrayFinish:
         state = self._patiently(self._log.refresh)
         outdated = self._patiently(self._is_outdated)
         known = outdated or state.ending is not None
-        failure = self._failure_in_words()
+        self._failure = self._failure_in_words()
         facts = TaskFacts(
             state=state,
             start=self._task,
@@ -94,7 +95,7 @@ class ArrayFinish:
             others=None if known else self._others(records),
             srun_exit_code=self._srun_exit_code,
             left=array_lifecycle.goodbye_of(records, self._task),
-            launch_failure=failure,
+            launch_failure=self._failure,
             earlier=earlier_starts(records, epoch_now(state, self._submission), self._launch_failure),
             is_outdated=outdated,
             in_vain=array_lifecycle.starts_in_vain(records, self._task),
@@ -117,8 +118,8 @@ class ArrayFinish:
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
             case Requeue(cause):
-                if self._launch_failure:
-                    self._note(self._failure_in_words(), is_given_up=False)
+                if self._failure:
+                    self._note(self._failure, is_given_up=False)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
             case _:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,9 +64,7 @@ def test_what_it_shows_is_a_patch(script: Path, end: str) -> None:
     argv = [sys.executable, "-m", "hpc_elastic", "adopt", script.name]
     shown = subprocess.run(argv, cwd=script.parent, capture_output=True, check=True).stdout
     assert b"\\ No newline at end of file\n+" in shown
-    if shutil.which("patch") is None:
-        pytest.skip("needs patch")
-    subprocess.run(["patch", "--binary", "-p0"], input=shown, cwd=script.parent, check=True)
+    subprocess.run(["git", "apply", "--whitespace=nowarn", "-p0"], input=shown, cwd=script.parent, check=True)
     assert b"hpc-elastic run" in script.read_bytes()
     assert b"\r" not in script.read_bytes()
 
