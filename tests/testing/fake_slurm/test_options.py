@@ -140,9 +140,11 @@ def test_tasks_fill_one_node_after_the_other() -> None:
 
 def test_names_of_files_have_patterns() -> None:
     """Those of Slurm's, and relative ones stand in the job's directory."""
-    job = Job(7, Request(name="x", directory="/work"), 0.0, 0.0, 1, nodes=("node1", "node2"), array=5, task=3)
+    job = Job(
+        7, Request(name="x", directory="/home/me"), 0.0, 0.0, 1, nodes=("node1", "node2"), array=5, task=3
+    )
     step = Step(0, (Task(0, "node1", 0), Task(1, "node2", 0)), 1)
-    assert "/work/7_5_3.x.node1" == outputs.fill("%j_%A_%a.%x.%N", job, "me")
+    assert "/home/me/7_5_3.x.node1" == outputs.fill("%j_%A_%a.%x.%N", job, "me")
     assert "/logs/7_1_1_me.out" == outputs.fill("/logs/%j_%t_%n_%u.out", job, "me", step, step.tasks[1])
-    assert "/work/007%" == outputs.fill("%3j%%", job, "me")
-    assert ("/dev/null", "/work/slurm-5_3.out", "/work/slurm-5_3.out") == outputs.of_script(job, "me")
+    assert "/home/me/007%" == outputs.fill("%3j%%", job, "me")
+    assert ("/dev/null", "/home/me/slurm-5_3.out", "/home/me/slurm-5_3.out") == outputs.of_script(job, "me")
