@@ -18,7 +18,6 @@ from hpc_elastic.agent.hang_file import read_lengths, write_lengths
 from hpc_elastic.agent.hang_times import START, is_worth_writing
 from hpc_elastic.agent.hang_watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.agent.memory import read_memory
-from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from hpc_elastic.rendezvous.journal import HangSuspected, RoundFormed
     from hpc_elastic.rendezvous.shared_run import SharedRun
 
-_ENDED = (Phase.SUCCEEDED, Phase.STOPPED)  # nodes without workers in this round
 _GATHER_S = 15.0  # for the other nodes to hear of it and to look
 _LEAVE_S = 45.0  # for the node that asked to say what it has found, before another one asks
 _PAUSE_S = 0.1  # between two turns during a look
@@ -276,11 +274,8 @@ class Hangs:
 
     def _nodes_with_workers(self, running: RoundFormed) -> list[str]:
         """Return the nodes that are to write down where their workers are."""
-        living, roster = self._run.live_members(running), self._run.membership.roster
-        members = [member for member in running.members if member.node_id in living]
-        seen = {member.node_id: roster.get(member.node_id) for member in members}
-        ended = {node_id for node_id, one in seen.items() if one is not None and one.name.phase in _ENDED}
-        return [member.node for member in members if member.node_id not in ended]
+        working = set(self._run.working_members(running))
+        return [member.node for member in running.members if member.node_id in working]
 
     def _are_still_silent(self) -> bool:
         sign = self._watch.sign
