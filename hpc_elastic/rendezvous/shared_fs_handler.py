@@ -27,9 +27,6 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.watch import Watch
 
-_DONE = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT)
-
-
 _T = TypeVar("_T")
 
 
@@ -271,7 +268,5 @@ class SharedFsHandler(RendezvousHandler):
 
 def _at_work(run: SharedRun, formed: RoundFormed) -> tuple[str, ...]:
     """Return the nodes of a round, but for one's own, that are neither lost nor done."""
-    roster = run.membership.roster
-    done = {node_id for node_id, entry in roster.items() if entry.name.phase in _DONE}
-    living = set(run.live_members(formed)) - done - {run.membership.node_id}
-    return tuple(member.node for member in formed.members if member.node_id in living)
+    working = set(run.working_members(formed)) - {run.membership.node_id}
+    return tuple(member.node for member in formed.members if member.node_id in working)
