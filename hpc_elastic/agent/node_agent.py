@@ -264,10 +264,13 @@ class NodeAgent(ElasticAgent):
         waits = self._waits_for_others(status)
         self._watch.follow(self._state.last, peers=waits)
         self._run.tick(look=waits)
+        self._workers.size_news.look(self._state)
         if status.is_gone and self._has_no_reason_to_wait():
             raise StoreError("no look at the other nodes succeeds")
         if waits and self._barrier_since is None and status.is_gone:
             self._barrier_since = self._now()
+        if self._barrier_since is not None and status.is_gone:
+            self._stopping.tell_wait(self._barrier_since, self._now())
 
     def _has_no_reason_to_wait(self) -> bool:
         """Tell whether this agent was asked to leave and sees nobody whom it could wait for."""

@@ -14,6 +14,7 @@ from hpc_elastic.agent.hold import LOOK_S, Hold
 from hpc_elastic.agent.local_group import LocalGroup, Results
 from hpc_elastic.agent.outcome import Outcome
 from hpc_elastic.agent.parts import AgentParts
+from hpc_elastic.agent.report import SizeNews
 from hpc_elastic.agent.spec import WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.journal import RoundFormed
@@ -47,6 +48,7 @@ class NodeWorkers:
         self.group: LocalGroup | None = None
         self.wedge: Wedge | None = None
         self.hangs = HangGuard(parts)
+        self.size_news = SizeNews(parts.log.say, self._run.membership.node_id)
         self._hold = self._new_hold()
         self.last: Results = ({}, {})
         self._crashes: int | None = None  # of the run, when this agent's last round began
@@ -92,6 +94,7 @@ class NodeWorkers:
         with self.telemetry.step(ASSIGN_RANKS):
             group = LocalGroup(formed, self._run.membership.node_id, parts.scratch, run, parts.start)
         self.hangs.begin(group)
+        self.size_news.begin(formed, self._run.state)
         parts.log.round_formed(formed, group.place, self._restart())
         self.group, self._seen, self.wedge = group, Group.RUNNING, None
         self._hold = self._new_hold()

@@ -52,7 +52,8 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
 def _stopped_text(state: RunState, cause: Cause) -> str:
     detail = state.drained.detail if state.drained else ""
     is_only_asked = cause is Cause.PREEMPTION and detail and state.explained is None
-    words = f"for {detail}" if is_only_asked else f"for {cause.value.replace('_', ' ')}"
+    what = "want of fit nodes" if state.only_unfit else cause.value.replace("_", " ")
+    words = f"for {detail}" if is_only_asked else f"for {what}"
     words = "on request" if cause is Cause.STOP else words
     step = state.drained.step if state.drained else None
     return f"stopped {words}" + ("" if step is None else f", checkpoint of step {step}")

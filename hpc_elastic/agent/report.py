@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.worker_env import Place
 from hpc_elastic.clock import Clock, clock_text
-from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.rendezvous.journal import RoundFormed, SizeWanted
+from hpc_elastic.rendezvous.state import RunState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpc_elastic.multiprocessing.errors import FailureRecord
 
 
@@ -73,3 +76,67 @@ def _without(formed: RoundFormed) -> str:
     here = {member.node for member in formed.members}  # a lost one may be back with a new agent
     gone = [name for name in formed.lost if name not in here]
     return f"without {', '.join(gone)} (lost)" if gone else ""
+
+
+class SizeNews:
+    """Tells that rounds have another size because the user wants it; one node of each round does.
+
+    Args:
+        say: shows a line.
+        node_id: of this agent.
+    """
+
+    def __init__(self, say: Callable[[str], None], node_id: str) -> None:
+        self._say = say
+        self._me = node_id
+        self._last: RoundFormed | None = None  # that this node was in
+        self._known: SizeWanted | None = None
+        self._is_due = False  # whether no round has that size yet
+
+    def look(self, state: RunState) -> None:
+        """Tell of a size that is wanted since a moment ago."""
+        size = state.size
+        if self._last is None or size is None or size == self._known:
+            return
+        self._known, self._is_due = size, state.wanted is not None
+        if self._is_due and self._last.members[0].node_id == self._me:
+            self._say(f"the run was {_scaled(size, self._last)}{_then(size, self._last)}")
+
+    def begin(self, formed: RoundFormed, state: RunState) -> None:
+        """Tell why a round has the size that it has."""
+        self.look(state)
+        last, self._last = self._last, formed
+        size, now = state.size, len(formed.members)
+        if size is None or state.wanted is None:
+            return
+        if last is None:
+            self._known, self._is_due = size, now != size.size
+            if formed.members[0].node_id == self._me:
+                self._say(
+                    f"the user wants {_nodes(size.size)} ({size.detail}); round {formed.number} has {now}"
+                )
+            return
+        was = len(last.members)
+        is_nearer = was > now >= size.size or was < now <= size.size
+        before = {member.node_id for member in last.members}
+        teller = next((member.node_id for member in formed.members if member.node_id in before), "")
+        if self._is_due and is_nearer and teller == self._me:
+            self._say(f"round {formed.number} has {_nodes(now)} in place of {was}: {_scaled(size, last)}")
+        self._is_due = self._is_due and now != size.size
+
+
+def _scaled(size: SizeWanted, last: RoundFormed) -> str:
+    before = len(last.members) if size.before is None else size.before
+    if before == size.size:
+        return f"kept at {_nodes(size.size)} by the user ({size.detail})"
+    return f"scaled from {before} to {_nodes(size.size)} by the user ({size.detail})"
+
+
+def _then(size: SizeWanted, last: RoundFormed) -> str:
+    if size.size < len(last.members):
+        return ": the workers save and stop at one step"
+    return ": it takes in nodes as they come" if size.size > len(last.members) else ""
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -9,6 +9,9 @@ from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.reports import Reports
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.shared_run import SharedRun
+from hpc_elastic.rendezvous.waiting_text import barrier_text, is_due
+
+_PATIENCE_S = 8.0  # who waits for the others' workers no longer than this, and a bit, says nothing
 
 
 class Stopping:
@@ -30,6 +33,7 @@ class Stopping:
         self._signalled = signalled
         self._reports = reports
         self.of_round: LocalDrain | None = None  # the drain of the newest round, if one comes
+        self._told_at: float | None = None  # when people were told for whom this node waits [s]
 
     def end_round(self, group: LocalGroup) -> None:
         """End workers whose round is over."""
@@ -79,6 +83,26 @@ class Stopping:
         deadline = drain.deadline if drain is not None and self._run.state.drain is not None else None
         is_saving = deadline is not None and now < deadline + 2 * KILL_AFTER_S
         return now - since >= self._parts.times.exit_barrier and not is_saving
+
+    def tell_wait(self, since: float, now: float) -> None:
+        """Tell people for whom this node waits; the first of the nodes that wait speaks for all.
+
+        Args:
+            since: when this node's workers were gone [s].
+            now: monotonic time [s].
+        """
+        formed, told_at = self._run.state.round, self._told_at
+        is_new = told_at is None or told_at < since
+        if formed is None or not is_due(since + _PATIENCE_S, None if is_new else told_at, now):
+            return
+        self._told_at = now
+        working = set(self._run.working_members(formed))
+        mine = self._run.membership.node_id
+        done = [one.node_id for one in formed.members if one.node_id not in working or one.node_id == mine]
+        others = [one.node for one in formed.members if one.node_id in working - {mine}]
+        if others and done[:1] == [mine]:
+            left_s = since + self._parts.times.exit_barrier - now
+            self._parts.log.say(barrier_text(others, now - since, left_s))
 
     def end_blind(self, group: LocalGroup) -> None:
         """End the workers by what was read before, or because this agent was asked to leave."""

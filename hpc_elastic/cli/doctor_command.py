@@ -109,10 +109,10 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     elif nodes is not None:
         typer.echo(f"\nasking Slurm for {nodes} nodes, then trying {path} from them")
         typer.echo("  (may take half a minute once they are there) ...")
-        ended = _start(path, nodes, words)
+        ended, failed = _start(path, nodes, words)
         said = "the nodes have found problems: runs will not work here" if ended == _FOUND else ""
-        if ended not in (0, _FOUND):
-            findings.append(_srun_failed(ended, words))
+        if failed is not None:
+            findings.append(failed)
             _print(findings[-1:])
         elif ended == 0:
             refused = _refused(path)
@@ -123,26 +123,37 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     return code
 
 
-def _start(path: str, nodes: int, words: Sequence[str]) -> int:
-    """Have srun start this command on several nodes; return its exit code."""
-    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare command
+def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | None]:
+    """Have srun start this command on several nodes; return its exit code, and what srun itself failed at."""
+    from hpc_elastic.slurm.commands import Slurm, hint_for  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415
 
     sys.stdout.flush()
     shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={_STEP_MINUTES}")
     program = (sys.executable, "-m", "hpc_elastic", "doctor", path)
     environ = {**os.environ, _STEP: "1"}  # noqa: TID251 - srun takes it along
-    return Slurm(environ).srun([*shape, "--job-name=hpc-elastic-doctor", *words, *program])
+    slurm, asked = Slurm(environ), [*shape, "--job-name=hpc-elastic-doctor", *words, *program]
+    refusal = None if "SLURM_JOB_ID" in environ else slurm.srun_refusal(asked)  # a job has its nodes
+    if refusal is not None:
+        why = " ".join(refusal.stderr.split())
+        return refusal.exit_code, Finding(
+            "srun", f"Slurm has no {nodes} nodes for that: {why}", Level.PROBLEM, hint_for(refusal)
+        )
+    code = slurm.srun(asked)
+    return code, None if code in (0, _FOUND) else _srun_failed(code, words)
 
 
 def _srun_failed(code: int, words: Sequence[str]) -> Finding:
     from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415 - rare command
 
-    options = f" ({shlex.join(words)})" if words else "; with a partition: -- -p NAME"
+    look = 'what the cluster has: sinfo -o "%P %D %c %m %G"'
     return Finding(
         "srun",
         f"ended with exit code {code}; what it said is above",
         Level.PROBLEM,
-        f'compare its options{options} with what the cluster has: sinfo -o "%P %D %c %m %G"',
+        f"compare its options ({shlex.join(words)}) with {look}"
+        if words
+        else f"see {look}; a partition is named by: -- -p NAME",
     )
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Optional
 
 import typer
@@ -13,11 +17,12 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Note
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.report.drill_report import Course, Saved, course_of, verdict
+from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill_traces import Blow
 from hpc_elastic.slurm.array_job import is_array
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.drill import ON_A_NODE, Drill, Striker, Struck, Target, choose
+from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError
+from hpc_elastic.slurm.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError, choose
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.values import BadValueError, parse_duration_s
@@ -26,6 +31,7 @@ from hpc_elastic.worker.checkpoints import complete_marks, encode_name, parse_na
 
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
+_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows what follows"
 _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 
 
@@ -65,21 +71,22 @@ def drill(  # noqa: PLR0913 - one flag per drill
     words = target.text(chosen, is_one_task=is_array(found))
     if chosen is Drill.HANG:
         _tell_limit(found, patience_s, wait)
-    _confirm(found, words, yes=yes)
+    if not yes:
+        _confirm(found, words)
+        found = _unchanged(found)
     striker = Striker(found, slurm, clock)
     grace_s = striker.grace_s(chosen)
-    _note(found, chosen, target, words)
-    last = read_run(found.paths).state.last
-    struck = striker.strike(chosen, target)
-    typer.echo(f"done: {words}")
-    try:
-        course = _follow(found, struck, last, patience_s)
-    except KeyboardInterrupt:
-        course = _course(found, struck, last)
-        typer.echo("no longer followed")
-    finally:
-        if chosen is Drill.HANG:
-            _let_go_on(striker, target)
+    with _interruptible():
+        blow = _strike(found, striker, chosen, target)
+        typer.echo(f"done: {words}")
+        try:
+            course = _follow(found, blow, patience_s)
+        except KeyboardInterrupt:
+            course = _course(found, blow)
+            typer.echo("no longer followed")
+        finally:
+            if chosen is Drill.HANG:
+                _let_go_on(found, striker, target, blow)
     came_back, text = verdict(course)
     _tell_grace(course, grace_s)
     typer.secho(text, fg="green" if came_back else "red", bold=True)
@@ -146,9 +153,7 @@ def _tell_limit(run: RunFiles, patience_s: float, wait: str) -> None:
         typer.echo(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
 
 
-def _confirm(run: RunFiles, text: str, *, yes: bool) -> None:
-    if yes:
-        return
+def _confirm(run: RunFiles, text: str) -> None:
     if not sys.stdin.isatty():
         raise InputError(
             "nobody can be asked: standard input is no terminal", where="drill", fix="give --yes"
@@ -157,23 +162,74 @@ def _confirm(run: RunFiles, text: str, *, yes: bool) -> None:
     typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
 
 
-def _note(run: RunFiles, chosen: Drill, target: Target, words: str) -> None:
-    """Record that what happens next is a drill, before it does: so it does not count against the node."""
+def _unchanged(run: RunFiles) -> RunFiles:
+    """Return the run as it is now, after its user was asked; it may have gone on without waiting.
+
+    Raises:
+        InputError: other processes work there now than those that were asked about.
+    """
+    now = read_run(run.paths)
+    if now.state.running != run.state.running:
+        raise InputError(
+            f"round {run.state.rounds} ended while you were asked; nothing was struck",
+            where="drill",
+            fix="give the command again",
+        )
+    return now
+
+
+def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> Blow:
+    """Do it; that it is a drill is on record before, so that it does not count against the node.
+
+    Raises:
+        HpcElasticError: it could not be done, or nobody knows whether it was; that was told, too.
+    """
+    words, array = target.text(chosen, is_one_task=is_array(run)), is_array(run)
     node = target.member.node if chosen in ON_A_NODE else ""
     log = open_log(run.paths, LOGIN)
-    log.commit(lambda state: Note(state.epoch, f"drill: {words}", node))
+    text = f"drill: {words} (round {run.state.rounds})"
+    last = log.commit(lambda state: Note(state.epoch, text, node)).last
+    number = log.appended
+    try:
+        struck = striker.strike(chosen, target)
+    except (UnsureError, SlurmTimeoutError, KeyboardInterrupt):
+        typer.echo(_UNSURE, err=True)
+        if chosen is Drill.HANG:
+            with suppress(HpcElasticError):
+                striker.let_go_on(target)
+        raise
+    except HpcElasticError as error:
+        reason = str(error).partition("\n")[0]
+        off = f"the drill was called off, nothing was struck: {reason}"
+        log.commit(lambda state: Note(state.epoch, off, calls_off=number))
+        typer.echo("nothing was struck, and the run goes on as before:", err=True)
+        raise
+    is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
+    member = target.member
+    return Blow(
+        frozenset(CAUSES[chosen]),
+        member.node,
+        member.node_id,
+        target.rank,
+        struck.round,
+        struck.at,
+        last,
+        struck.step,
+        is_whole,
+    )
 
 
-def _follow(run: RunFiles, struck: Struck, last: int, patience_s: float) -> Course:
+def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
     """Print each phase as it comes, until the run is back, has ended, or the time is up."""
     clock = SystemClock()
-    told: set[str] = set()
+    told: set[tuple[str, str]] = set()
     began = told_at = clock.monotonic()
     while True:
-        course = _course(run, struck, last)
-        for phase in course.phases:
-            if phase.name not in told:
-                told.add(phase.name)
+        course = _course(run, blow)
+        for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
+            what = (phase.name, phase.text if phase.name == MEANWHILE else "")
+            if what not in told:
+                told.add(what)
                 told_at = clock.monotonic()
                 typer.echo(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
         if course.is_over or clock.monotonic() - began >= patience_s:
@@ -182,6 +238,25 @@ def _follow(run: RunFiles, struck: Struck, last: int, patience_s: float) -> Cour
             told_at = clock.monotonic()
             _tell_waiting(run, told_at - began)
         clock.sleep(_LOOK_S)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End as for Ctrl-C when the terminal is closed or the process is ended: a worker may have to go on."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, _interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _tell_waiting(run: RunFiles, waited_s: float) -> None:
@@ -195,9 +270,8 @@ def _tell_waiting(run: RunFiles, waited_s: float) -> None:
     typer.echo(f"  {waited_s:7.0f} s  waiting{how}")
 
 
-def _course(run: RunFiles, struck: Struck, last: int) -> Course:
-    now = read_run(run.paths)
-    return course_of(now.records, last, struck.at, struck.step, _saved(run))
+def _course(run: RunFiles, blow: Blow) -> Course:
+    return course_of(read_records(run.paths), blow, _saved(run))
 
 
 def _saved(run: RunFiles) -> list[Saved]:
@@ -225,9 +299,15 @@ def _tell_grace(course: Course, grace_s: float | None) -> None:
     )
 
 
-def _let_go_on(striker: Striker, target: Target) -> None:
+def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> None:
     """Let the worker go on where it was not ended; who is gone needs nothing."""
     try:
         striker.let_go_on(target)
     except HpcElasticError:
-        pass
+        return
+    course = _course(run, blow)
+    if course.noticed or course.overtaken:  # who went on is another one
+        return
+    text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
+    open_log(run.paths, LOGIN).commit(lambda state: Note(state.epoch, text, calls_off=blow.last))
+    typer.echo(f"rank {target.rank} on {target.member.node} goes on")

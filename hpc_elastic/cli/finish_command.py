@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         slurm, clock = _slurm_of(arguments.job_info), SystemClock()
         ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
-    except HpcElasticError as error:
+    except (HpcElasticError, OSError) as error:
         _say(f"the job is not requeued: {error}")
         if start.is_submitted:
             _say_how_to_go_on(start)

@@ -68,6 +68,12 @@ def logs(
     A line of a worker begins with its round and rank, that of an agent with time and node.
     """
     found = _read(find_run(run))
+    if found.is_torchruns:
+        raise InputError(
+            f"the workers of {found.name} were started by torchrun, which keeps what they print to itself",
+            where="RUN",
+            fix="read torchrun's own output (below Slurm that of the job), or give it --log-dir and --tee 3",
+        )
     wanted = Wanted(rank, node, attempt)
     files = _files(found, wanted)
     if not files and not follow:

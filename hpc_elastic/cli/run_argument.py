@@ -13,6 +13,7 @@ from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm import run_dir
 from hpc_elastic.slurm.existing_run import existing_run, is_run, names_of_runs
+from hpc_elastic.slurm.links import read_links
 from hpc_elastic.slurm.submissions import read_submissions
 
 RunArgument = Annotated[
@@ -22,6 +23,7 @@ RunArgument = Annotated[
     ),
 ]
 _FIX = "give the directory that submit printed"
+_ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
 
 def find_run(word: str) -> RunPaths:
@@ -44,8 +46,8 @@ def find_run(word: str) -> RunPaths:
             typer.echo(f"{len(named)} runs are called {word}; this is the newest, {named[-1]}", err=True)
         return _checked(os.path.join(RUNS_FOLDER, named[-1]))
     names = list(names_of_runs())
-    near = difflib.get_close_matches(word, names, n=1) or names[-1:]
-    fix = f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else _FIX
+    near = difflib.get_close_matches(word, names, n=1)
+    fix = f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else _ALL if names else _FIX
     raise RunDirError(
         f"{word!r} is neither a directory nor a run id, job id or job name "
         f"below {os.path.abspath(RUNS_FOLDER)}",
@@ -74,10 +76,15 @@ def _job_name(paths: RunPaths) -> str:
 
 
 def _job_ids(paths: RunPaths) -> list[str]:
+    """Return the ids of all jobs of a run, of a chain and of arrays that `scale` has added, too."""
     try:
-        return [done.job_id for done in read_submissions(paths) if done.job_id]
+        done = read_submissions(paths)
+        jobs = [each.job_id for each in done]
+        jobs += [link.job_id for each in done for link in read_links(paths, each.number)]
+        logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in os.listdir(paths.root)]
     except (HpcElasticError, OSError):
         return []
+    return [*(job_id for job_id in jobs if job_id), *(log[1] for log in logs if log)]
 
 
 def _checked(path: str) -> RunPaths:

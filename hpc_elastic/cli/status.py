@@ -54,7 +54,8 @@ def status(
         else None
     )
     where = status_of(RunView.of(found, asked.job, silent_s))
-    colour = "green" if where.phase in _GOOD else "red" if where.phase in _BAD else "yellow"
+    is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
+    colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
     facts = status_facts(found, asked)
     if not where.phase.is_final and where.phase is not Phase.GONE:
@@ -76,7 +77,7 @@ def timeline(run: RunArgument) -> int:
 
 def _print_timeline(run: RunFiles) -> None:
     told = -1
-    for moment in moments_of(run.records):
+    for moment in moments_of(run.records, by_torchrun=run.is_torchruns):
         for done in run.submissions:
             if told < done.number <= moment.submission:
                 typer.echo(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
@@ -93,6 +94,8 @@ def _job_name(job_id: str) -> str:
 
 def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
     root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
+    if run.is_torchruns and phase is not Phase.SILENT:
+        return f"read what torchrun has printed; to start it again: {again}"
     if phase is Phase.SILENT:
         return _next_of_silent(run, asked)
     if phase is Phase.HELD:
@@ -100,6 +103,8 @@ def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
         return f"hpc-elastic logs {root}, then {f'scontrol release {run.job_id}' if waits else again}"
     if phase is Phase.GONE and batch_log(run):
         return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
+    if phase in (Phase.QUEUED, Phase.REQUEUED) and asked.job is not None and asked.job.held:
+        return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
     told = {
         Phase.DONE: f"hpc-elastic logs {root}",
         Phase.FAILED: f"hpc-elastic logs {root}, then {again}",
@@ -114,7 +119,8 @@ def _next_of_silent(run: RunFiles, asked: Asked) -> str:
     root = shlex.quote(run.paths.root)
     if asked.job is None:
         job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
-        return f"look on a login node {job}; if not, {run.command_to_go_on}"
+        where = "where torchrun was started" if run.is_torchruns else "on a login node"
+        return f"look {where} {job}; if not, {run.command_to_go_on}"
     if script_counts(signs_of(run, SystemClock().wall())):
         return f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"
     return f"hpc-elastic logs {root}; to end it: hpc-elastic cancel {root}, then {run.command_to_go_on}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
@@ -10,13 +11,31 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.causes_text import requeues_text, restarts_text, used_text
+from hpc_elastic.report.causes_text import (
+    requeues_text,
+    restarts_text,
+    task_requeues,
+    tasks_text,
+    used_text,
+)
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.node_status import node_facts
-from hpc_elastic.report.queue_text import missing_text, queue_text, too_few_text
+from hpc_elastic.report.queue_text import (
+    ended_text,
+    lost_text,
+    missing_text,
+    more_text,
+    queue_text,
+    too_few_text,
+)
+from hpc_elastic.report.run_status import torchrun_marks
+from hpc_elastic.report.srun_said import srun_said
 from hpc_elastic.report.timeline import count_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
+from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
 from hpc_elastic.slurm.array_job import is_array
+from hpc_elastic.slurm.batch_log import end_of
 from hpc_elastic.slurm.budget_use import use_of_causes
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.parse import JobState
@@ -44,15 +63,15 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     if saved is not None:
         where = f" ({saved.path})" if saved.path else ""
         facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
-    elif state.rounds:
+    elif state.rounds and not run.is_torchruns:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     facts += drain_facts(run.paths)
-    facts += _used(run)
-    facts += node_facts(state, asked.fields)
+    facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
+    facts += node_facts(state, asked.fields, run.records)
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
         facts += [("batch log", path) for path in batch_log(run)]
     if run.records:
-        last = moments_of(run.records)[-1]
+        last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
         facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
     return facts
 
@@ -70,6 +89,12 @@ def _chain(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     return [("chain", f"used up, {run.job_id} was its last job; {run.command_to_go_on} queues {size} more")]
 
 
+def _torchruns(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
+    """Return what is known of a run whose agents are torchrun's, and what is not."""
+    nodes = [("node", text) for text in member_texts(torchrun_marks(run), now_s)]
+    return [*nodes, ("rounds", f"{run.state.rounds} formed"), ("agents", NOT_RECORDED)]
+
+
 def _used(run: RunFiles) -> list[tuple[str, str]]:
     """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
     state = run.state
@@ -78,12 +103,25 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
         most = run.spec.get("max_restarts", MAX_RESTARTS)
         most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
     crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
-    why = requeues_text(run.records, state.epoch.submission)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
-    texts = [f"{restarts}, {used_text(state.requeues, most_requeues, 'requeue', why)}"]
-    texts[0] += f", {causes}" if (causes := use_of_causes(state, run.spec)) else ""
+    parts = [restarts, *_requeues(run, most_requeues)]
+    parts += filter(None, [use_of_causes(state, run.spec)])
     ended = restarts_text(state.counts)
-    return [("used", texts[0]), *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else [])]
+    return [
+        ("used", ", ".join(parts)),
+        *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else []),
+    ]
+
+
+def _requeues(run: RunFiles, most: int | None) -> list[str]:
+    """Return how often the run was requeued; in array mode each task counts for itself."""
+    state, submission = run.state, run.state.epoch.submission
+    why = requeues_text(run.records, submission)
+    if not is_array(run):
+        return [used_text(state.requeues, most, "requeue", why)]
+    times = task_requeues(run.records, list_names(run.paths.members), submission)
+    of_all = used_text(state.requeues, most, "requeue", f"of all tasks at once: {why}")
+    return [tasks_text(times, most or MAX_REQUEUES), *([of_all] if state.requeues else [])]
 
 
 def _is_last_failure(state: RunState) -> bool:
@@ -126,19 +164,30 @@ def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     """Return why the run waits: for its job in the queue, or for nodes that have not come."""
     if asked.job is not None and asked.job.state in _WAITING:
         text = queue_text(asked.fields)
-        return [("waits", text)] if text else []
+        return [("queue", text)] if text else []
     state = run.state
-    if state.ending is not None or state.running is not None or state.leaving:
+    names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
+    if state.ending is not None or state.leaving or run.is_torchruns:
         return []
-    here = {
-        name.node for name in map(parse_name, list_names(run.paths.members)) if name and _is_here(state, name)
-    }
+    if state.running is not None:
+        text = ended_text(state, names)
+        return [("waits", f"for {text}")] if text else []
+    here = {name.node for name in names if _is_here(state, name)}
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
     if not text and is_array(run):
         tasks = asked.fields.get("NumTasks", "")
         known = int(tasks) if tasks.isdigit() else None
-        text = too_few_text(str(run.spec.get("nodes", "")), here - state.lost, known)
-    return [("waits", f"for {text}")] if text else []
+        root = shlex.quote(run.paths.root)
+        wanted = str(run.spec.get("nodes", ""))
+        text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)
+    if not text:
+        lost = lost_text(state)
+        return [("waits", f"for {lost}; else {GIVEN_BACK}")] if lost else []
+    then = FAILS if "queues more" in text else GIVEN_BACK
+    times = wait_times_text(run.records, run.spec, SystemClock().wall(), len(here - state.lost), then)
+    absent = set(state.expected) - here - state.lost
+    said = srun_said(end_of(run.paths, run.job_id), absent) if absent and not run.is_local else ""
+    return [("waits", f"for {text}{times}"), *([("", said)] if said else [])]
 
 
 def _is_here(state: RunState, name: MemberName) -> bool:

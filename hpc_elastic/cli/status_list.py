@@ -52,6 +52,8 @@ def _standing(run: RunFiles) -> str:
     where = status_of(RunView.of(run))
     if where.phase is Phase.UNKNOWN and run.job_id and not run.is_local:
         return "submitted"  # whether it waits or starts just now only Slurm knows
+    if run.is_torchruns and where.phase is Phase.GONE:
+        return "torchrun's agents have left"
     if where.phase.is_final or not run.records:
         return where.phase.value
     signs = signs_of(run, SystemClock().wall())

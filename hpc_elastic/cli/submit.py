@@ -17,7 +17,7 @@ from hpc_elastic.slurm import request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
-from hpc_elastic.slurm.next_warning import lead_text
+from hpc_elastic.slurm.next_warning import lead_text, with_measured_lead
 from hpc_elastic.slurm.nodes_at_submit import without_suspects
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submit import Submitted, Submitter, was_local
@@ -39,7 +39,11 @@ Local = Annotated[
     ),
 ]
 SkipTest = Annotated[
-    bool, typer.Option("--skip-sbatch-test", help="Do not ask Slurm beforehand (sbatch --test-only).")
+    bool,
+    typer.Option(
+        "--skip-sbatch-test",
+        help="Do not ask Slurm beforehand (sbatch --test-only, the partition's time limit).",
+    ),
 ]
 
 
@@ -63,7 +67,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     command: tuple[str, ...] = context.obj or ()
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
-        return _resume(find_run(resume), local)
+        return _resume(find_run(resume), local, dry_run=dry_run)
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
@@ -84,17 +88,18 @@ def _submitter() -> Submitter:
 
 
 def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
-    extra = job_file or next(iter(given), None) or " ".join(command) or None
+    flags = ["--" + field.replace("_", "-") for field in given]
+    extra = job_file or next(iter(flags), None) or " ".join(command) or None
     if extra is not None:
         raise InputError(
-            f"--resume queues the stored job again and takes nothing else, but got {extra!r}",
+            f"--resume queues the stored job again and takes nothing else, but got {extra}",
             where="--resume",
             fix="edit job.sbatch in the run directory, or submit a new run",
         )
 
 
-def _resume(paths: RunPaths, local: int | None) -> int:
-    """Queue a run again, or go on here with a run that was local."""
+def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
+    """Queue a run again, or go on here with a run that was local; or only show what would be queued."""
     root = paths.root
     if not os.path.exists(paths.script):
         raise InputError(
@@ -103,12 +108,27 @@ def _resume(paths: RunPaths, local: int | None) -> int:
             fix="start the same command again, with the same --run-dir (another one if the run has ended)",
         )
     if local is None and not was_local(root):
-        _tell(_submitter().resume(root))
-        return 0
+        return _resume_in_slurm(root, dry_run=dry_run)
     wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
+    if dry_run:
+        typer.echo(wanted.script)
+        return 0
     return run_local(wanted, nodes=nodes)
+
+
+def _resume_in_slurm(root: str, *, dry_run: bool) -> int:
+    submitter = _submitter()
+    if dry_run:
+        wanted = submitter.next_request(root)
+        _warn(validate.missing_again(wanted))
+        _print_request(submitter.prepared(with_measured_lead(wanted)))
+    else:
+        queued = submitter.resume(root)
+        _warn(validate.missing_again(queued.request))
+        _tell(queued)
+    return 0
 
 
 def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
@@ -131,10 +151,13 @@ def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
         _warn(_submitter().check(wanted, ask_slurm=ask_slurm))
     else:
         _warn([*validate.check(wanted, None), "there is no sbatch here, so Slurm was not asked"])
-    wanted = _submitter().prepared(wanted)
+    _print_request(_submitter().prepared(wanted))
+    return 0
+
+
+def _print_request(wanted: SubmitRequest) -> None:
     typer.echo(wanted.script)
     typer.echo(shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments)))
-    return 0
 
 
 def _say_aside(text: str) -> None:

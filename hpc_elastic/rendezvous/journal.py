@@ -218,6 +218,7 @@ class SizeWanted(NamedTuple):
     size: int  # nodes
     detail: str  # for people: who asked
     spares: int | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
+    before: int | None = None  # nodes of the round that ran when it was asked for; None: there was none
 
 
 class Note(NamedTuple):
@@ -226,6 +227,7 @@ class Note(NamedTuple):
     epoch: Epoch
     text: str
     node: str = ""  # that a drill is done to: what happens there next is no fault of the node's
+    calls_off: int = 0  # number of the note of a drill that did nothing after all
 
 
 Entry = (

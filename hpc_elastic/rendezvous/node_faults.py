@@ -48,12 +48,15 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
     state, found = RunState(), []
     loop = _Loop("", 0)
     drilled: frozenset[str] = frozenset()
+    records = list(records)
+    called_off = {one.entry.calls_off for one in records if isinstance(one.entry, Note)}
     for record in records:
         after = apply(state, record.entry)
         if after != state:
             loop = loop if _is_drill(record, drilled) else _count(loop, state, record)
             faults = [fault for fault in _faults(state, record, loop) if fault[0] not in drilled]
-            drilled = _drilled(drilled, record.entry)
+            is_void = isinstance(record.entry, Note) and record.number in called_off
+            drilled = drilled if is_void else _drilled(drilled, record.entry)
             for host, fault, detail in faults:
                 event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
                 found.append(Blamed(after.epoch, event))

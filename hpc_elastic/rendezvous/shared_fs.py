@@ -27,7 +27,7 @@ from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.rendezvous.strangers import refuse_stranger
-from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, unfit_text, waiting_text
+from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, waiting_text
 
 _T = TypeVar("_T")
 _FEW = 16  # offers that are read one after the other
@@ -265,8 +265,8 @@ class SharedFsRendezvous(RendezvousHandler):
         """Return why this node cannot be in a round any more."""
         if isinstance(action, rules.TooFew):
             error = RendezvousTimeoutError if action.timed_out else NodesLostError
-            unfit = unfit_text(self.run.state.unfit)
-            return error(too_few_text(action, self.run.settings, self._waiting.place) + unfit)
+            place, unfit = self._waiting.place, self.run.state.unfit
+            return error(too_few_text(action, self.run.settings, place, unfit))
         if isinstance(action, rules.Dismissed):
             nodes = "1 node is" if action.wanted == 1 else f"{action.wanted} nodes are"
             return DismissedError(f"no more than {nodes} wanted")

@@ -90,6 +90,12 @@ class RunState(NamedTuple):
         return self.round is not None and self.left.issuperset(one.node_id for one in self.round.members)
 
     @property
+    def only_unfit(self) -> bool:
+        """Whether this epoch was left because nodes are unfit, with no node lost."""
+        for_nodes = self.drained is not None and self.drained.cause is Cause.NODE_LOSS
+        return for_nodes and bool(self.unfit) and self.lost <= self.unfit.keys()
+
+    @property
     def leaving(self) -> bool:
         """Whether no further round is formed in this epoch."""
         return self.leave_cause is not None or self.drained is not None or self.ending is not None
@@ -323,14 +329,9 @@ def _drained(state: RunState, entry: Drained) -> RunState:
 
 
 def _ending(state: RunState, entry: RunEnded) -> RunState:
-    if _is_foreign(state, entry.epoch) or (state.ending is not None and not _takes_over(state.ending, entry)):
-        return state
-    return state._replace(ending=entry)
-
-
-def _takes_over(before: RunEnded, entry: RunEnded) -> bool:
-    """Tell whether a user ends a run that was only held."""
-    return before.decision is Decision.HELD and entry.decision in (Decision.STOPPED, Decision.CANCELLED)
+    by_user = entry.decision in (Decision.STOPPED, Decision.CANCELLED)  # may end what is only held
+    is_open = state.ending is None or (state.ending.decision is Decision.HELD and by_user)
+    return state._replace(ending=entry) if is_open and not _is_foreign(state, entry.epoch) else state
 
 
 def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
@@ -350,9 +351,9 @@ def _unfit(state: RunState, entry: NodeUnfit) -> RunState:
 def _requeued(state: RunState, entry: Requeued) -> RunState:
     if state.requeued or entry.epoch[:2] != state.epoch[:2]:
         return state
-    ended = state.ended
-    is_counted = ended is not None and ended.cause is entry.cause is Cause.NODE_LOSS
-    times = state.requeued_for.get(entry.cause, 0) + (not is_counted)  # one loss ended round and start
+    ended, is_loss = state.ended, entry.cause is Cause.NODE_LOSS  # which may have ended the round, too
+    is_counted = is_loss and (state.only_unfit or (ended is not None and ended.cause is entry.cause))
+    times = state.requeued_for.get(entry.cause, 0) + (not is_counted)
     return state._replace(
         requeues=state.requeues + 1,
         requeued=True,
@@ -362,7 +363,7 @@ def _requeued(state: RunState, entry: Requeued) -> RunState:
 
 def _size(state: RunState, entry: SizeWanted) -> RunState:
     known = state.size
-    same = known is not None and known._replace(detail=entry.detail) == entry
+    same = known is not None and known._replace(detail=entry.detail, before=entry.before) == entry
     if entry.submission < state.epoch.submission or same:
         return state
     return state._replace(size=entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from hpc_elastic.rendezvous import rules
 
@@ -48,8 +49,25 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
     here = _names([node_id.rpartition(".")[0] for node_id in ready])
     return (
         f"waiting for {_count(of - len(ready), 'more node')}{names}{f' in {place}' if place else ''} "
-        f"({len(ready)} of {of} here: {here}), for at most {max(left_s, 0):.0f} s"
+        f"({len(ready)} of {of} here: {here}), {_times(now - waited.since, left_s)}"
     )
+
+
+def barrier_text(others: list[str], waited_s: float, left_s: float) -> str:
+    """Return for whom a node waits whose workers have ended.
+
+    Args:
+        others: names of the nodes whose workers have not.
+        waited_s: since when [s].
+        left_s: how much longer at most [s].
+    """
+    times = _times(waited_s, left_s)
+    return f"all workers here have ended; waiting for those of {_names(others)}, {times}"
+
+
+def _times(waited_s: float, left_s: float) -> str:
+    """Return for how long somebody has waited and will go on to [s]."""
+    return f"{waited_s:.0f} s so far, for at most {max(left_s, 0):.0f} s more"
 
 
 def beside_text(view: rules.Joining) -> str:
@@ -57,6 +75,8 @@ def beside_text(view: rules.Joining) -> str:
     running = view.state.running
     if running is None:
         return ""
+    if len(running.members) > view.target:
+        return ""  # fewer are wanted, so that it ends
     size = f"{len(running.members)} of {_count(view.target, 'node')}"
     if len(running.members) >= view.target:
         return f"standing by: round {running.number} is full ({size})"
@@ -65,24 +85,33 @@ def beside_text(view: rules.Joining) -> str:
     return f"round {running.number} runs with {size}; it is asked to take this one in"
 
 
-def too_few_text(few: rules.TooFew, settings: rules.RendezvousSettings, place: str) -> str:
+def too_few_text(
+    few: rules.TooFew,
+    settings: rules.RendezvousSettings,
+    place: str,
+    unfit: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return why the minimum cannot be reached.
 
     Args:
         few: who is there and who is not.
         settings: the minimum and how long it was waited for.
         place: where the nodes meet, for people.
+        unfit: nodes that stay out, and why.
     """
     need = settings.min_nodes
     if not few.timed_out:
         left = f"{_count(few.have, 'node')} {'is' if few.have == 1 else 'are'} left"
-        return f"{left}, {need} are needed; lost: {', '.join(few.missing) or 'unknown'}"
+        lost = ", ".join(name for name in few.missing if name not in unfit)
+        gone = f"; lost: {lost or 'unknown'}" if lost or not unfit else ""
+        return f"{left}, {need} are needed{gone}{_unfit_text(unfit)}"
     absent = f"missing: {', '.join(few.missing)}" if few.missing else f"nobody else came to {place}".rstrip()
-    return f"{few.have} of {need} nodes joined within {settings.join_timeout:g} s; {absent}"
+    came = f"{few.have} of {need} nodes joined within {settings.join_timeout:g} s"
+    return f"{came}; {absent}{_unfit_text(unfit)}"
 
 
-def unfit_text(unfit: Mapping[str, str]) -> str:
-    """Return which of the nodes that are missing have failed their probe, and why; empty if none has."""
+def _unfit_text(unfit: Mapping[str, str]) -> str:
+    """Return which nodes stay out, and why; empty if none does."""
     told = [f"{node} ({unfit[node]})" for node in sorted(unfit)[:_MOST_NAMES]]
     return f"; unfit: {', '.join(told)}" if told else ""
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hpc_elastic.rendezvous.journal import Cause, Record, Requeued
+from hpc_elastic.rendezvous.array_task import start_of
+from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed
+from hpc_elastic.rendezvous.roster import natural, parse_name
+from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.report.timeline import count_text
+from hpc_elastic.report.unfit_text import is_for_unfit
+
+_UNFIT = "unfit node"
 
 
 def restarts_text(counts: Mapping[Cause, int]) -> str:
@@ -15,21 +21,70 @@ def restarts_text(counts: Mapping[Cause, int]) -> str:
     Args:
         counts: rounds ended per cause.
     """
-    return _counted(counts)
+    return _counted({cause.value: number for cause, number in counts.items()})
 
 
 def requeues_text(records: Iterable[Record], submission: int) -> str:
-    """Return why the job of a submission was requeued; empty if it was not."""
-    causes = Counter(
-        record.entry.cause
-        for record in records
-        if isinstance(record.entry, Requeued) and record.entry.epoch.submission == submission
-    )
-    return _counted(causes)
+    """Return why the job of a submission was requeued; empty if it was not.
+
+    A node that was unfit is not among those that were lost.
+    """
+    words: Counter[str] = Counter()
+    state = RunState()
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, Requeued) and entry.epoch.submission == submission:
+            words[_UNFIT if is_for_unfit(entry.cause, state) else entry.cause.value] += 1
+        state = fold(state, [record])
+    return _counted(words)
 
 
-def _counted(counts: Mapping[Cause, int]) -> str:
-    told = sorted((-number, cause.value) for cause, number in counts.items() if number > 0)
+def task_requeues(records: Iterable[Record], members: Iterable[str], submission: int) -> dict[str, int]:
+    """Return how often each task of an array was requeued in a submission, those that were not left out.
+
+    Slurm counts that for each task, and the ids of its agents tell: what has not come back is not counted.
+
+    Args:
+        records: of the run.
+        members: the listing of ``members/``.
+        submission: its number.
+    """
+    names = [name for name in map(parse_name, members) if name is not None]
+    ids = {name.node_id for name in names if name.epoch.submission == submission}
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, RoundFormed) and entry.epoch.submission == submission:
+            ids.update(member.node_id for member in entry.members)
+        elif isinstance(entry, NodeLeft) and entry.epoch.submission == submission:
+            ids.add(entry.node_id)
+    times: dict[str, int] = {}
+    for start in filter(None, map(start_of, ids)):
+        times[start.task] = max(times.get(start.task, 0), start.restart)
+    return {task: number for task, number in sorted(times.items(), key=_place) if number}
+
+
+def _place(item: tuple[str, int]) -> tuple[object, ...]:
+    return natural(item[0])
+
+
+def tasks_text(times: Mapping[str, int], most: int) -> str:
+    """Return how much of a budget that each task of an array has for itself is used.
+
+    Args:
+        times: how often each task was requeued.
+        most: how often it may be.
+    """
+    text = f"{count_text(sum(times.values()), 'requeue')} of single tasks (at most {most} for each"
+    if len(times) > 1:
+        worst = max(times, key=lambda task: times[task])
+        text += f"; the most: task {worst}, {times[worst]}"
+    elif times:
+        text += f"; all of task {next(iter(times))}"
+    return f"{text})"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    told = sorted((-number, word) for word, number in counts.items() if number > 0)
     return ", ".join(f"{-number} {_noun(word, -number)}" for number, word in told)
 
 
@@ -37,6 +92,8 @@ def _noun(word: str, number: int) -> str:
     """Return a cause as a noun: ``crash``, ``node losses``, ``time limits``."""
     if word == Cause.MEMBERSHIP.value:
         return "change of nodes" if number == 1 else "changes of nodes"
+    if word == Cause.REQUEUE.value:
+        return "by hand"
     several = "" if number == 1 else "es" if word.endswith(("s", "sh")) else "s"
     return word.replace("_", " ") + several
 

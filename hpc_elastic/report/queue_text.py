@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
+from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import names_text
 
+_ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT)
 _HELD = "held; to let it go on: scontrol release {job}"
 _REASONS = (
     ("JobHeldUser", _HELD),
@@ -76,13 +79,62 @@ def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
     return f"{names_text(absent)} ({len(absent)} of {len(expected)} nodes)" if absent else ""
 
 
-def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None) -> str:
+def lost_text(state: RunState) -> str:
+    """Return which lost nodes a run needs back to go on as it is; empty if it needs none.
+
+    Args:
+        state: the run, between two rounds.
+    """
+    low = state.sizes.partition(":")[0]
+    lost = tuple(node for node in state.expected if node in state.lost and node not in state.unfit)
+    left = len(state.expected) - len(state.lost.intersection(state.expected))
+    if not lost or not low.isdigit() or left >= int(low):
+        return ""
+    need = f"{left} of {len(state.expected)} nodes left, {low} are needed"
+    return f"{names_text(lost)} (lost; {need}), for some seconds: it may come back"
+
+
+def ended_text(state: RunState, names: Iterable[MemberName]) -> str:
+    """Return for whose workers the nodes of the running round wait whose own have ended; empty if for nobody.
+
+    Args:
+        state: the run.
+        names: of the agents.
+    """
+    running = state.running
+    if running is None:
+        return ""
+    ended = {name.node_id for name in names if name.phase in _ENDED and name.round == running.number}
+    done = tuple(member.node for member in running.members if member.node_id in ended)
+    working = tuple(member.node for member in running.members if member.node_id not in ended)
+    if not done or not working:
+        return ""
+    return f"the workers of {names_text(working)}; those of {names_text(done)} have ended"
+
+
+def more_text(nodes: str, present: Collection[str]) -> str:
+    """Return how many more nodes an array waits for that has enough for a round; empty if for none.
+
+    Args:
+        nodes: of the job spec, MIN or MIN:MAX.
+        present: names of the nodes whose agents are there.
+    """
+    high = nodes.rpartition(":")[2]
+    missing = int(high) - len(present) if high.isdigit() and present else 0
+    if missing <= 0:
+        return ""
+    here = names_text(tuple(sorted(present, key=natural)))
+    return f"{missing} more {'node' if missing == 1 else 'nodes'} ({len(present)} of {high} here: {here})"
+
+
+def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None, run: str = "RUN") -> str:
     """Return how many nodes an array has to get before it can go on; empty if it has enough.
 
     Args:
         nodes: of the job spec, MIN or MIN:MAX.
         present: names of the nodes whose agents are there.
         tasks: how many tasks Slurm still has of it; None if nobody knows.
+        run: its directory, as a shell takes it.
     """
     low = nodes.partition(":")[0]
     missing = int(low) - len(present) if low.isdigit() else 0
@@ -93,4 +145,4 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None)
     if tasks is None or tasks >= int(low):
         return text
     left = "task is" if tasks == 1 else "tasks are"
-    return f"{text}, but only {tasks} {left} left in Slurm: hpc-elastic scale RUN --nodes {low} queues more"
+    return f"{text}, but only {tasks} {left} left in Slurm: hpc-elastic scale {run} --nodes {low} queues more"

@@ -7,10 +7,22 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.timeline import CAUSES, cause_text, count_text, ending_text, names_text, span_text
+from hpc_elastic.report.timeline import (
+    CAUSES,
+    cause_text,
+    count_text,
+    ended_text,
+    ending_text,
+    left_text,
+    names_text,
+    span_text,
+    why_text,
+)
+from hpc_elastic.report.torchrun_status import Mark, have_left, headline, newest_marks
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
+from hpc_elastic.slurm.signs_of_life import member_times
 
 
 class Phase(str, Enum):
@@ -51,12 +63,20 @@ class RunView(NamedTuple):
         None  # why this start was handed back to Slurm; None: it was not, or nobody knows
     )
 
+    torchruns: tuple[Mark, ...] | None = None  # the nodes of a run whose agents are torchrun's; else None
+
     @classmethod
     def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
         """Return the view of a run whose files were read."""
-        return cls(
+        view = cls(
             run.state, run.submission, run.job_id, job, run.has_script, silent_s, back_for=run.back_for
         )
+        return view._replace(torchruns=torchrun_marks(run)) if run.is_torchruns else view
+
+
+def torchrun_marks(run: RunFiles) -> tuple[Mark, ...]:
+    """Return what the nodes of a run of torchrun's say of themselves."""
+    return tuple(newest_marks((Mark(*one) for one in member_times(run.paths)), run.state))
 
 
 class RunStatus(NamedTuple):
@@ -81,15 +101,25 @@ def status_of(view: RunView) -> RunStatus:
             return outside
     if not is_current:
         return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+    if view.torchruns is not None and (view.silent_s is None or have_left(view.torchruns)):
+        return _torchruns(view.state, view.torchruns)
     left = _left_for_good(view)
     if left is None and view.silent_s is not None:
         return _silent(view, view.silent_s)
     return left or _by_records(state, view.back_for)
 
 
+def _torchruns(state: RunState, marks: tuple[Mark, ...]) -> RunStatus:
+    """Tell where the agents of torchrun are; more than that is not known."""
+    text = headline(state, marks)
+    if have_left(marks):
+        return RunStatus(Phase.GONE, text)
+    return RunStatus(Phase.RUNNING if state.running is not None else Phase.STARTING, text)
+
+
 def _silent(view: RunView, silent_s: float) -> RunStatus:
     """Tell of a run whose records say that it lives, though nobody of it does."""
-    was = _by_records(view.state)
+    was = _by_records(view.state) if view.torchruns is None else _torchruns(view.state, view.torchruns)
     text = f"no agent has given a sign of life for {span_text(silent_s)}"
     if view.job_id:
         text += (
@@ -100,6 +130,7 @@ def _silent(view: RunView, silent_s: float) -> RunStatus:
     return RunStatus(Phase.SILENT, f"{text} (it was {was.phase.value} when last heard of: {was.text})")
 
 
+_HELD = "but held: it does not start before somebody releases it"
 _FINAL = {
     Decision.DONE: Phase.DONE,
     Decision.FAILED: Phase.FAILED,
@@ -117,9 +148,10 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
     if job.state is JobState.ENDED:
         return _by_ended_job(view, job, is_current=is_current)
     if job.state in (JobState.PENDING, JobState.REQUEUED):
+        waits = f"{_HELD if job.held else 'waits for nodes'}{reason}"
         if was_started:
-            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, waits for nodes{reason}")
-        return RunStatus(Phase.QUEUED, f"queued, waits for nodes{reason}")
+            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, {waits}")
+        return RunStatus(Phase.QUEUED, f"queued, {waits}")
     if job.state is JobState.SUSPENDED:
         return RunStatus(Phase.STARTING, f"suspended by Slurm{reason}")
     if job.state is JobState.RUNNING and (not was_started or job.restarts > state.epoch.restart):
@@ -133,19 +165,21 @@ def _requeued_text(view: RunView) -> str:
     cause = view.back_for or (drained.cause if drained is not None else None)
     if cause is Cause.REQUEUE:
         return "requeued by hand"
-    if cause is Cause.LAUNCH_FAILURE:
-        return f"requeued because {CAUSES[cause]}"
+    if cause in (Cause.LAUNCH_FAILURE, Cause.JOIN_TIMEOUT, Cause.AGENT_ERROR):
+        return f"requeued because {why_text(cause, view.state)}"
+    if cause is Cause.NODE_LOSS and view.state.only_unfit:
+        return f"requeued because of {why_text(cause, view.state)}"
     return f"requeued after {CAUSES[cause]}" if cause is not None else "requeued"
 
 
 def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:
     drained = view.state.drained if is_current else None
     if drained is not None and not view.has_script:
-        return _stopped(drained, was_cancelled=job.word.startswith("CANCELLED"))
+        return _stopped(view.state, drained, was_cancelled=job.word.startswith("CANCELLED"))
     word = f"ended as {job.word}" if job.word else "is not there any more"
     if drained is None:
         return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
-    return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(drained)}")
+    return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(view.state)}")
 
 
 def _left_for_good(view: RunView) -> RunStatus | None:
@@ -154,13 +188,13 @@ def _left_for_good(view: RunView) -> RunStatus | None:
     if state.drained is None or view.has_script or state.requeued:
         return None
     if view.job is not None:  # its script may have more to do
-        return RunStatus(Phase.DRAINING, f"{_drained_text(state.drained)}, leaves the nodes")
-    return _stopped(state.drained)
+        return RunStatus(Phase.DRAINING, f"{_drained_text(state)}, leaves the nodes")
+    return _stopped(state, state.drained)
 
 
-def _stopped(drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
+def _stopped(state: RunState, drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
     """Tell why a drained run is over; scancel looks like preemption to the agents."""
-    cause = CAUSES[drained.cause]
+    cause = why_text(drained.cause, state)
     if was_cancelled and drained.cause is Cause.PREEMPTION:
         cause = "the job was cancelled"
     why = cause if drained.cause is Cause.STOP else f"stopped: {cause}"
@@ -168,9 +202,13 @@ def _stopped(drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
     return RunStatus(Phase.STOPPED, f"{why}{step}")
 
 
-def _drained_text(drained: Drained, back_for: Cause | None = None) -> str:
+def _drained_text(state: RunState, back_for: Cause | None = None) -> str:
+    drained = state.drained
+    if drained is None:
+        return ""
     step = "" if drained.step is None else f" at step {drained.step}"
-    return f"drained{step} ({CAUSES[back_for or drained.cause]})"
+    why = left_text(drained.cause, state) if back_for is None else why_text(back_for, state)
+    return f"drained{step} ({why})"
 
 
 def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
@@ -188,10 +226,10 @@ def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
 
 def _between_rounds(state: RunState, back_for: Cause | None) -> RunStatus:
     if state.requeued:
-        why = f" ({CAUSES[back_for]})" if back_for is not None else ""
+        why = f" ({why_text(back_for, state)})" if back_for is not None else ""
         return RunStatus(Phase.REQUEUED, f"given back to Slurm{why}")
     if state.ended is not None:
-        return RunStatus(Phase.RESTARTING, f"between rounds: {cause_text(state.ended.cause, state)}")
+        return RunStatus(Phase.RESTARTING, f"between rounds: {ended_text(state.ended, state)}")
     if state.epoch.submission < 0:
         return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
     names = f" of {names_text(state.expected)}" if state.expected else ""
@@ -200,7 +238,7 @@ def _between_rounds(state: RunState, back_for: Cause | None) -> RunStatus:
 
 def _leaving(state: RunState, back_for: Cause | None) -> RunStatus:
     if state.drained is not None:
-        return RunStatus(Phase.REQUEUED, f"{_drained_text(state.drained, back_for)}, leaves the nodes")
+        return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back_for)}, leaves the nodes")
     cause = CAUSES[state.drain.cause] if state.drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")

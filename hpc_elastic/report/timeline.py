@@ -33,11 +33,13 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
+from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import LOGIN
 
 _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
+_OUR_HINT = "hpc_elastic.worker: "  # on stderr, and no reason to end
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
 CAUSES = {
     Cause.CRASH: "a worker failed",
@@ -56,6 +58,12 @@ CAUSES = {
 }
 
 
+_NO_ROUND = (Cause.JOIN_TIMEOUT, Cause.NODE_LOSS, Cause.AGENT_ERROR)  # may end a start before its first
+
+
+_Text = Callable[[Any, RunState, float], str]
+
+
 class Moment(NamedTuple):
     """One thing that happened."""
 
@@ -64,14 +72,21 @@ class Moment(NamedTuple):
     text: str
 
 
-def timeline(records: Iterable[Record]) -> list[Moment]:
-    """Return what happened, oldest first; records that changed nothing are left out."""
+def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Moment]:
+    """Return what happened, oldest first; records that changed nothing are left out.
+
+    Args:
+        records: of the run.
+        by_torchrun: its agents are torchrun's, which do not tell how many workers they have.
+    """
+    texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: _met} if by_torchrun else _TEXTS
     state, moments = RunState(), []
     times: dict[type, float] = {}  # of the newest record of each kind
     for record in records:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
-            text = _TEXTS[type(record.entry)](record.entry, state, record.at - _began(record, times))
+            text_of = texts[type(record.entry)]
+            text = text_of(record.entry, state, record.at - _began(record, times))
             submission = (
                 record.entry.epoch.submission if isinstance(record.entry, Note) else after.epoch.submission
             )
@@ -126,14 +141,49 @@ def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
     return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
 
 
+def _met(entry: RoundFormed, _before: RunState, span_s: float) -> str:
+    """Tell of a round of torchrun's agents."""
+    names = names_text(tuple(member.node for member in entry.members))
+    return (
+        f"round {entry.number}: {count_text(len(entry.members), 'node')} ({names}) met in {span_text(span_s)}"
+    )
+
+
 def _ended(entry: RoundEnded, before: RunState, span_s: float) -> str:
     is_pause = entry.cause is Cause.MEMBERSHIP
+    if is_pause and before.drain is None:
+        why = "its agents meet anew and do not tell why: a worker failed, or nodes have changed"
+        return f"round {entry.number} ended after {span_text(span_s)}: {why}"
     text = f"round {entry.number} {'paused' if is_pause else 'ended'} after {span_text(span_s)}: "
+    return text + ended_text(entry, before)
+
+
+def ended_text(entry: RoundEnded, state: RunState) -> str:
+    """Return why a round ended, in a state that still knows what was asked for."""
     if entry.failure:
-        return text + failure_text(entry.failure)
-    if entry.cause is Cause.NODE_LOSS:
-        return f"{text}lost {names_text(entry.nodes)}"
-    return text + cause_text(entry.cause, before)
+        return failure_text(entry.failure)
+    if entry.cause is Cause.NODE_LOSS and entry.nodes:
+        return f"lost {names_text(entry.nodes)}"
+    return cause_text(entry.cause, state)
+
+
+def why_text(cause: Cause, state: RunState) -> str:
+    """Return why a start of the run was left; nodes that were unfit are not called lost."""
+    if is_for_unfit(cause, state):
+        return unfit_text(state.unfit)
+    drained = state.drained
+    is_told = (
+        cause is Cause.JOIN_TIMEOUT and drained is not None and drained.cause is cause and drained.detail
+    )
+    return f"{CAUSES[cause]}: {drained.detail}" if is_told and drained is not None else CAUSES[cause]
+
+
+def left_text(cause: Cause, state: RunState) -> str:
+    """Return why the agents left a start of the run; a signal alone may mean more than they take it for."""
+    drain = state.drain
+    if cause is Cause.PREEMPTION and drain is not None and drain.cause is cause and state.explained is None:
+        return drain.detail or CAUSES[cause]
+    return why_text(cause, state)
 
 
 def cause_text(cause: Cause, state: RunState) -> str:
@@ -177,7 +227,9 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
     return "the workers are told to end" if entry.step < 0 else f"all ranks stop at step {entry.step}"
 
 
-def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
+def _node_left(entry: NodeLeft, before: RunState, _span_s: float) -> str:
+    if entry.cause is Cause.NODE_LOSS and entry.node in before.unfit:
+        return f"{entry.node} left: it is unfit, so its task gets another node"
     if entry.cause is Cause.MEMBERSHIP and entry.detail:
         return f"{entry.node} left: {entry.detail}"
     if entry.cause is Cause.CANCEL:
@@ -185,14 +237,18 @@ def _node_left(entry: NodeLeft, _before: RunState, _span_s: float) -> str:
     return f"{entry.node} left: {_signal_text(entry.cause, entry.detail)}"
 
 
-def _drained(entry: Drained, _before: RunState, span_s: float) -> str:
+def _drained(entry: Drained, before: RunState, span_s: float) -> str:
+    why = left_text(entry.cause, apply(before, entry))
+    if before.round is None and entry.cause in _NO_ROUND:
+        return f"this start is given up after {span_text(span_s)}: {why}"
     saved = "" if entry.step is None else f"; checkpoint of step {entry.step}"
-    return f"drained ({CAUSES[entry.cause]}) in {span_text(span_s)}{saved}"
+    return f"drained ({why}) in {span_text(span_s)}{saved}"
 
 
-def _requeued(entry: Requeued, _before: RunState, _span_s: float) -> str:
+def _requeued(entry: Requeued, before: RunState, _span_s: float) -> str:
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
-    return f"requeued ({entry.detail.partition(': requeue ')[0] if is_told else CAUSES[entry.cause]})"
+    why = entry.detail.partition(": requeue ")[0] if is_told else why_text(entry.cause, before)
+    return f"requeued ({why})"
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:
@@ -204,7 +260,8 @@ def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float) -> str:
 
 
 def _size_text(entry: SizeWanted) -> str:
-    return f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
+    before = "" if entry.before in (None, entry.size) else f", in place of {entry.before}"
+    return f"{count_text(entry.size, 'node')} wanted ({entry.detail}){before}"
 
 
 def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float) -> str:
@@ -219,7 +276,7 @@ def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
     return ending_text(entry)
 
 
-_TEXTS: dict[type, Callable[[Any, RunState, float], str]] = {
+_TEXTS: dict[type, _Text] = {
     EpochStarted: _started,
     RoundFormed: _formed,
     RoundEnded: _ended,
@@ -253,7 +310,7 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     how = "hangs" if is_hang else f"exit code {code_text(code) if isinstance(code, int) else code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
     words = failure.get("message") or ("" if by_signal else failure.get("stderr_tail")) or ""
-    lines = str(words).strip().splitlines() or [""]
+    lines = [line for line in str(words).strip().splitlines() if not line.startswith(_OUR_HINT)] or [""]
     first = lines[0] if failure.get("message") else lines[-1]
     return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {_cut(first)}" if first else "")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors import record
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.runs import function
+from hpc_elastic.runs import function, value
 from hpc_elastic.store import files
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main() -> None:
     call = function.load(paths)
     if has_hook(call):
         heed_sigterm(paths.function, rank, call)
-    function.save(paths, rank, call.result())
+    value.keep(paths, call.result(), os.environ)
 
 
 def has_hook(call: DelayedSubmission) -> bool:

@@ -175,11 +175,14 @@ def save(paths: RunPaths, rank: int, value: Any) -> None:
 
     Raises:
         InputError: it cannot be pickled.
+        MemoryError: there is no room for its bytes.
     """
     import cloudpickle  # noqa: PLC0415 - only for functions
 
     try:
         data = cloudpickle.dumps(value)
+    except MemoryError:  # may be passed the next time
+        raise
     except Exception as error:  # as above
         raise InputError(
             f"rank {rank} returned a {type(value).__name__} that cannot be pickled: {error}",

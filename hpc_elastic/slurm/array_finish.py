@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmNotFoundError, StoreError
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError, StoreError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now, is_newer
 from hpc_elastic.rendezvous.journal import (
@@ -22,13 +25,13 @@ from hpc_elastic.rendezvous.roster import parse_name
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import array_lifecycle, batch_log, submissions
+from hpc_elastic.slurm import array_lifecycle, array_records, batch_log, hand_back, submissions
 from hpc_elastic.slurm.array_lifecycle import GiveUp, Others, SaveFirst, TaskChoice, TaskFacts
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
-from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
-from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
@@ -39,6 +42,7 @@ from hpc_elastic.store import files
 
 ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
 _RELAUNCH_PAUSE_S = 2.0
+_IF_IN_VAIN = ", then the task ends with 76 and is not requeued"
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 
@@ -61,6 +65,7 @@ class ArrayFinish:
         self._paths = start.paths
         self._is_submitted = start.is_submitted
         self._submission = start.epoch.submission
+        self._link = start.link
         self._srun_exit_code = start.srun_exit_code
         self._launch_failure = start.launch_failure
         self._failure = ""  # the same with bash's words, once they are read
@@ -70,7 +75,7 @@ class ArrayFinish:
         self._clock = clock
         self._say = say
         self._log: RunLog = open_log(start.paths, f"batch {self._task.task}")
-        self._patiently = Patience(clock, say)
+        self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -94,12 +99,14 @@ class ArrayFinish:
             job=None if known else self._ask_slurm(),
             others=None if known else self._others(records),
             srun_exit_code=self._srun_exit_code,
-            left=array_lifecycle.goodbye_of(records, self._task),
+            left=array_records.goodbye_of(records, self._task),
             launch_failure=self._failure,
             earlier=earlier_starts(records, epoch_now(state, self._submission), self._launch_failure),
             is_outdated=outdated,
-            in_vain=array_lifecycle.starts_in_vain(records, self._task),
+            in_vain=array_records.starts_in_vain(records, self._task),
             least=self._least(),
+            link=self._link,
+            may_resubmit=self._may_resubmit(records),
         )
         choice = array_lifecycle.decide(facts, self._budgets)
         self._say(choice.why)
@@ -122,6 +129,9 @@ class ArrayFinish:
                     self._note(self._failure, is_given_up=False)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
+            case Resubmit(cause):
+                self._record_requeue(cause, records)
+                return self._resubmit("Requeue=0", records, hand_back.PATIENCE_S)
             case _:
                 return self._stay_out(choice, records)
 
@@ -182,7 +192,7 @@ class ArrayFinish:
         tasks = self._tasks()
         if tasks is None:
             return None
-        over = {self._task.task, *array_lifecycle.given_up(records)}
+        over = {self._task.task, *array_records.given_up(records)}
         others = [task for task in tasks if task.name not in over]
         return Others(sum(task.is_running for task in others), sum(task.is_waiting for task in others))
 
@@ -207,7 +217,7 @@ class ArrayFinish:
     @property
     def _look_first(self) -> str:
         task = self._task.task
-        return f"once Slurm answers: squeue -j {task}; if it is not in the queue: scontrol requeue {task}"
+        return f"later: squeue -j {task}; if it is not in the queue: scontrol requeue {task}"
 
     def _tell(self, text: str) -> None:
         """Have the records tell of this task; the log has it in any case."""
@@ -220,7 +230,7 @@ class ArrayFinish:
     def _note(self, reason: str, *, is_given_up: bool) -> None:
         self._begin_submission()
         epoch = self._log.state.epoch
-        self._write(array_lifecycle.note(self._task, epoch, self._node, reason, is_given_up=is_given_up))
+        self._write(array_records.note(self._task, epoch, self._node, reason, is_given_up=is_given_up))
 
     def _give_up(self, reason: str) -> Ended:
         """Leave the run to the other tasks; if they are given up, too, it has failed."""
@@ -245,7 +255,7 @@ class ArrayFinish:
     def _hold(self, why: str, records: list[Record]) -> Ended:
         """Have this task wait in the queue until its user releases it."""
         task = self._task
-        self._write(array_lifecycle.held_note(task, self._log.state.epoch, self._node, why))
+        self._write(array_records.held_note(task, self._log.state.epoch, self._node, why))
         handed = HandBack(self._slurm, task.task, task.restart, self._clock).hold(why)
         if handed.outcome is Outcome.DONE:
             self._say(f"task {task.task} waits in the queue; to go on: scontrol release {task.array}")
@@ -257,6 +267,8 @@ class ArrayFinish:
             return self._carry_out(choice, records)
         else:
             self._say(f"Slurm does not hold task {task.task}, which ends: {last_line(handed.words)}")
+            root = shlex.quote(self._paths.root)
+            self._say(f"to go on, once no task is left: hpc-elastic submit --resume {root}")
         return Ended(ExitCode.REQUEUE, 0, self._log.state)
 
     def _take_waiting_away(self) -> None:
@@ -281,9 +293,47 @@ class ArrayFinish:
             return Ended(ExitCode.REQUEUE, 0, self._log.state)
         is_cancelled = handed.outcome is Outcome.CANCELLED
         why = "it was cancelled meanwhile" if is_cancelled else last_line(handed.words)
+        if not is_cancelled and self._may_resubmit(records):
+            self._say(f"Slurm does not requeue the task ({why}), so another one is queued in its place")
+            return self._resubmit(why, records)
+        return self._without_requeue(why, records, is_cancelled=is_cancelled)
+
+    def _without_requeue(self, why: str, records: list[Record], *, is_cancelled: bool = False) -> Ended:
         choice = array_lifecycle.not_requeued(self._others(records), why, is_cancelled=is_cancelled)
         self._say(choice.why)
         return self._carry_out(choice, records)
+
+    def _may_resubmit(self, records: list[Record]) -> bool:
+        """Tell whether another task may take the place of this one: not if this one was of no use.
+
+        Nobody counts the starts in vain of one task after the other.
+        """
+        is_wanted = self._budgets.resubmits and os.path.exists(self._paths.script)
+        return is_wanted and not array_records.starts_in_vain(records, self._task)
+
+    def _resubmit(self, refusal: str, records: list[Record], patience_s: float = PATIENCE_S) -> Ended:
+        """Have a task of a further array take the place of this one."""
+        task: str | SlurmError | RunDirError | OSError
+        try:
+            task = self._patiently(self._submit_again, patience_s, SlurmCommandError)
+        except (SlurmError, RunDirError, OSError) as error:
+            task = error
+        if isinstance(task, str):
+            self._tell(f"Slurm may not requeue it; task {task} goes on in its place")
+            self._say(f"the run goes on with task {task} in the place of this one")
+            return Ended(ExitCode.REQUEUE, 0, self._log.state, next_job=task)
+        return self._without_requeue(f"{refusal}; sbatch: {' '.join(str(task).split())}", records)
+
+    def _submit_again(self) -> str | SlurmError:
+        """Return the next task, or Slurm's refusal; one that may pass raises."""
+        from hpc_elastic.slurm.resubmit import resubmit_task  # noqa: PLC0415 - rare, and loads the job spec
+
+        try:
+            return resubmit_task(self._paths, self._submission, self._task.task, self._link + 1, self._slurm)
+        except SlurmCommandError as error:
+            if is_unreachable(error) or is_not_ready(error):
+                raise
+            return error
 
     def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
         """Record once that a start of the run that was drained goes back to Slurm as a whole."""

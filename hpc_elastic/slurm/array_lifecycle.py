@@ -10,7 +10,7 @@ As in `lifecycle`, records decide, not exit codes.
     drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
     asked to stop, and others still save           -> Leave: the last ones record it
     Slurm does not answer                          -> Leave: nothing is known, so nothing is done
-    Slurm has put the task back itself             -> Leave
+    Slurm has put the task back itself             -> Leave, or as below if a budget of the run is spent
     cancelled, and other tasks run or wait         -> Leave: the run goes on without this task
     cancelled, and there is no other task          -> Exit, recorded as cancelled
     ended by Slurm: limit, preemption, node down   -> Requeue
@@ -21,25 +21,22 @@ As in `lifecycle`, records decide, not exit codes.
     a budget of the run is spent                   -> the others save first; then Hold, or Exit as failed
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
-Requeue means this task only. It is bounded by the restart count of the task; a task that may not be
-requeued is given up, and the run ends as failed with the last of them: each writes that down first, so
-that of several that are given up at once the one whose record comes last sees those of the others.
+Requeue means this task only. It is bounded by the restart count of the task. Where Slurm may not requeue
+it: Resubmit, a task of a further array in its place, if this one was of use to the run; else it is given
+up. The run ends as failed with the last of those: each writes that down first, so that of several that
+are given up at once the one whose record comes last sees those of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.array_task import HELD, TaskStart, start_of
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
-    Epoch,
     NodeLeft,
-    Record,
-    RoundFormed,
     RunEnded,
 )
 from hpc_elastic.rendezvous.state import RunState
@@ -53,12 +50,12 @@ from hpc_elastic.slurm.lifecycle import (
     Leave,
     Relaunch,
     Requeue,
+    Resubmit,
     drain_cause,
 )
 from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import JobFacts, Standing, standing
 
-_SCRIPT, _GIVEN_UP = "batch", "given-up"  # what the ids in the records of a batch script begin with
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "its flags are wrong",
     126: "Python cannot be run",
@@ -106,6 +103,18 @@ class TaskFacts(NamedTuple):
     is_outdated: bool = False  # the task was started anew, as the members' names tell
     in_vain: int = 0  # newest starts of this task in a row that were in no round
     least: int = 1  # nodes that the run needs
+    link: int = 0  # how many tasks came before this one in its place
+    may_resubmit: bool = False  # another one may take its place where Slurm does not requeue it
+
+    @property
+    def used(self) -> int:
+        """How often the task was started again, or another one in its place."""
+        return self.start.restart + self.link
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether Slurm takes the task back, as far as is known."""
+        return self.job is None or self.job.may_requeue
 
     @property
     def is_throttled(self) -> bool:
@@ -140,7 +149,7 @@ class SaveFirst(NamedTuple):
         return f"{self.reason}; the other nodes are asked to save and stop"
 
 
-TaskChoice = Exit | Leave | Relaunch | Requeue | GiveUp | Hold | SaveFirst
+TaskChoice = Exit | Leave | Relaunch | Requeue | Resubmit | GiveUp | Hold | SaveFirst
 
 
 def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
@@ -190,16 +199,18 @@ def _on_wish(facts: TaskFacts) -> TaskChoice:
 def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:
     match stands:
         case Standing.UNKNOWN:
-            why = "Slurm does not answer, so the task is left as it is and nobody here starts it again"
-            why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
+            said = f"{facts.launch_failure}; " if facts.launch_failure else ""
+            why = f"{said}Slurm does not answer, so the task is left as it is and nobody here starts it again"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
-            return Leave(ExitCode.REQUEUE, "Slurm has requeued the task itself")
+            why = "Slurm has requeued the task itself"
+            cause = facts.left.cause if facts.left is not None else Cause.REQUEUE
+            return _over_budget(facts, cause, why, budgets) or Leave(ExitCode.REQUEUE, why)
         case Standing.CANCELLED:
             return not_requeued(facts.others, "it was cancelled", is_cancelled=True)
         case Standing.ENDING:
-            reason = facts.job.reason if facts.job else ""
-            return Leave(ExitCode.REQUEUE, f"Slurm ends the task (Reason={reason}), so it is not requeued")
+            why = f"Slurm ends the task (Reason={facts.job and facts.job.reason}), so it is not requeued"
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
         case _:
             cause, why = _ENDED.get(stands, (Cause.AGENT_ERROR, stands.value))
             return _requeue(facts, cause, why, budgets)
@@ -241,12 +252,14 @@ def _too_few_text(facts: TaskFacts) -> str:
 def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
     if left.cause is Cause.MEMBERSHIP:
         return _not_needed(facts, left, budgets)
-    return _requeue(facts, left.cause, _LEFT.get(left.cause, left.cause.value), budgets)
+    unfit = facts.state.unfit.get(left.node, "") if left.cause is Cause.NODE_LOSS else ""
+    why = f"this node is unfit ({unfit})" if unfit else _LEFT.get(left.cause, left.cause.value)
+    return _requeue(facts, left.cause, why, budgets)
 
 
 def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
     """Put a task back that the throttle keeps waiting until it is needed; else it is over."""
-    if facts.is_throttled:
+    if facts.is_throttled and facts.may_requeue:
         return _requeue(facts, left.cause, f"not needed ({left.detail}); it waits for another scale", budgets)
     return Leave(ExitCode.OK, f"not needed ({left.detail}), so the task ends")
 
@@ -265,7 +278,6 @@ def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
 
 
 def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
-    used = facts.start.restart
     most = {
         Cause.AGENT_ERROR: budgets.max_starts_in_vain,
         Cause.LAUNCH_FAILURE: budgets.max_launch_failures + 1,
@@ -273,29 +285,41 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
     if most is not None and facts.in_vain >= most:
         why = f"{facts.in_vain} starts of this task in a row brought no workers up; the last one: {why}"
         return _give_up(facts, why)
-    if used >= budgets.max_requeues:
+    if facts.used >= budgets.max_requeues:
         return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used; now: {why}")
-    if facts.job is not None and not facts.job.may_requeue:
-        return _give_up(
-            facts, f"{why}, and this job may not be requeued (it was submitted with --no-requeue)"
-        )
     if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
         spent = f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}"
         return _end_all(facts, spent, budgets, cause, of_cause=False)
-    of_cause, name = budgets.of(cause)
-    if of_cause is not None and facts.state.used(cause) > of_cause:
-        return _end_all(facts, f"the budget {name} = {of_cause} is spent; now: {why}", budgets, cause)
-    return Requeue(cause, f"{why}: this task is requeued ({used + 1} of at most {budgets.max_requeues})")
+    return _over_budget(facts, cause, why, budgets) or _go_on(facts, cause, why, budgets)
+
+
+def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice | None:
+    """Choose what becomes of the run if the budget of a cause is spent; None if it is not."""
+    limit, name = budgets.of(cause)
+    if limit is None or facts.state.used(cause) <= limit:
+        return None
+    return _end_all(facts, f"the budget {name} = {limit} is spent; now: {why}", budgets, cause)
+
+
+def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
+    """Have the task started once more, by whatever way is open."""
+    count = f"({facts.used + 1} of at most {budgets.max_requeues})"
+    if facts.may_requeue:
+        return Requeue(cause, f"{why}: this task is requeued {count}")
+    why += "; Slurm may not requeue this task (Requeue=0)"
+    if facts.may_resubmit:
+        return Resubmit(cause, f"{why}, so another one is queued in its place {count}")
+    return _give_up(facts, why)
 
 
 def _end_all(
     facts: TaskFacts, why: str, budgets: Budgets, cause: Cause, *, of_cause: bool = True
 ) -> TaskChoice:
     """End or hold the run for a spent budget; workers that run elsewhere save first."""
-    state = facts.state
+    state, holds = facts.state, budgets.holds and facts.may_requeue
     if state.running is not None and not state.leaving and facts.others is not None and facts.others.running:
-        return SaveFirst(cause, why, is_held=budgets.holds)
-    if not budgets.holds:
+        return SaveFirst(cause, why, is_held=holds)
+    if not holds:
         return failed(why)
     ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
     return Hold(f"the run is held: {why}", ending)
@@ -326,53 +350,3 @@ def failed(reason: str) -> Exit:
     """Return the end of a run that nothing can go on with."""
     record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
     return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)
-
-
-def goodbye_of(records: Iterable[Record], start: TaskStart) -> NodeLeft | None:
-    """Return what the agent of one start of a task has recorded on leaving, None if nothing."""
-    for record in reversed(list(records)):
-        entry = record.entry
-        if isinstance(entry, NodeLeft) and _is_agents(entry) and start_of(entry.node_id) == start:
-            return entry
-    return None
-
-
-def note(start: TaskStart, epoch: Epoch, node: str, reason: str, *, is_given_up: bool) -> NodeLeft:
-    """Return the record of a batch script that a start of its task brought nothing, or was the last one."""
-    writer = _GIVEN_UP if is_given_up else _SCRIPT
-    return NodeLeft(epoch, f"{writer}{start.tag}", node or start.task, Cause.LAUNCH_FAILURE, reason)
-
-
-def held_note(start: TaskStart, epoch: Epoch, node: str, reason: str) -> NodeLeft:
-    """Return the record that a task waits until its user releases it; its next start goes on with the run."""
-    return NodeLeft(epoch, f"{HELD}{start.tag}", node or start.task, Cause.REQUEUE, f"held: {reason}")
-
-
-def given_up(records: Iterable[Record]) -> frozenset[str]:
-    """Return the names of the tasks that were given up and have been in no round since."""
-    found: set[str] = set()
-    for record in records:
-        entry = record.entry
-        if isinstance(entry, NodeLeft) and entry.node_id.startswith(_GIVEN_UP):
-            found.update(start.task for start in (start_of(entry.node_id),) if start)
-        elif isinstance(entry, RoundFormed):
-            starts = (start_of(member.node_id) for member in entry.members)
-            found.difference_update(start.task for start in starts if start)
-    return frozenset(found)
-
-
-def _is_agents(entry: NodeLeft) -> bool:
-    """Tell whether an agent has left, not its batch script."""
-    return not entry.node_id.startswith((f"{_SCRIPT}@", f"{_GIVEN_UP}@", f"{HELD}@"))
-
-
-def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
-    """Return how many of the newest starts of a task, up to this one, were in no round and did not leave."""
-    useful: set[int] = set()
-    for record in records:
-        entry = record.entry
-        ids = [member.node_id for member in entry.members] if isinstance(entry, RoundFormed) else []
-        ids += [entry.node_id] if isinstance(entry, NodeLeft) and _is_agents(entry) else []
-        useful.update(one.restart for one in map(start_of, ids) if one and one.task == start.task)
-    last = max((restart for restart in useful if restart <= start.restart), default=-1)
-    return start.restart - last

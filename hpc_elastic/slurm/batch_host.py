@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmNotFoundError, StoreError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
@@ -15,20 +15,24 @@ from hpc_elastic.rendezvous.run_log import read_records, read_state
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.array_finish import ArrayFinish
-from hpc_elastic.slurm.array_lifecycle import goodbye_of
+from hpc_elastic.slurm.array_records import goodbye_of
 from hpc_elastic.slurm.budget_use import budgets_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Say, Start
 from hpc_elastic.slurm.last_resort import LastResort
+from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.parse import JobState, job_state
+from hpc_elastic.slurm.patience import Patience
 from hpc_elastic.slurm.run_files import stored_spec
+from hpc_elastic.slurm.standing import Standing, standing
 from hpc_elastic.store import files
 
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
 WATCH_S = 8.0  # the script counts every 2 s
 STAGGER_S = 20.0  # between one survivor and the next who takes over
+ASKING = 2  # so many survivors ask Slurm whether it ends the job, while they watch the script
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 
@@ -46,17 +50,21 @@ def requeue_in_its_place(
         say: prints a line for people.
     """
     start = _start(paths, environ)
-    known = read_state(paths)
+    known = Patience(clock, say)(lambda: read_state(paths))
 
     def handled() -> bool:
-        state = read_state(paths)
+        try:
+            state = read_state(paths)
+        except StoreError:  # away for a moment: so long nobody else is known to have done anything
+            return False
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
     if not script_was_killed(known):
-        if script_is_alive(paths, clock):
+        slurm = Slurm()
+        if script_is_alive(paths, clock, lambda: place < ASKING and _ends_for_its_script(slurm, start)):
             say("its batch script is alive: it decides")
             return
-        wait_until_removed(Slurm(), start.job_ref, known.batch_host, clock, handled=handled)
+        wait_until_removed(slurm, start.job_ref, known.batch_host, clock, handled=handled)
     turn = clock.monotonic() + place * STAGGER_S
     while clock.monotonic() < turn and not handled():
         clock.sleep(_FIRST_PAUSE_S)
@@ -87,7 +95,8 @@ def task_lost_its_script(paths: RunPaths, task: TaskStart) -> bool:
 
 def _start(paths: RunPaths, environ: Mapping[str, str]) -> Start:
     relaunch = int(environ.get(Env.RELAUNCH) or 0)
-    return Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
+    start = Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)
+    return start._replace(chain=stored_spec(paths).get("chain") or 0)
 
 
 def _finish(start: Start, clock: Clock, say: Say) -> None:
@@ -108,16 +117,41 @@ def script_was_killed(state: RunState) -> bool:
     return state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
 
 
-def script_is_alive(paths: RunPaths, clock: Clock) -> bool:
-    """Tell whether the batch script still counts, though the agent on its node is gone."""
-    first, until = files.read(paths.batch_beat), clock.monotonic() + WATCH_S
+def script_is_alive(paths: RunPaths, clock: Clock, was_killed: Callable[[], bool] = lambda: False) -> bool:
+    """Tell whether the batch script still counts, though the agent on its node is gone.
+
+    Args:
+        paths: the run.
+        clock: paces the looks.
+        was_killed: tells whether Slurm ends the job for want of the script; the watch is cut short then,
+            as Slurm kills this process too after KillWait.
+    """
+    first, until = _beat(paths), clock.monotonic() + WATCH_S
     while True:
         is_late = clock.monotonic() >= until  # before the look: this process may have stood still meanwhile
-        if files.read(paths.batch_beat) != first:
+        now = _beat(paths)
+        if None not in (now, first) and now != first:
             return True
-        if is_late:
+        if is_late or was_killed():
             return False
+        first = now if first is None else first
         clock.sleep(_FIRST_PAUSE_S)
+
+
+def _ends_for_its_script(slurm: Slurm, start: Start) -> bool:
+    """Tell whether Slurm ends the job because its batch script was killed; False while it does not answer."""
+    try:
+        return standing(look(slurm, start.job_ref), start.restarts) is Standing.SCRIPT_DIED
+    except (SlurmCommandError, SlurmNotFoundError):
+        return False
+
+
+def _beat(paths: RunPaths) -> bytes | None:
+    """Return how far the batch script has counted, empty if it has not begun; None if nobody can tell."""
+    try:
+        return files.read(paths.batch_beat) or b""
+    except OSError:
+        return None
 
 
 def wait_until_removed(

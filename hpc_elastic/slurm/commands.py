@@ -79,6 +79,16 @@ _UNREACHABLE = re.compile(
 )
 
 
+_WHAT_NODES_HAVE = 'sinfo -o "%P %D %c %m %G"'
+_WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that shows what there is
+    "reservation": "scontrol show reservation",
+    "feature": 'sinfo -o "%P %D %f"',
+    "node name": "sinfo -N",
+    "node list": "sinfo -N",
+    "account": "sacctmgr show associations user=$USER format=account,partition,qos",
+    "qos": "sacctmgr show associations user=$USER format=account,partition,qos",
+    "invalid partition": 'sinfo -o "%P %a %l %D"',
+}
 _BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
 
 
@@ -104,7 +114,13 @@ def hint_for(error: SlurmCommandError) -> str:
             f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
             "hpc-elastic submit --local N runs without Slurm"
         )
-    return 'compare with what the cluster has: sinfo -o "%P %D %c %m %G"'
+    words = error.stderr.lower()
+    look = next((command for word, command in _WHERE_TO_LOOK.items() if word in words), _WHAT_NODES_HAVE)
+    fix = f"compare with what the cluster has: {look}"
+    if not is_not_ready(error) or "--test-only" not in error.argv:
+        return fix
+    anyway = "; --skip-sbatch-test queues the job all the same" if error.argv[0] == "sbatch" else ""
+    return f"{fix}; nodes that are down (sinfo -R) do not count{anyway}"
 
 
 class Slurm:
@@ -192,6 +208,14 @@ class Slurm:
         if program is None:
             raise SlurmNotFoundError("srun")
         return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
+
+    def srun_refusal(self, arguments: Sequence[str]) -> SlurmCommandError | None:
+        """Return why Slurm would never start a job of srun's, which would wait for ever; None if it may."""
+        try:
+            self._run("srun", "--test-only", *arguments)
+        except SlurmCommandError as error:
+            return error if "allocation failure" in error.stderr else None
+        return None
 
     def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
         """Run a short program beside the agent on a node of this user's job; return its output."""

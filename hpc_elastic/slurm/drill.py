@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.rendezvous.array_task import start_of
-from hpc_elastic.rendezvous.journal import Member, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Member, RoundFormed
 from hpc_elastic.slurm import drill_on_node
 from hpc_elastic.slurm.array_job import is_array, tasks_of
 from hpc_elastic.slurm.commands import Slurm
@@ -41,7 +41,17 @@ _DEEDS = {
     Drill.CRASH: Deed.CRASH,
     Drill.HANG: Deed.HANG,
 }
+CAUSES = {
+    Drill.PREEMPT: (Cause.PREEMPTION,),
+    Drill.TIMEOUT: (Cause.TIME_LIMIT,),
+    Drill.NODE_LOSS: (Cause.NODE_LOSS,),
+    Drill.CRASH: (Cause.CRASH,),
+    Drill.HANG: (Cause.HANG,),
+    Drill.REQUEUE: (Cause.REQUEUE, Cause.PREEMPTION),  # SIGTERM comes first, and Slurm tells why later
+}
+"""What a run takes each drill for."""
 _BY_SIGNAL = (Drill.PREEMPT, Drill.TIMEOUT)
+_BY_A_SIGNAL = 128  # srun's exit code, with the number of the signal added
 _WARNING = "USR2"  # unless the job was submitted with another one
 ONE_WORKER = (Drill.CRASH, Drill.HANG)
 ON_A_NODE = (Drill.NODE_LOSS, *ONE_WORKER)  # looks like a fault of the node that it is done to
@@ -80,10 +90,16 @@ class Struck(NamedTuple):
     Attributes:
         at: when, by the clock of the node or of this machine [s since the epoch].
         step: the last step that was completed, if workers tell.
+        round: the round whose processes were struck, as far as they tell; else the one that ran.
     """
 
     at: float
     step: int | None
+    round: int
+
+
+class UnsureError(InputError):
+    """What was to be done may have been done: who was asked to do it has not said."""
 
 
 def choose(formed: RoundFormed, drill: Drill, node: str | None, rank: int | None) -> Target:
@@ -132,21 +148,23 @@ class Striker:
         """Do it.
 
         Raises:
-            InputError: it is not possible, with what to do instead.
-            SlurmError: Slurm is not there, or refused.
+            UnsureError: it may have been done.
+            InputError: it is not possible, with what to do instead; nothing was done.
+            SlurmTimeoutError: Slurm does not answer; it may have been done.
+            SlurmError: Slurm is not there, or refused; nothing was done.
         """
         if self._run.is_local:
             return self._strike_here(drill, target)
         if drill is Drill.REQUEUE:
             at = self._clock.wall()
             self._slurm.requeue(self._job_of(target))
-            return Struck(at, None)
+            return Struck(at, None, self._round)
         if drill in _BY_SIGNAL:
             warning = str(self._run.spec.get("warn_signal") or _WARNING)
             at = self._clock.wall()
             name = "TERM" if drill is Drill.PREEMPT else warning
             self._slurm.cancel(self._job_of(target), signal=name)
-            return Struck(at, None)
+            return Struck(at, None, self._round)
         return self._on_node(target, _DEEDS[drill])
 
     def let_go_on(self, target: Target) -> None:
@@ -169,6 +187,10 @@ class Striker:
         config = config_fields(self._slurm.show_config())
         site = site_of(config, self._slurm.show_partition(fields.get("Partition", "")))
         return site.grace_s or site.kill_wait_s
+
+    @property
+    def _round(self) -> int:
+        return self._run.state.rounds
 
     def _job_of(self, target: Target) -> str:
         """Return the job as Slurm's commands name it: in array mode the target's task."""
@@ -202,8 +224,20 @@ class Striker:
             others = [Target(member, None) for member in formed.members]
         else:
             others = [target]
-        done = [drill_on_node.do(root, one.agent, _DEEDS[drill], one.rank) for one in others]
-        return Struck(done[0]["at"], max((d["step"] for d in done if d["step"] is not None), default=None))
+        done: list[dict[str, Any]] = []
+        gone: InputError | None = None
+        for one in others:
+            try:
+                done.append(drill_on_node.do(root, one.agent, _DEEDS[drill], one.rank))
+            except InputError as error:
+                gone = error
+        if not done and gone is not None:
+            raise gone
+        step = max((each["step"] for each in done if each["step"] is not None), default=None)
+        return Struck(done[0]["at"], step, self._round_in(done[0]))
+
+    def _round_in(self, done: dict[str, Any]) -> int:
+        return done["round"] if done.get("round", -1) > 0 else self._round
 
     def _on_node(self, target: Target, deed: Deed) -> Struck:
         """Do it in a job step beside the agent."""
@@ -213,8 +247,35 @@ class Striker:
         job, node = self._place_of(target)
         if "_" in job:  # srun knows a task of an array by its own id only
             job = (self._slurm.show_job(job) or {}).get("JobId", job)
-        printed = self._slurm.step_beside(job, node, words)
-        done: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+        done = _answer(self._step(job, node, words), target)
         if "error" in done:
             raise InputError(f"{target.member.node}: {done['error']}", where="drill", fix=done["fix"])
-        return Struck(done["at"], done["step"])
+        return Struck(done["at"], done["step"], self._round_in(done))
+
+    def _step(self, job: str, node: str, words: tuple[str, ...]) -> str:
+        try:
+            return self._slurm.step_beside(job, node, words)
+        except SlurmCommandError as error:
+            if error.exit_code <= _BY_A_SIGNAL:
+                raise
+            raise UnsureError(  # the step itself was ended, for example with the agent's job
+                f"the job step on {node} was ended before it could tell what it did: {error}",
+                where="drill",
+                fix="look with hpc-elastic timeline what has become of the run",
+            ) from None
+
+
+def _answer(printed: str, target: Target) -> dict[str, Any]:
+    """Return what the program on a node has told; sites may have a prolog print lines of its own."""
+    for line in reversed(printed.splitlines()):
+        try:
+            done = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(done, dict) and ("at" in done or "error" in done):
+            return done
+    raise UnsureError(
+        f"the job step on {target.member.node} has not told what it did; it printed {printed.strip()!r}",
+        where="drill",
+        fix="look with hpc-elastic timeline what has become of the run",
+    )

@@ -51,11 +51,12 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
         rank: the worker, for what is done to one.
 
     Returns:
-        When it was done, by this node's clock [s since the epoch], the process ids that were hit, and the
-        last step that a worker here had completed (None if it does not tell).
+        When it was done, by this node's clock [s since the epoch], the process ids that were hit, the
+        round whose workers run here (-1 if they do not tell), and the last step that one of them had
+        completed (None if it does not tell).
 
     Raises:
-        InputError: the agent does not run here, or has no such worker.
+        InputError: the agent does not run here, has no such worker, or it was gone; nothing was done.
     """
     workers = _workers(run_dir, agent)
     if not workers:
@@ -65,6 +66,7 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
             fix="look with hpc-elastic status whether the run has workers now, then try again",
         )
     step = _last_step(workers.values())
+    number = max(_number(environ.get(_ROUND, "")) for environ in workers.values())
     if deed in _TO_WORKER:
         hit = [pid for pid, environ in workers.items() if environ.get(_RANK) == str(rank)]
         if not hit:
@@ -75,14 +77,31 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
     at = SystemClock().wall()
     if deed in (Deed.HANG, Deed.GO_ON):
         _let_hang(workers[hit[0]], wanted=deed is Deed.HANG)
-        return {"at": at, "pids": hit, "step": step}
-    number = _TO_AGENT.get(deed, signal.SIGKILL)
-    for pid in hit:
+    else:
+        hit = _signal(hit, _TO_AGENT.get(deed, signal.SIGKILL))
+    return {"at": at, "pids": hit, "round": number, "step": step}
+
+
+def _signal(pids: Sequence[int], number: int) -> list[int]:
+    """Send a signal to processes, of which the first one is meant; return who has got it.
+
+    Raises:
+        InputError: that one is gone, or belongs to somebody else.
+    """
+    hit = []
+    for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-    return {"at": at, "pids": hit, "step": step}
+        except OSError as error:
+            if pid == pids[0]:
+                raise InputError(
+                    f"process {pid} cannot be signalled: {error.strerror}",
+                    where="drill",
+                    fix="look with hpc-elastic status how the run stands, then try again",
+                ) from None
+        else:
+            hit.append(pid)
+    return hit
 
 
 def _let_hang(environ: Mapping[str, str], *, wanted: bool) -> None:

@@ -46,7 +46,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.patience import FIRST_PAUSE_S, GONE_PATIENCE_S, Patience
+from hpc_elastic.slurm.patience import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
@@ -112,7 +112,7 @@ class Finish:
             launch_failure=failure and setup_failure.with_words(failure, self._batch_log()),
             earlier=setup_failure.earlier_starts(records, start.epoch, failure),
             told=self._told(job),
-            chain=self._successors().chain(start.chain),
+            chain=self._patiently(lambda: self._successors().chain(start.chain)),
             local=start.local,
             has_script=os.path.exists(start.paths.script),
             ended_since=date_text(ends[-1]) if ends else "",
@@ -181,7 +181,9 @@ class Finish:
             case Requeue(cause, why) | Resubmit(cause, why):
                 self._record_requeue(cause, records, why)
                 refused = "" if isinstance(choice, Requeue) else "Slurm may not requeue the job"
-                return self._resubmit(refused) if refused else self._requeue(cause)
+                if refused:  # before that nobody has waited for slurmctld
+                    return self._resubmit(refused, hand_back.PATIENCE_S)
+                return self._requeue(cause)
 
     def _leave(self, choice: Leave, records: list[Record]) -> Ended:
         if choice.requeued is not None:
@@ -227,11 +229,11 @@ class Finish:
         has_script = os.path.exists(self._start.paths.script)
         return self._budgets.resubmits and has_script and cause is not Cause.CANCEL
 
-    def _resubmit(self, refusal: str) -> Ended:
+    def _resubmit(self, refusal: str, patience_s: float = PATIENCE_S) -> Ended:
         """Submit the script again as a further job of this submission."""
         try:
-            job_id = self._patiently(self._submit_again, passing=SlurmCommandError)
-        except (SlurmError, RunDirError) as error:
+            job_id = self._patiently(self._submit_again, patience_s, SlurmCommandError)
+        except (SlurmError, RunDirError, OSError) as error:
             return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {error}"), "requeue")
         if isinstance(job_id, SlurmError):
             return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")

@@ -33,4 +33,4 @@ def resume_command(start: Start) -> str:
 def look_first(start: Start) -> str:
     """Return what to do about a job of which nobody knows whether Slurm starts it again."""
     command = resume_command(start)
-    return f"once Slurm answers: squeue -j {start.job_ref}; if it is not in the queue: {command}"
+    return f"later: squeue -j {start.job_ref}; if it is not in the queue: {command}"

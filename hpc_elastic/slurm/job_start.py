@@ -73,6 +73,7 @@ class Ended(NamedTuple):
     code: int
     nodes: int  # for another srun; 0 unless the code says so
     state: RunState
+    next_job: str = ""  # what was queued to go on in the place of a task
 
 
 def with_own_submission(start: Start, records: list[Record]) -> Start:

@@ -125,23 +125,26 @@ def exclude(bad: Sequence[str], nodes: Iterable[Node], wanted: Wanted, rules: Ru
     """
     known = {node.name: node for node in nodes}
     mine = [host for host in bad if host in known and host not in wanted.never]
-    usable = {name for name, node in known.items() if _is_usable(node, wanted)}
+    fits = {name for name, node in known.items() if _fits(node, wanted)}
+    usable = {name for name in fits if known[name].is_up}
+    back = len(fits) - wanted.least  # with those that are down: they may come back while the job waits
     beyond = len(usable) - wanted.least - math.floor(wanted.least * rules.margin)
     spare = 0 if wanted.features is None else beyond
     chosen, kept = [], []
     for host in mine:
-        if host not in usable:  # nobody misses it
+        if host not in fits:  # nobody misses it
             chosen.append(host)
-        elif spare > 0:
+        elif back > 0 and (spare > 0 or host not in usable):
             chosen.append(host)
-            spare -= 1
+            back -= 1
+            spare -= host in usable
         else:
             kept.append(host)
     return Exclusion(tuple(sorted(chosen, key=natural)), tuple(kept), len(usable.difference(chosen)))
 
 
-def _is_usable(node: Node, wanted: Wanted) -> bool:
-    if not node.is_up or node.name in wanted.never:
+def _fits(node: Node, wanted: Wanted) -> bool:
+    if node.name in wanted.never:
         return False
     return (wanted.features or frozenset()) <= node.features and node.gpus >= wanted.gpus
 

@@ -34,6 +34,7 @@ from hpc_elastic.rendezvous.journal import (
     Epoch,
     EpochStarted,
     Record,
+    Requeued,
     RoundFormed,
     RunEnded,
     Then,
@@ -65,6 +66,7 @@ _NEVER_STARTED = {
 }
 USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 _PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
+_OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 WORDS = {
     Cause.NODE_LOSS: "nodes were lost",
     Cause.PREEMPTION: "the job is preempted",
@@ -259,7 +261,8 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
             return Exit(CANCELLED_CODE, "the job was cancelled, so it is not requeued", ending)
         case Standing.ENDING:
             reason = facts.job.reason if facts.job else ""
-            return Leave(ExitCode.REQUEUE, f"Slurm ends the job (Reason={reason}), so it is not requeued")
+            why = f"Slurm ends the job (Reason={reason}), so it is not requeued"
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
         case _:
             return _requeue(facts, cause, budgets)
 
@@ -340,6 +343,7 @@ def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
     if cause is Cause.LAUNCH_FAILURE and facts.local:
         return "a local run is not started again after that"  # whoever looks on mends it sooner
     is_counted = state.ended is not None and state.ended.cause is cause  # when its round ended
+    is_counted |= cause is Cause.NODE_LOSS and state.only_unfit  # nobody was lost
     if limit is not None and state.used(cause) + (not is_counted) > limit:
         return f"the budget {name} = {limit} is spent"
     if state.requeues >= budgets.max_requeues:
@@ -379,17 +383,12 @@ def _failed(reason: str) -> Exit:
 def starts_in_vain(records: Iterable[Record], epoch: Epoch) -> int:
     """Return how many of the newest starts of a submission, up to this one, formed no round.
 
-    Relaunches of the agents belong to one start.
+    Relaunches of the agents belong to one start. Starts that were preempted, at their limit or requeued
+    by hand are not counted: nothing was wrong with them.
     """
-    formed: dict[tuple[int, int], bool] = {(epoch.submission, epoch.restart): False}
-    for record in records:
-        entry = record.entry
-        if isinstance(entry, EpochStarted | RoundFormed) and entry.epoch.submission == epoch.submission:
-            start = (entry.epoch.submission, entry.epoch.restart)
-            formed[start] = formed.get(start, False) or isinstance(entry, RoundFormed)
-    count = 0
-    for _, had_round in sorted(formed.items(), reverse=True):
-        if had_round:
-            break
-        count += 1
-    return count
+    found = (entry for entry in (record.entry for record in records) if isinstance(entry, _OF_STARTS))
+    mine = [entry for entry in found if entry.epoch.submission == epoch.submission]
+    formed = {entry.epoch.restart for entry in mine if isinstance(entry, RoundFormed)}
+    planned = {one.epoch.restart for one in mine if isinstance(one, Requeued) and one.cause in _PLANNED}
+    starts = {entry.epoch.restart for entry in mine} | {epoch.restart}
+    return sum(restart > max(formed, default=-1) for restart in starts - planned)

@@ -48,6 +48,13 @@ class Requeue(NamedTuple):
     job_ref: str
     nodes: tuple[str, ...] | None = None  # all that are to be excluded; None: leave the job as it is
     said: tuple[str, ...] = ()  # what is to be told about it
+    kept: tuple[str, ...] = ()  # all that are excluded already; another job in its place knows nothing of it
+
+    def of(self, job_ref: str) -> Requeue:
+        """Return the same for a job that goes on in the place of this one."""
+        if job_ref == self.job_ref:
+            return self
+        return Requeue(job_ref, (self.kept or None) if self.nodes is None else self.nodes, self.said)
 
 
 def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
@@ -116,7 +123,7 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
     nodes = (*mine, *chosen.nodes)
     said = told(chosen, bad, "they come back as their score falls, or by hpc-elastic nodes forgive")
-    return Requeue(job_ref, None if set(nodes) == set(before) else nodes, said)
+    return Requeue(job_ref, None if set(nodes) == set(before) else nodes, said, before)
 
 
 def bad_nodes(blamed: Sequence[Blamed], events: Sequence[NodeEvent], now: float) -> dict[str, str]:

@@ -45,6 +45,8 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
         never=(*mine, *asked),
     )
     chosen = choose(list(suspects), spec.partition, need, slurm, say)
-    for line in told(chosen, suspects, "--no-exclude-suspects takes them in"):
+    # a run that is resumed takes no flags
+    how = "hpc-elastic nodes forgive" if wanted.submission else "--no-exclude-suspects"
+    for line in told(chosen, suspects, f"{how} takes them in"):
         say(line)
     return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted

@@ -33,17 +33,19 @@ def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, cloc
     requeue = look_after(start.paths, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
-        for number, job_ref in enumerate(_jobs_to_come(start)):
+        for number, job_ref in enumerate(_jobs_to_come(start, ended)):
             said = () if number else requeue.said
-            keep_off(requeue._replace(job_ref=job_ref, said=said), slurm, say)
+            keep_off(requeue.of(job_ref)._replace(said=said), slurm, say)
     return ended
 
 
-def _jobs_to_come(start: Start) -> list[str]:
+def _jobs_to_come(start: Start, ended: Ended) -> list[str]:
     """Return the jobs that go on with the run: the later ones of its submission, else this one again."""
     try:
         links = [] if start.task is not None else read_links(start.paths, start.epoch.submission)
     except (HpcElasticError, OSError):
         links = []
+    if ended.next_job:
+        return [ended.next_job]
     later = [link.job_id for link in links if link.number > start.link and link.job_id]
     return later or [start.job_ref]

@@ -87,11 +87,14 @@ def fields_of(line: str) -> dict[str, str]:
 
 
 def jobs_with_comment(text: str, token: str) -> list[str]:
-    """Return the ids of the jobs whose comment starts with a token, from ``squeue -o '%F|%k'``."""
+    """Return the ids of the jobs whose comment starts with a token, from ``squeue -o '%F|%k'``.
+
+    A token is one word or several.
+    """
     found = []
     for line in text.splitlines():
         job_id, _, comment = line.strip().partition("|")
-        if job_id.isdigit() and comment.split(" ", 1)[0] == token and job_id not in found:
+        if job_id.isdigit() and f"{comment} ".startswith(f"{token} ") and job_id not in found:
             found.append(job_id)
     return found
 

@@ -40,23 +40,24 @@ class Patience:
         """Return what `act` returns.
 
         Args:
-            act: is called again after a `StoreError` or an error that may pass.
+            act: is called again after a `StoreError`, an `OSError` or an error that may pass.
             patience_s: for how long [s].
             passing: such an error.
 
         Raises:
             HpcElasticError: the last error, after that time.
+            OSError: the same, of the file system.
         """
         pause_s, give_up_at = FIRST_PAUSE_S, self._clock.monotonic() + patience_s
         said = False
         while True:
             try:
                 return act()
-            except (StoreError, passing) as error:
+            except (StoreError, OSError, passing) as error:
                 if self._clock.monotonic() >= give_up_at:
                     raise
                 if not said:
-                    then = self._if_in_vain if isinstance(error, StoreError) else ""
+                    then = self._if_in_vain if isinstance(error, (StoreError, OSError)) else ""
                     why = " ".join(str(error).split())
                     self._say(f"trying again for up to {patience_s:.0f} s{then}: {why}")
                     said = True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import SlurmCommandError, SlurmError
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import links, parse
+from hpc_elastic.slurm import links, parse, submissions
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.links import Link
 from hpc_elastic.slurm.request import SubmitRequest, new_token
@@ -43,6 +45,56 @@ def resubmit(request: SubmitRequest, number: int, slurm: Slurm, clock: Clock, *,
     return submit_link(request, link, slurm, dependency=f"afterany:{after}")
 
 
+def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm: Slurm) -> str:
+    """Queue one more task of a run in array mode in the place of another; done twice it returns the same.
+
+    It is a further array, of one task, as `scale` adds them: all carry the token of the submission.
+
+    Args:
+        paths: the run.
+        submission: the submission that the task belongs to.
+        task: the task that must have ended first.
+        link: how many tasks came before the new one in its place.
+        slurm: Slurm's commands.
+
+    Returns:
+        The name of the new task.
+
+    Raises:
+        RunDirError: there is no script of ours, or the submission left no record.
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    known = [done.token for done in submissions.read_submissions(paths) if done.number == submission]
+    if not known:
+        raise RunDirError(
+            f"submission {submission} of the run in {paths.root} left no record",
+            where="run_dir",
+            fix=f"hpc-elastic submit --resume {paths.root}",
+        )
+    request = replace(stored_request(paths, submission), token=f"{known[0]} for:{task}")
+    found = slurm.jobs_with_comment(request.token)
+    return f"{found[0] if found else _sbatch_task(request, task, link, slurm)}_0"
+
+
+def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> str:
+    """Queue the array; if sbatch gives no answer it is looked for."""
+    arguments = ("--array=0-0", *_arguments(request, request.token, f"afterany:{task}", link))
+    try:
+        return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
+    except SlurmError as error:
+        found = slurm.jobs_with_comment(request.token) if _may_be_queued(error) else []
+        if not found:
+            raise
+        return found[0]
+
+
+def _arguments(request: SubmitRequest, token: str, dependency: str, link: int) -> tuple[str, ...]:
+    """Return what sbatch is called with for a further job."""
+    comment = f"{token} {request.spec.comment}" if request.spec.comment else token
+    options = (f"--comment={comment}", f"--dependency={dependency}", *request.warning_option)
+    return (*options, *request.script_call(link))
+
+
 def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency: str) -> str:
     """Submit one further job and write down its id.
 
@@ -78,13 +130,7 @@ def _announced(paths: RunPaths, link: Link) -> Link:
 def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -> str:
     """Queue the job; if sbatch gives no answer it is looked for."""
     paths = request.paths
-    comment = f"{link.token} {request.spec.comment}" if request.spec.comment else link.token
-    arguments = (
-        f"--comment={comment}",
-        f"--dependency={dependency}",
-        *request.warning_option,
-        *request.script_call(link.number),
-    )
+    arguments = _arguments(request, link.token, dependency, link.number)
     try:
         return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
     except SlurmError as error:

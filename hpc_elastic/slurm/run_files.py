@@ -12,6 +12,7 @@ from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Decision, Record, Requeued, RoundFormed
+from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
@@ -83,9 +84,16 @@ class RunFiles(NamedTuple):
         return os.path.exists(self.paths.script)
 
     @property
+    def is_torchruns(self) -> bool:
+        """Whether its agents are torchrun's, which only meet in its directory."""
+        return not self.submissions and os.path.exists(os.path.join(self.paths.nodes, RUN_ID))
+
+    @property
     def command_to_go_on(self) -> str:
         """What starts the run again; one that `submit` did not make has no script to queue."""
         root = shlex.quote(self.paths.root)
+        if self.is_torchruns:
+            return f"the same torchrun command again, with --rdzv-endpoint={root}"
         if self.has_script:
             return f"hpc-elastic submit --resume {root}"
         ending = self.state.ending

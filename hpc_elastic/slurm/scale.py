@@ -6,6 +6,7 @@ and can have more than it was submitted for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from hpc_elastic.errors import InputError
@@ -18,6 +19,8 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, read_run
 from hpc_elastic.slurm.values import NodeRange, parse_nodes
+
+_WHO = "hpc-elastic scale"
 
 
 def scale(
@@ -46,38 +49,71 @@ def scale(
     """
     run = read_run(paths)
     _check(run, size, keep_spares=keep_spares)
+    slurm = slurm or Slurm()
+    _look_for_room(run, size, slurm, say)
     spares = None
     if is_array(run):
         from hpc_elastic.slurm.array_scale import provide  # noqa: PLC0415 - it loads the job spec
 
         spares = None if keep_spares else int(run.spec.get("spares") or 0)
-        provide(run, size, slurm or Slurm(), say, spares=spares)
+        provide(run, size, slurm, say, spares=spares)
     log = open_log(paths, LOGIN)
     submission = max(run.submission, run.state.epoch.submission, 0)
-    state = log.commit(lambda _: SizeWanted(submission, size, "hpc-elastic scale", spares))
-    pause = DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, f"scale to {_count(size)}")
-    log.commit(lambda now: pause if now.running is not None and len(now.running.members) > size else None)
+    state = log.commit(lambda now: SizeWanted(submission, size, _WHO, spares, _running(now) or None))
+    log.commit(lambda now: _pause(now, size) if _running(now) > size else None)
     say(_told(state, size, run, gives_back=spares is not None))
 
 
+def _running(state: RunState) -> int:
+    return len(state.running.members) if state.running is not None else 0
+
+
+def _pause(state: RunState, size: int) -> DrainRequested:
+    words = f"scaled from {_running(state)} to {_count(size)} by the user ({_WHO})"
+    return DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, words)
+
+
+def _look_for_room(run: RunFiles, size: int, slurm: Slurm, say: Callable[[str], None]) -> None:
+    """Say what the partition has for a larger run, before anything is changed.
+
+    Raises:
+        InputError: it never has so much.
+    """
+    held = set(run.state.expected) - run.state.lost
+    if run.is_local or not run.job_id or size <= _running(run.state):
+        return
+    if not is_array(run) and size <= len(held):
+        return  # the job has them
+    from hpc_elastic.slurm.scale_room import refuse_beyond, room  # noqa: PLC0415 - for a larger run only
+
+    found = room(run, slurm)
+    if found is None:
+        return
+    refuse_beyond(found, size)
+    say(found.text())
+
+
 def _told(state: RunState, size: int, run: RunFiles, *, gives_back: bool = False) -> str:
-    running = state.running
-    now = len(running.members) if running is not None else 0
+    now = _running(state)
     if now == size:
-        return f"the run has {_count(size)} and stays so"
+        pauses = state.drain is not None and state.drain.cause is Cause.MEMBERSHIP
+        how = f"the workers save and stop at one step all the same; the next round has {_count(size)}"
+        return how if pauses else f"the run has {_count(size)} and stays so"
     if now > size:
         rest = "; the others leave" if gives_back else ""
         return f"the workers save and stop at one step; the next round has {size} of {now} nodes{rest}"
-    if now and is_array(run):
+    return _told_more(state, size, run, now) if now else f"the next round has up to {_count(size)}"
+
+
+def _told_more(state: RunState, size: int, run: RunFiles, now: int) -> str:
+    if is_array(run):
         return f"the run takes in nodes as Slurm gives them, up to {size}; it has {now} now"
-    if now and 0 < len(set(state.expected) - state.lost) <= now:
+    if 0 < len(set(state.expected) - state.lost) <= now:
         return (
             f"no node stands by, so the run goes on with {now}: "
             f"its job can get up to {size} when it is queued again"
         )
-    if now:
-        return f"the run takes in nodes that stand by, up to {size}; it has {now} now"
-    return f"the next round has up to {_count(size)}"
+    return f"the run takes in nodes that stand by, up to {size}; it has {now} now"
 
 
 def _count(nodes: int) -> str:
@@ -98,21 +134,39 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
             fix=run.how_to_run_again,
         )
     bounds = _bounds(run)
-    if bounds is not None and is_array(run) and size >= bounds.low:
-        return  # an array can get more tasks
-    if bounds is not None and not bounds.low <= size <= bounds.high:
-        raise InputError(
-            f"the run was submitted for {bounds.low} to {bounds.high} nodes, and {size} are wanted",
-            where="--nodes",
-            fix=f"give {bounds.low} or more"
-            if is_array(run)
-            else f"give a number from {bounds.low} to {bounds.high}"
-            if bounds.low < bounds.high
-            else "submit with --nodes MIN:MAX to be able to change the size",
-        )
+    if size < bounds.low or (size > bounds.high and not is_array(run)):  # an array can get more tasks
+        raise InputError(_out_of(bounds, size, run), where="--nodes", fix=_fix(bounds, run))
 
 
-def _bounds(run: RunFiles) -> NodeRange | None:
-    """Return what the job was submitted for; None if only its own command line knows."""
-    nodes = run.spec.get("nodes")
-    return None if nodes is None else parse_nodes(nodes)
+def _out_of(bounds: NodeRange, size: int, run: RunFiles) -> str:
+    wanted = f"{size} {'is' if size == 1 else 'are'} wanted"
+    if not _knows_bounds(run):
+        return f"a run has one node at least, and {wanted}"
+    if run.is_local and bounds.high == len(run.state.expected) < size:
+        return f"the run plays {_count(bounds.high)} on this machine (--local), and {wanted}"
+    told = parse_nodes(run.spec.get("nodes") or run.state.sizes)
+    nodes = _count(told.low) if told.low == told.high else f"{told.low} to {told.high} nodes"
+    how = "submitted" if run.spec.get("nodes") else "started"
+    return f"the run was {how} for {nodes}, and {wanted}"
+
+
+def _fix(bounds: NodeRange, run: RunFiles) -> str:
+    if is_array(run) or not _knows_bounds(run):
+        return f"give {bounds.low} or more"
+    if bounds.low < bounds.high:
+        return f"give a number from {bounds.low} to {bounds.high}"
+    if run.spec.get("nodes"):
+        return "submit with --nodes MIN:MAX to be able to change the size"
+    return "start the agents with --nnodes MIN:MAX to be able to change the size"
+
+
+def _knows_bounds(run: RunFiles) -> bool:
+    return bool(run.spec.get("nodes") or run.state.sizes)
+
+
+def _bounds(run: RunFiles) -> NodeRange:
+    """Return what the job was submitted for, or its agents were started for, as far as it is known."""
+    nodes = run.spec.get("nodes") or run.state.sizes
+    bounds = parse_nodes(nodes) if nodes else NodeRange(1, sys.maxsize)
+    played = len(run.state.expected) if run.is_local else 0
+    return bounds._replace(high=min(bounds.high, max(played, bounds.low))) if played else bounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from functools import cache
@@ -164,7 +165,14 @@ def render(spec: JobSpec, names: RunNames, template: str) -> str:
         max_requeues=spec.max_requeues,
         finish=finish_flags(spec),
         chain=spec.chain,
+        looks=_looks(spec),
     )
+
+
+def _looks(spec: JobSpec) -> int:
+    """Return how many looks, 10 s apart, without a sign of life from any agent show that none is left."""
+    _, lease_s = spec_rules.heartbeat_and_lease_s(spec)
+    return max(12, math.ceil(3 * lease_s / 10))
 
 
 @cache

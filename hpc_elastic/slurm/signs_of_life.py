@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.roster import parse_name
+from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
@@ -68,12 +68,25 @@ def signs_of(run: RunFiles, now_s: float) -> Signs:
     return Signs(min(ages, default=None), _age(run.paths.batch_beat, now_s), mine)
 
 
-def _age(path: str, now_s: float) -> float | None:
-    """Return how long ago a name was given to a file [s], None if it is gone."""
+def member_times(paths: RunPaths) -> list[tuple[MemberName, float | None]]:
+    """Return what all agents say of themselves, and when [s since the epoch], None if that is gone."""
+    names = [(name, parse_name(name)) for name in list_names(paths.members)]
+    return [
+        (member, _changed(os.path.join(paths.members, name))) for name, member in names if member is not None
+    ]
+
+
+def _changed(path: str) -> float | None:
     try:
-        return max(now_s - os.stat(path).st_ctime, 0.0)
+        return os.stat(path).st_ctime
     except OSError:
         return None
+
+
+def _age(path: str, now_s: float) -> float | None:
+    """Return how long ago a name was given to a file [s], None if it is gone."""
+    at = _changed(path)
+    return None if at is None else max(now_s - at, 0.0)
 
 
 def may_live(job: JobFacts | None) -> bool:

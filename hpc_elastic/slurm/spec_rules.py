@@ -247,4 +247,17 @@ def warnings(spec: JobSpec) -> list[str]:
         found.append(
             "no time limit is given, so the partition's default holds\n  fix: add --time, e.g. --time 4h"
         )
-    return found
+    return [*found, *_short_time(spec)]
+
+
+def _short_time(spec: JobSpec) -> list[str]:
+    """Tell of a time limit of which little is left for training, as in a first try."""
+    limit_s, warned_s = spec.time_limit_s, warning_time_s(spec)
+    least_s = max(0, (limit_s or 0) - warned_s - int(WARNING_JITTER_S))
+    if limit_s is None or 3 * least_s >= limit_s:
+        return []
+    told = (
+        f"time = {spec.time} leaves {least_s} to {limit_s - warned_s} s of each start for training: "
+        f"agents are warned {warned_s} s before the limit, or up to {WARNING_JITTER_S:g} s sooner"
+    )
+    return [f"{told}\n  fix: raise time, or set --checkpoint-lead to what a save takes"]

@@ -168,7 +168,7 @@ def unfit_text(state: RunState, epoch: Epoch) -> str:
         state: the run.
         epoch: of the start that ends; what was unfit in an earlier one does not count.
     """
-    if not state.unfit or state.epoch != epoch or state.lost - state.unfit.keys():
+    if not state.only_unfit or state.epoch != epoch:
         return ""
     node, reason = min(state.unfit.items())
     return f"too few nodes are fit ({node}: {reason})"

@@ -12,7 +12,7 @@ from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import array_rules, parse, request, run_dir, submissions, validate
+from hpc_elastic.slurm import array_rules, parse, partition_rules, request, run_dir, submissions, validate
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.links import Link, read_links
@@ -121,6 +121,7 @@ class Submitter:
             raise SlurmNotFoundError("sbatch")
         array_rules.check_size(wanted.spec, self._slurm)
         if ask_slurm:
+            warnings += partition_rules.check_time(wanted.spec, self._slurm)
             try:
                 self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
             except SlurmCommandError as error:

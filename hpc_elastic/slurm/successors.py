@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_start import Say, Start
 from hpc_elastic.slurm.lifecycle import Chain
@@ -46,7 +46,14 @@ class Successors:
 
     def cancel(self) -> None:
         """Take away the jobs that have nothing left to do; one that stays would end at once."""
-        for link in [] if self._start.local else self._later():
+        try:
+            later = [] if self._start.local else self._later()
+        except (RunDirError, OSError) as error:
+            self._say(
+                f"further jobs of the run, if there are any, stay in the queue and end at once: {error}"
+            )
+            return
+        for link in later:
             try:
                 self._slurm.cancel(link.job_id)
             except (SlurmCommandError, SlurmNotFoundError):

@@ -49,6 +49,20 @@ def check(
     return [*found, *_check_lease(request)]
 
 
+def missing_again(request: SubmitRequest) -> list[str]:
+    """Return as warnings what a run that is queued again was submitted with and does not find now.
+
+    Nothing is refused: its ``job.sbatch`` may have been changed by hand, and need that no more.
+    """
+    try:
+        _check_workdir(request.spec.workdir or ".")
+        _check_worker(request)
+    except InputError as error:
+        what, _, fix = str(error).removeprefix(f"{error.where}: ").partition("\n")
+        return [f"{what}, and the run was submitted with it\n{fix}"]
+    return []
+
+
 def check_local_nodes(spec: JobSpec, nodes: int) -> None:
     """Refuse a run that this machine cannot play with so many nodes.
 

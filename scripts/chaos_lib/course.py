@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
 from chaos_lib.recovery import Strike
-from chaos_lib.training import SubmitError
+from chaos_lib.training import USER, SubmitError
 from hpc_elastic.clock import clock_text
 from hpc_elastic.rendezvous.state import RunState
 
@@ -17,6 +17,7 @@ LOOK_S = 0.1
 RECOVERY_LIMIT_S = 240.0
 GONE_LOOK_S = 15.0  # between looks whether a job without progress is still there
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
+DRAINED_BY_SLURM = ("Kill task failed", "Duplicate jobid")
 TO_THE_LAST = ("batch-kill", "srun-kill")  # within seconds they leave no process that could do anything
 TO_THE_LAST_S = 10.0
 TOGETHER = 0.2  # how often two faults strike at once
@@ -59,7 +60,7 @@ class Course:
         self.stalls: list[tuple[float, float]] = []
         self._gone_look = self._began + GONE_LOOK_S
         self.resumed = 0  # so many nodes Slurm had drained by itself
-        self.by_hand = 0  # so often all processes were killed at once and the user had to go on
+        self.by_hand = 0  # so often the user had to do what `status` told
 
     def run(self) -> list[str]:
         """See the run to its end; returns what was broken."""
@@ -81,6 +82,7 @@ class Course:
             if now - self._last_change > GONE_LOOK_S and now > self._gone_look:
                 self._gone_look = now + GONE_LOOK_S
                 self._resume_nodes()
+                self._release()
                 if broken := self._take_up():
                     return broken
             if now - self._last_change > RECOVERY_LIMIT_S:
@@ -110,15 +112,31 @@ class Course:
     def _resume_nodes(self) -> None:
         """Take nodes back into service, as an administrator would, that Slurm itself has drained.
 
-        It does so where a step does not end: its slurmstepd does not while slurmctld is away.
+        It does so where a step does not end: its slurmstepd does not while slurmctld is away. And where a
+        node still has what it is to start anew.
         """
         cluster = self._scene.cluster
         for line in set(cluster.as_root("sinfo", "--noheader", "--Node", "--format=%n %E").splitlines()):
             node, _, reason = line.strip().partition(" ")
-            if reason.startswith("Kill task failed"):
+            if reason.startswith(DRAINED_BY_SLURM):
                 cluster.as_root("scontrol", "update", f"nodename={node}", "state=resume")
                 self._say(f"  Slurm has drained {node} ({reason}): resumed")
                 self.resumed += 1
+
+    def _release(self) -> None:
+        """Release a job that Slurm holds because it could not start it, as `status` tells its user to.
+
+        A node that comes back within seconds of being given up has not yet ended what ran on it.
+        """
+        training = self._scene.training
+        is_array = "array" in training.shape.flags
+        if is_array or training.job().get("Reason") != "launch_failed_requeued_held":
+            return
+        done = self._scene.cluster.run(USER, ["scontrol", "release", training.job_id])
+        self._say(
+            f"  Slurm holds the job as its launch failed: scontrol release {done.stderr.strip()}".rstrip()
+        )
+        self.by_hand += 1
 
     def _killed_to_the_last(self) -> bool:
         """Tell whether srun, and thereby the agents, and the batch script were killed together."""

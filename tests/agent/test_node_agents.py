@@ -133,6 +133,10 @@ def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
     agents.wait_workers(3, 6)
     sizes = [[member.node for member in formed.members] for formed in agents.rounds()]
     assert [["n0", "n1", "n2"], ["n0", "n1"], ["n0", "n1", "n2"]] == sizes
+    logs = [Path(agents.paths.agent_log(f"n{node}")).read_text() for node in range(3)]
+    assert "round 2 has 2 nodes in place of 3: scaled from 3 to 2 nodes by the user" in logs[0]
+    assert "round 3 has 3 nodes in place of 2: scaled from 2 to 3 nodes by the user" in logs[0]
+    assert "scaled" not in logs[1] + logs[2]
 
 
 def test_missing_nodes_are_named(make: MakeAgents) -> None:

@@ -27,7 +27,7 @@ _PROGRAMS = {
     "squeue": "true",
     "scancel": "true",
     "scontrol": 'printf "Slurmctld(primary) at ctl is ${CTL:-UP}\\nSlurmctld(backup) at ctl2 is DOWN\\n"',
-    "srun": 'echo "srun $*" && exit ${SRUN_CODE:-0}',
+    "srun": '[ "$1" = --test-only ] && exit 0; echo "srun $*" && exit ${SRUN_CODE:-0}',
 }
 
 
@@ -262,8 +262,23 @@ def test_an_srun_that_fails_is_a_problem_with_a_fix(
     shown = capfd.readouterr().out
     assert "PROBLEM  srun  ended with exit code 1; what it said is above" in shown
     assert "fix: compare its options (-p nosuch) with what the cluster has: sinfo" in shown
+    assert 1 == main(["doctor", str(place), "--nodes", "2"])
+    again = capfd.readouterr().out
+    assert 'fix: see what the cluster has: sinfo -o "%P %D %c %m %G"; a partition is named by: --' in again
     assert "1 problem" in shown.splitlines()[-1]
     assert shown.endswith(": runs will not work here\n")
+
+
+def test_nodes_that_slurm_never_gives_are_not_waited_for(
+    place: Path, programs: Programs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """More than the partition has, for example: srun would wait for ever."""
+    words = "allocation failure: Requested node configuration is not available"
+    programs.write("srun", f'[ "$1" = --test-only ] || sleep 600; echo "{words}" >&2; exit 1')
+    assert 1 == main(["doctor", str(place), "--nodes", "9", "--", "-p", "short"])
+    shown = capfd.readouterr().out
+    assert f"PROBLEM  srun  Slurm has no 9 nodes for that: {words}" in shown
+    assert 'fix: compare with what the cluster has: sinfo -o "%P %D %c %m %G"; nodes that are down' in shown
 
 
 def test_without_a_controller_no_nodes_are_asked_for(

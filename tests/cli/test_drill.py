@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
 from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.slurm import drill_on_node
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.test_local_nodes import LONG, LocalRun, start, started
 
@@ -41,6 +43,12 @@ def drill(run: LocalRun, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def notes(run: LocalRun) -> list[tuple[int, Note]]:
+    """Return what was noted, with the numbers of the records."""
+    records = read_records(run.paths)
+    return [(record.number, record.entry) for record in records if isinstance(record.entry, Note)]
+
+
 def phases(text: str) -> list[str]:
     """Return the names of what happened, in order."""
     return re.findall(r"^ +\d+\.\d\d s  (.+?)  ", text, re.MULTILINE)
@@ -51,7 +59,7 @@ def test_a_worker_and_then_the_whole_job_are_drilled(run: LocalRun) -> None:
     code, text = drill(run, "--crash", "--rank", "1", "--yes")
     assert (0, ["noticed", "running again"]) == (code, phases(text)), text
     assert "rank 1 on local1 is killed" in text
-    assert "round 1 ended: a worker failed (local1)" in text
+    assert "round 1 ended: a worker failed (local1; rank 1, signal 9)" in text
     run.wait_for_round(2)
     code, text = drill(run, "--preempt", "--yes")
     order = ["noticed", "workers told", "saved", "stopped", "requeued", "started again", "running again"]
@@ -71,8 +79,11 @@ def test_a_node_is_drilled(run: LocalRun) -> None:
     assert "a node was lost (local2)" in text
     assert "the run came back" in text
     assert not os.path.exists(f"/proc/{agent}")
-    (note,) = [r.entry for r in read_records(run.paths) if isinstance(r.entry, Note)]
-    assert ("drill: the agent and the workers on local2 are killed", "local2") == (note.text, note.node)
+    ((_, note),) = notes(run)
+    assert ("drill: the agent and the workers on local2 are killed (round 1)", "local2") == (
+        note.text,
+        note.node,
+    )
 
 
 def test_a_hang_is_drilled(tmp_path: Path, started: list[LocalRun]) -> None:
@@ -93,12 +104,81 @@ def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
     code, text = drill(run, "--hang", "--rank", "0", "--wait", "1s", "--yes")
     assert (1, []) == (code, phases(text)), text
     assert "nobody has noticed" in text
+    assert "rank 0 on local1 goes on" in text
+    (number, _), (_, over) = notes(run)
+    assert number == over.calls_off  # what happens to the node from now on is no drill
     assert "a hang is found after half an hour at the earliest" in text
     error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
     wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=30)
     code, text = drill(run, "--preempt", "--yes")
     assert 0 == code, text
     assert "0 steps computed again" in text
+
+
+def test_a_crash_while_a_hang_is_waited_for_is_not_the_drills(run: LocalRun) -> None:
+    """Another worker is killed meanwhile: it is named, and the drill has tried nothing."""
+    argv = [sys.executable, "-m", "hpc_elastic", "drill", run.paths.root, "--hang", "--rank", "0", "--yes"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as drilling:
+        assert drilling.stdout is not None
+        assert "done: rank 0 on local1 makes no further step\n" == drilling.stdout.readline()
+        drill_on_node.do(run.paths.root, run.agent("local2"), drill_on_node.Deed.CRASH, 3)
+        text = drilling.stdout.read()
+        assert 1 == drilling.wait(60)
+    told = "round 1 ended: a worker failed (local2; rank 3, signal 9)"
+    assert f"not the drill  {told}\n" in text
+    assert f"something else came before anybody noticed the drill: {told}; try the drill again" in text
+
+
+def test_a_worker_goes_on_when_nobody_follows_the_drill_any_more(run: LocalRun) -> None:
+    """The terminal of the drill is closed: it does not leave the run hanging."""
+    argv = [sys.executable, "-m", "hpc_elastic", "drill", run.paths.root, "--hang", "--rank", "0", "--yes"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as drilling:
+        assert drilling.stdout is not None
+        drilling.stdout.readline()
+        error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
+        wait_until(lambda: "hangs after step" in error.read_text(), "the worker to hang", timeout_s=30)
+        drilling.send_signal(signal.SIGHUP)
+        assert "rank 0 on local1 goes on" in drilling.stdout.read()
+        assert 1 == drilling.wait(60)
+
+
+def test_a_drill_that_strikes_nothing_leaves_no_trace(tmp_path: Path, started: list[LocalRun]) -> None:
+    """The worker is gone when it is to be killed: the note is called off, so that its end is no drill's."""
+    run = start(started, tmp_path, LONG, "--local", "1", "--workers-per-node", "2", "--max-restarts", "3")
+    run.wait_for_round(1)
+    agent = run.agent("local1")
+    os.kill(agent, signal.SIGSTOP)  # it does not see its worker end
+    (worker,) = drill_on_node.do(run.paths.root, agent, drill_on_node.Deed.CRASH, 1)["pids"]
+    status = Path(f"/proc/{worker}/status")
+    wait_until(lambda: "State:\tZ" in status.read_text(), "the worker to end", timeout_s=30)
+    code, text = drill(run, "--crash", "--rank", "1", "--yes")
+    assert ExitCode.USAGE == code
+    assert (
+        "nothing was struck, and the run goes on as before:\nerror: --rank: there is no rank 1 here" in text
+    )
+    (number, _), (_, off) = notes(run)
+    assert number == off.calls_off
+    assert off.text.startswith("the drill was called off, nothing was struck: --rank: there is no rank 1")
+    os.kill(agent, signal.SIGCONT)
+    run.wait_for_round(2)
+    app.run(["cancel", run.paths.root])
+
+
+def test_a_round_that_ends_while_its_owner_is_asked_is_left_alone(run: LocalRun) -> None:
+    """What was asked about is not there any more."""
+    asks, answers = os.openpty()
+    argv = [sys.executable, "-m", "hpc_elastic", "drill", run.paths.root, "--crash"]
+    with subprocess.Popen(argv, stdin=answers, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as drilling:
+        assert drilling.stdout is not None
+        assert b"rank 3 on local2 is killed" in drilling.stdout.readline()
+        drill_on_node.do(run.paths.root, run.agent("local1"), drill_on_node.Deed.CRASH, 0)
+        wait_until(lambda: read_state(run.paths).rounds == 2, "the next round", timeout_s=30)
+        os.write(asks, b"y\n")
+        assert b"round 1 ended while you were asked; nothing was struck" in drilling.stdout.read()
+        assert ExitCode.USAGE == drilling.wait(60)
+    os.close(asks)
+    os.close(answers)
+    assert [] == notes(run)
 
 
 def test_what_cannot_be_drilled_is_refused(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:

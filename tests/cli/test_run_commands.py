@@ -340,7 +340,7 @@ def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.
     assert state.drain is not None
     assert Then.REJOIN is state.drain.then
     assert 0 == app.run(["timeline", "4711"])
-    assert "1 node wanted (hpc-elastic scale)" in capfd.readouterr().out
+    assert "1 node wanted (hpc-elastic scale), in place of 2" in capfd.readouterr().out
     assert 0 == app.run(["status", "4711"])
     assert "  size        1 of 2 nodes (hpc-elastic scale)\n" in capfd.readouterr().out
 

@@ -67,7 +67,7 @@ def test_nodes_that_have_not_come_are_named(folder: Path, capfd: pytest.CaptureF
     paths = make(folder, "a", STARTED)
     Path(paths.members, MemberName("n1.1", EPOCH, Phase.JOINING, 1, 3).text()).touch()
     assert 0 == app.run(["status", paths.root])
-    assert "waits       for n2 (1 of 2 nodes)\n" in capfd.readouterr().out
+    assert "waits       for n2 (1 of 2 nodes), since 20" in capfd.readouterr().out
 
 
 def test_a_run_that_waits_for_its_first_start_was_submitted(

@@ -20,6 +20,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
+from hpc_elastic.rendezvous.membership import RUN_ID
+from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.run_log import open_log
 
 EPOCH = Epoch(0, 0, 0)
@@ -80,3 +82,25 @@ def test_a_drained_run_is_stopped(paths: RunPaths, capfd: pytest.CaptureFixture[
     assert f"next: the same command again, with --run-dir {paths.root}\n" in out
     assert 0 == app.run(["status"])
     assert "  stopped\n" in capfd.readouterr().out
+
+
+def test_a_run_of_torchruns_says_what_is_known_and_what_is_not(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once its agents have left, it does not run; nothing is made up about failures, budgets and logs."""
+    write(paths, STARTED._replace(job_id="", expected=()), ROUND)
+    Path(paths.nodes, RUN_ID).write_text('{"run_id": "toy-1"}')
+    Path(paths.members, MemberName("n1.1", EPOCH, Phase.SUCCEEDED, 1, 3).text()).touch()
+    assert 0 == app.run(["status", "--timeline", paths.root])
+    out = capfd.readouterr().out
+    left = "all agents have left after round 1 (n1); how their workers ended is not recorded here"
+    assert out.startswith(f"toy-1: {left}\n")
+    assert "  node        n1 has left after round 1, " in out
+    assert "  agents      torchrun, whose agents only meet here: restarts, checkpoints, logs and how" in out
+    assert "used" not in out
+    assert "round 1: 1 node (n1) met in" in out
+    assert f"the same torchrun command again, with --rdzv-endpoint={paths.root}\n" in out
+    assert 0 == app.run(["status"])
+    assert "torchrun's agents have left\n" in capfd.readouterr().out
+    assert 2 == app.run(["logs", "-f", paths.root])
+    assert "started by torchrun, which keeps what they print to itself" in capfd.readouterr().err

@@ -109,7 +109,7 @@ def test_a_job_file_that_was_edited_badly(paths: RunPaths, said: Said, spec: dic
     assert 0 == code
     ((name, value),) = spec.items()
     assert f"damaged     {paths.job} has {name} = {value!r}, which cannot be" in shown
-    assert 0 == said("scale", paths.root, "-N", "2")[0]
+    assert 0 == said("scale", paths.root, "-N", "1")[0]
 
 
 def test_a_setting_of_another_version(paths: RunPaths, said: Said) -> None:

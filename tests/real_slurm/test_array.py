@@ -11,7 +11,16 @@ from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, NodeLeft, Rou
 from hpc_elastic.rendezvous.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
-from tests.real_slurm.jobs import SLOW, Run, installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    SLOW,
+    Run,
+    elastic,
+    installed_for_users,
+    nodes_of,
+    plain,
+    submit,
+    uninterrupted,
+)
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -119,6 +128,10 @@ def test_a_run_is_scaled_stopped_and_resumed(cluster: Cluster) -> None:
     run.wait_checkpoint(20)
     run.command("scale", str(run.directory), "--nodes", "1")
     wait_size(run, 1)
+    reason = "has 1 node in place of 3: scaled from 3 to 1 node by the user"
+    cluster.wait_for(lambda: reason in run.log(), 30, "the batch log to tell why")
+    absurd = elastic(cluster, "scale", str(run.directory), "--nodes", "5000")
+    assert "5000 nodes are wanted, which can never run at once: partition low has 4 nodes" in absurd.stderr
     cluster.wait_for(
         lambda: 2 == reasons(run).count("JobArrayTaskLimit"), 40, "the throttle to hold two tasks"
     )

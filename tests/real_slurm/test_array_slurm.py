@@ -62,7 +62,7 @@ def strike_three_of_four(cluster: Cluster, run: Run) -> list[str]:
 def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> None:
     """A script and an srun are killed, a task is requeued; then a node is set down and two are preempted.
 
-    Without grace time; and one of these two may not be requeued: it alone is given up.
+    Without grace time; and one of these two may not be requeued: another task goes on in its place.
     """
     flags = (*WHOLE_NODES, "--partition", "low0", "--nodes", "1:4")
     run = submit(cluster, flags, plain(cluster, *SLOW, steps=20 * STEPS))
@@ -81,7 +81,9 @@ def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> 
     cluster.as_root("scancel", high)
     wait_size(run, 2, 90, without=down)
     cluster.as_root("scontrol", "update", f"nodename={down}", "state=resume")
-    wait_size(run, 3, 90)
+    wait_size(run, 3, 90)  # all that are not left out: the node whose srun was killed is
+    assert "0" == task(run, on[final])["Restarts"]
+    assert 1 == run.log().count("the run goes on with task ")
     assert [] == run.entries(Requeued)  # not the run: some of its tasks
     run.command("stop", str(run.directory))
     run.wait_ending()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Note, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
 from tests.real_slurm.test_array import QUICK, wait_size
@@ -28,8 +28,23 @@ def test_one_run_survives_each_drill(cluster: Cluster) -> None:
     """A worker, a node, a preemption and a requeue: the owner tries them all, without any privilege."""
     run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, "--step-time", "0.05", steps=20000))
     run.wait_checkpoint(20)
+    argv = [
+        "env",
+        "PATH=/nowhere",
+        PYTHON,
+        "-m",
+        "hpc_elastic",
+        "drill",
+        str(run.directory),
+        "--crash",
+        "--yes",
+    ]
+    nothing = cluster.run("alice", argv)
+    assert nothing.returncode != 0
+    assert "nothing was struck" in nothing.stderr
+    assert [0, 1] == [min(note.calls_off, 1) for note in run.entries(Note)]
     crash = drill(run, "--crash", "--rank", "3")
-    assert "a worker failed (node2)" in crash
+    assert "a worker failed (node2; rank 3, signal 9)" in crash
     lost = drill(run, "--node-loss", "--node", "node3")
     assert "a node was lost (node3)" in lost
     assert ["node1", "node2"] == nodes_of(run.entries(RoundFormed)[-1])
@@ -41,6 +56,7 @@ def test_one_run_survives_each_drill(cluster: Cluster) -> None:
     run.wait_checkpoint(run.entries(RoundFormed)[-1].checkpoint.step + 20)
     requeued = drill(run, "--requeue")
     assert "started again" in requeued
+    assert "Slurm says     " in requeued
     causes = [entry.cause for entry in run.entries(RoundEnded)]
     assert [Cause.CRASH, Cause.NODE_LOSS] == causes[:2]
     assert run.state().epoch.restart == 2
@@ -60,7 +76,7 @@ def test_a_task_of_an_array_is_drilled_alone(cluster: Cluster) -> None:
     run = submit(cluster, (*THREE, "--nodes", "2:3", "--mode", "array"), worker)
     run.wait_checkpoint(20)
     crash = drill(run, "--crash", "--node", "node3")
-    assert "a worker failed (node3)" in crash
+    assert "a worker failed (node3; rank 5, signal 9)" in crash
     preempted = drill(run, "--preempt", "--node", "node2")
     assert "running again" in preempted
     assert ["node1", "node3"] in [sorted(nodes_of(formed)) for formed in run.entries(RoundFormed)]
@@ -103,7 +119,7 @@ def test_drills_in_both_modes(cluster: Cluster) -> None:
     for hang, limit in (of_job.result(), (of_first.result()[0], of_second.result()[0])):
         assert "the workers hung" in hang
         assert "noticed        the time limit" in limit
-    assert "a node joins" in of_first.result()[1]  # its script has started the agent again
+    assert "wants to join" in of_first.result()[1]  # its script has started the agent again
     assert "is put back into the queue" in of_second.result()[1]
     assert [Cause.TIME_LIMIT, Cause.REQUEUE] == [entry.cause for entry in second.entries(NodeLeft)]
     for run in (job, first, second):

@@ -53,7 +53,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(DrainRequested, causes, nodes, st.sampled_from(Then), text),
     st.builds(DrainExplained, epochs, causes, text, st.none() | st.floats(0, 1e6)),
     st.builds(StopAgreed, rounds, st.integers(-1, 100)),
-    st.builds(Drained, epochs, causes, st.none() | small, text),
+    st.builds(Drained, epochs, causes, st.none() | small, text, st.none() | st.floats(0, 1e6)),
     st.builds(RunEnded, st.sampled_from(Decision), st.integers(0, 255), text, failures),
     st.builds(Requeued, epochs, causes),
     st.builds(NodeLeft, epochs, text, nodes, causes, text),

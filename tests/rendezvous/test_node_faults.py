@@ -109,6 +109,16 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         ),
         pytest.param([formed(1), DRILL, ended(1, Cause.HANG, "n2")], [], id="drilled-hang"),
         pytest.param(
+            [formed(1), DRILL, Note(EPOCH, "called off", calls_off=3), ended(1, Cause.NODE_LOSS, "n2")],
+            ["n2 node_loss"],
+            id="called-off",
+        ),
+        pytest.param(
+            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2"), Note(EPOCH, "called off", calls_off=3)],
+            ["n2 node_loss"],
+            id="called-off-late",
+        ),
+        pytest.param(
             [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2"), formed(2), ended(2, Cause.NODE_LOSS, "n2")],
             ["n2 node_loss"],
             id="lost-after-a-drill",

@@ -6,8 +6,10 @@ import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.rendezvous import rules
+from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed, SizeWanted
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
-from hpc_elastic.rendezvous.waiting_text import is_due, too_few_text
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.one_node import SETTINGS, MakeNode, alone
 
@@ -51,8 +53,8 @@ def test_waiting_is_told_again_and_again(node: MakeNode) -> None:
     ):
         handler.next_rendezvous()
     assert 2 == len(said)
-    assert "waiting for 1 more node in /run (1 of 2 here: n1), for at most 5" in said[0]
-    assert "for at most 2" in said[1]
+    assert "waiting for 1 more node in /run (1 of 2 here: n1), 2 s so far, for at most 58 s more" == said[0]
+    assert "33 s so far, for at most 27 s more" in said[1]
 
 
 def test_missing_nodes_are_named_by_the_first_node_alone(node: MakeNode) -> None:
@@ -71,7 +73,7 @@ def test_the_last_call_is_told_with_its_own_time(node: MakeNode) -> None:
     said = listen(handler)
     handler.next_rendezvous()
     (line,) = said
-    assert "waiting for 2 more nodes in /run (1 of 3 here: n1), for at most 3 s" == line
+    assert "waiting for 2 more nodes in /run (1 of 3 here: n1), 2 s so far, for at most 3 s more" == line
 
 
 def test_a_spare_says_once_that_it_stands_by(node: MakeNode, clock: FakeClock) -> None:
@@ -89,3 +91,14 @@ def test_a_spare_says_once_that_it_stands_by(node: MakeNode, clock: FakeClock) -
     with pytest.raises(Exception, match="interrupted"):
         spare.next_rendezvous()
     assert ["standing by: round 1 is full (1 of 1 node)"] == said
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(2, "standing by: round 1 is full (2 of 2 nodes)"), (1, "")])
+def test_a_round_of_more_nodes_than_are_wanted_is_about_to_end(wanted: int, told: str) -> None:
+    """Nobody is told that it is full with more than all."""
+    members = (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1))
+    formed = RoundFormed(1, Epoch(0, 0, 0), members, "n1", 1, None)
+    state = RunState(epoch=Epoch(0, 0, 0), round=formed, rounds=1, size=SizeWanted(0, wanted, "scale"))
+    assert told == beside_text(
+        rules.Joining(state, {}, "n3.1", Epoch(0, 0, 0), SETTINGS._replace(max_nodes=3))
+    )

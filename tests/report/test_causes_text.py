@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, Record, Requeued
-from hpc_elastic.report.causes_text import requeues_text, restarts_text, used_text
+from hpc_elastic.rendezvous.journal import Cause, Epoch, Member, NodeLeft, Record, Requeued, RoundFormed
+from hpc_elastic.report.causes_text import (
+    requeues_text,
+    restarts_text,
+    task_requeues,
+    tasks_text,
+    used_text,
+)
 
 
 def test_ends_and_requeues_are_counted_by_cause() -> None:
@@ -23,3 +29,21 @@ def test_budgets_are_told_with_their_causes() -> None:
     """Without a budget only what was used."""
     assert "2 of 500 requeues (2 preemptions)" == used_text(2, 500, "requeue", "2 preemptions")
     assert "1 failure" == used_text(1, None, "failure", "")
+
+
+def test_the_requeues_of_tasks_are_added_up() -> None:
+    """Each task counts for itself; what the ids of its agents tell is what Slurm has counted."""
+    now, before = Epoch(1, 0, 0), Epoch(0, 0, 0)
+    member = Member("n1.8@7_0-2-0", "n1", 1)
+    records = [
+        Record(1, 0.0, "n1", RoundFormed(1, before, (Member("n1.8@3_0-9-0", "n1", 1),), "n1", 1, None)),
+        Record(2, 0.0, "n1", RoundFormed(2, now, (member, Member("n2.8@7_1-0-0", "n2", 1)), "n1", 1, None)),
+        Record(3, 0.0, "n2", NodeLeft(now, "n3.8@7_10-1-0", "n3", Cause.PREEMPTION)),
+    ]
+    times = task_requeues(records, ["n1.9@7_0-3-0+1-0-0+joining+3+1+2", "news+3"], 1)
+    assert {"7_0": 3, "7_10": 1} == times
+    assert "4 requeues of single tasks (at most 500 for each; the most: task 7_0, 3)" == tasks_text(
+        times, 500
+    )
+    assert "1 requeue of single tasks (at most 5 for each; all of task 7_1)" == tasks_text({"7_1": 1}, 5)
+    assert "0 requeues of single tasks (at most 5 for each)" == tasks_text({}, 5)

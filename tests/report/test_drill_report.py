@@ -1,21 +1,199 @@
-"""What followed a drill, from the journal alone."""
+"""What followed a drill, from the journal alone: what it has done, and what something else has."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Record, RoundEnded
-from hpc_elastic.report.drill_report import course_of
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Note,
+    Record,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    SizeWanted,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill_traces import Blow
+
+EPOCH = Epoch(0, 0, 0)
+CRASH = Blow(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)
+HANG = CRASH._replace(causes=frozenset({Cause.HANG}))
+LOSS = CRASH._replace(causes=frozenset({Cause.NODE_LOSS}), rank=None)
+PREEMPT = CRASH._replace(causes=frozenset({Cause.PREEMPTION}), rank=None, is_whole=True)
+OF_TASK = PREEMPT._replace(is_whole=False)
+REQUEUE = PREEMPT._replace(causes=frozenset({Cause.REQUEUE, Cause.PREEMPTION}))
+
+
+def formed(number: int, *members: str, lost: tuple[str, ...] = ()) -> RoundFormed:
+    """Return a round of some agents, given as ``n1.1``."""
+    found = tuple(Member(one, one.partition(".")[0], 2) for one in members or ("n1.1", "n2.1"))
+    return RoundFormed(number, EPOCH, found, "n1", 1, None, lost)
+
+
+def crashed(node: str, rank: int, exitcode: int = -9, number: int = 1) -> RoundEnded:
+    """Return the end of a round by a worker."""
+    failure: dict[str, Any] = {"rank": rank, "exitcode": exitcode}
+    return RoundEnded(number, Cause.CRASH, (node,), failure)
+
+
+def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") -> DrainRequested:
+    """Return a request to save and stop."""
+    return DrainRequested(cause, node, then, detail)
+
+
+def follow(blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = ()) -> Course:
+    """Return what is known once these records have followed, one a second after the drill."""
+    before = [Record(number, 1.0, "n1", Note(EPOCH, "x", "")) for number in range(1, blow.last + 1)]
+    after = [
+        Record(number, blow.at + number - blow.last, "n1", entry) for number, entry in enumerate(entries, 5)
+    ]
+    return course_of([*before, *after], blow, saved)
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("blow", "entries", "told"),
     [
-        (RoundEnded(1, Cause.NODE_LOSS, ("n1", "n2"), None), "round 1 ended: a node was lost (n1, n2)"),
-        (RoundEnded(1, Cause.MEMBERSHIP, (), None), "round 1 ended: a node joins"),
+        (CRASH, [crashed("n2", 3)], "round 1 ended: a worker failed (n2; rank 3, signal 9)"),
+        (CRASH, [crashed("n2", 3, 137)], "round 1 ended: a worker failed (n2; rank 3, exit code 137)"),
+        (HANG, [RoundEnded(1, Cause.HANG, ("n1", "n2"), None)], "round 1 ended: the workers hung (n1, n2)"),
+        (
+            LOSS,
+            [RoundEnded(1, Cause.NODE_LOSS, ("n1", "n2"), None)],
+            "round 1 ended: a node was lost (n1, n2)",
+        ),
+        (LOSS, [crashed("n1", 0, 1), formed(2, "n1.1", lost=("n2",))], "(n1; rank 0, exit code 1)"),
+        (
+            LOSS,
+            [drain(Cause.MEMBERSHIP, "n2", Then.REJOIN, "n2 wants to join")],
+            "pause asked for: n2 wants to join",
+        ),
+        (LOSS, [EpochStarted(Epoch(0, 0, 1), "7", ())], "the job started again"),
+        (PREEMPT, [drain(Cause.PREEMPTION, "n1")], "preemption: told by n1"),
+        (OF_TASK, [NodeLeft(EPOCH, "n2.1", "n2", Cause.PREEMPTION)], "n2 left: preemption"),
+        (REQUEUE, [Requeued(EPOCH, Cause.REQUEUE)], "the job was handed back"),
     ],
 )
-def test_who_has_noticed_is_named_if_anybody_is(entry: RoundEnded, told: str) -> None:
-    """A round that ends for a node that joins names none."""
-    course = course_of([Record(5, 12.0, "n1", entry)], 4, 10.0, None, ())
-    assert [("noticed", 2.0, told)] == [tuple(phase) for phase in course.phases]
+def test_what_a_drill_has_done_is_known_by_whom_it_struck(
+    blow: Blow, entries: list[Entry], told: str
+) -> None:
+    """The first record about that round, node and worker, for a cause of the drill's, is its notice."""
+    course = follow(blow, *entries)
+    assert told in course.phases[0].text
+    assert ("noticed", 1.0) == course.phases[0][:2]
+    assert () == course.others
+
+
+@pytest.mark.parametrize(
+    ("blow", "entry", "told"),
+    [
+        (HANG, crashed("n1", 0, 1), "round 1 ended: a worker failed (n1; rank 0, exit code 1)"),
+        (HANG, RoundEnded(1, Cause.HANG, ("n1",), {"rank": 0}), "round 1 ended: the workers hung (n1)"),
+        (CRASH, crashed("n1", 0, 1), "exit code 1), perhaps for want of rank 3: no record says so"),
+        (CRASH, crashed("n2", 3, 1), "round 1 ended: a worker failed (n2; rank 3, exit code 1)"),
+        (CRASH, RoundEnded(1, Cause.NODE_LOSS, ("n2",), None), "round 1 ended: a node was lost (n2)"),
+    ],
+)
+def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, entry: Entry, told: str) -> None:
+    """The worker that was struck is gone with its round, so that there is nothing left to be noticed."""
+    course = follow(blow, entry, formed(2))
+    assert [] == course.phases
+    assert [MEANWHILE] == [phase.name for phase in course.others]
+    assert told in course.others[0].text
+    assert course.is_over
+    came_back, text = verdict(course)
+    assert not came_back
+    assert text.startswith("something else came before anybody noticed the drill: round 1 ended")
+
+
+@pytest.mark.parametrize(
+    ("blow", "entry"),
+    [
+        (HANG, drain(Cause.PREEMPTION, "n1")),
+        (HANG, SizeWanted(0, 1, "hpc-elastic scale")),
+        (LOSS, RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)),
+        (LOSS, drain(Cause.MEMBERSHIP, "n3", Then.REJOIN)),
+        (OF_TASK, drain(Cause.PREEMPTION, "n1", Then.REJOIN)),
+        (PREEMPT, crashed("n1", 0, 1)),
+        (CRASH, EpochStarted(Epoch(0, 1, 0), "7", ())),
+    ],
+)
+def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(blow: Blow, entry: Entry) -> None:
+    """What happened meanwhile is told, and is not the notice."""
+    course = follow(blow, entry)
+    assert ([], 1, False) == (course.phases, len(course.others), course.is_over)
+    came_back, text = verdict(course)
+    assert not came_back
+    assert text.startswith("nobody has noticed: the run has no record of it; what happened meanwhile was")
+
+
+def test_a_crash_beside_a_lost_node_is_told_when_it_is_clear_what_it_was() -> None:
+    """Workers that fail for want of the node are part of it; others are not. Till then nothing is said."""
+    assert follow(LOSS, crashed("n1", 0, 1)) == follow(LOSS)
+    course = follow(LOSS, crashed("n1", 0, 1), formed(2, "n1.1"))
+    assert ["noticed", "running again"] == [phase.name for phase in course.phases]
+    assert "round 2 was formed without the agent that was killed" == course.phases[0].text
+    assert ["round 1 ended: a worker failed (n1; rank 0, exit code 1)"] == [one.text for one in course.others]
+
+
+def test_what_follows_is_told_until_the_run_is_back() -> None:
+    """Steps are counted from where all stopped; what happens later is no part of the drill."""
+    course = follow(
+        PREEMPT,
+        drain(Cause.PREEMPTION, "n1"),
+        DrainExplained(EPOCH, Cause.PREEMPTION, "the job runs on"),
+        StopAgreed(1, 60),
+        Drained(EPOCH, Cause.PREEMPTION, 60, ""),
+        Requeued(EPOCH, Cause.PREEMPTION),
+        EpochStarted(Epoch(0, 1, 0), "7", ()),
+        formed(2),
+        crashed("n1", 0, 1, number=2),
+        saved=(Saved(60, 12.5),),
+    )
+    names = [
+        "noticed",
+        "Slurm says",
+        "saved",
+        "workers told",
+        "stopped",
+        "requeued",
+        "started again",
+        "running again",
+    ]
+    assert names == [phase.name for phase in course.phases]
+    assert () == course.others
+    assert (True, "the run came back; 60 steps computed again") == verdict(course)
+
+
+def test_what_came_in_between_is_named_with_the_verdict() -> None:
+    """The signal was taken for the drill's, and Slurm says that it was not."""
+    course = follow(
+        PREEMPT,
+        drain(Cause.PREEMPTION, "n1"),
+        DrainExplained(EPOCH, Cause.TIME_LIMIT, "the time limit is reached"),
+        formed(2),
+    )
+    assert ["Slurm says: the time limit is reached"] == [phase.text for phase in course.others]
+    assert verdict(course)[1].endswith(
+        "not the drill alone was at work: Slurm says: the time limit is reached"
+    )
+
+
+def test_a_run_that_ended_has_not_come_back() -> None:
+    """How it ended is said."""
+    course = follow(CRASH, crashed("n2", 3), RunEnded(Decision.FAILED, 1, "no restart left", None))
+    assert (False, "the run did not come back: it ended failed (no restart left)") == verdict(course)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.report.queue_text import missing_text, queue_text, too_few_text
+from hpc_elastic.rendezvous.roster import MemberName, Phase
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.report.queue_text import (
+    ended_text,
+    lost_text,
+    missing_text,
+    more_text,
+    queue_text,
+    too_few_text,
+)
+from tests.rendezvous.build import E0, after, crash, formed, start
 
 
 @pytest.mark.parametrize(
@@ -66,3 +76,36 @@ def test_an_array_with_too_few_tasks_left_is_told_how_to_get_more() -> None:
     assert too_few_text("2:4", {"n3"}, 1).endswith(
         ", but only 1 task is left in Slurm: hpc-elastic scale RUN --nodes 2 queues more"
     )
+    assert "scale '/my run' --nodes 2" in too_few_text("2", {"n3"}, 1, "'/my run'")
+
+
+def test_lost_nodes_without_which_a_run_cannot_go_on_are_named() -> None:
+    """Unfit ones do not come back, and with enough nodes left nobody waits."""
+    state = RunState(expected=("n1", "n2", "n3"), sizes="2:3", lost=frozenset({"n2", "n3"}))
+    assert lost_text(state).startswith("n2, n3 (lost; 1 of 3 nodes left, 2 are needed)")
+    assert lost_text(state._replace(unfit={"n3": "disk full"})).startswith("n2 (lost; 1 of 3")
+    for other in (state._replace(sizes="1:3"), state._replace(sizes=""), state._replace(lost=frozenset())):
+        assert "" == lost_text(other)
+
+
+def test_an_array_with_enough_nodes_may_wait_for_more() -> None:
+    """For as long as the last call takes."""
+    assert "1 more node (2 of 3 here: n2, n10)" == more_text("2:3", {"n10", "n2"})
+    for nodes, present in (("2:3", {"n1", "n2", "n3"}), ("2:3", set()), ("", {"n1"}), ("1", {"n1"})):
+        assert "" == more_text(nodes, present)
+
+
+def test_nodes_whose_workers_have_ended_wait_for_the_others() -> None:
+    """Both are named; a mark of an earlier round says nothing."""
+    state = after(start(), formed(1))
+    names = [
+        MemberName(f"{node}.1", E0, phase, number, 1)
+        for node, phase, number in (
+            ("n1", Phase.SUCCEEDED, 1),
+            ("n2", Phase.RUNNING, 1),
+            ("n3", Phase.STOPPED, 0),
+        )
+    ]
+    assert "the workers of n2, n3; those of n1 have ended" == ended_text(state, names)
+    assert "" == ended_text(state, names[1:])
+    assert "" == ended_text(after(start(), formed(1), crash(1)), names)

@@ -111,6 +111,23 @@ def test_the_status_of_a_run(
     assert words in found.text
 
 
+def test_a_job_that_is_held_does_not_merely_wait() -> None:
+    """No node that becomes free starts it."""
+    view = RunView(state_of(), 0, "7", job("PENDING", "JobHeldUser")._replace(held=True))
+    words = "held: it does not start before somebody releases it (Slurm's reason: JobHeldUser)"
+    assert f"queued, but {words}" == status_of(view).text
+    after = status_of(view._replace(state=state_of(STARTED, FIRST_ROUND)))
+    assert f"requeued, but {words}" == after.text
+
+
+def test_between_rounds_those_who_ended_the_last_one_are_named() -> None:
+    """A node that was lost, a rank that failed."""
+    lost = state_of(STARTED, FIRST_ROUND, RoundEnded(1, Cause.NODE_LOSS, ("n2",), None))
+    assert "between rounds: lost n2" == status_of(RunView(lost, 0)).text
+    failed = state_of(STARTED, FIRST_ROUND, RoundEnded(1, Cause.CRASH, ("n2",), {"rank": 3, "node": "n2"}))
+    assert "between rounds: rank 3 on n2: exit code 1" == status_of(RunView(failed, 0)).text
+
+
 def test_a_run_that_was_submitted_again_is_not_what_its_last_ending_says() -> None:
     """The ending belongs to the submission before."""
     state = state_of(STARTED, RunEnded(Decision.FAILED, 1, "why", None))

@@ -24,7 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.report.timeline import names_text, span_text, timeline
+from hpc_elastic.report.timeline import failure_text, names_text, span_text, timeline
 from hpc_elastic.slurm.lifecycle import LOGIN
 
 FIRST, SECOND = Epoch(0, 0, 0), Epoch(0, 1, 0)
@@ -56,7 +56,7 @@ def test_a_drain_of_an_earlier_start_is_no_part_of_this_one() -> None:
         (100, EpochStarted(SECOND, "7", ("n1", "n2"))),
         (108, Drained(SECOND, Cause.JOIN_TIMEOUT, None, "")),
     )
-    assert "drained (too few nodes came) in 8.0 s" == told[-1]
+    assert "this start is given up after 8.0 s: too few nodes came" == told[-1]
 
 
 def test_a_setup_that_failed_is_told_with_its_line() -> None:
@@ -80,7 +80,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
         "round 3: 2 workers on n1, formed in 0.0 s",
         "drain asked for on n1: SIGTERM",
         "all ranks stop at step 50",
-        "drained (preemption) in 3.0 s; checkpoint of step 50",
+        "drained (SIGTERM) in 3.0 s; checkpoint of step 50",
         "requeued (preemption)",
         "job 7 started on n1, n2 (restart 1)",
         "done: all workers succeeded",
@@ -188,3 +188,24 @@ def test_spans(seconds: float, expected: str) -> None:
 def test_many_names_are_cut_short() -> None:
     """A thousand nodes fit on a line."""
     assert "n0, n1, n2, n3, n4, n5, n6 and 993 more" == names_text(tuple(f"n{i}" for i in range(1000)))
+
+
+def test_a_hint_of_ours_on_stderr_is_no_reason_of_a_failure() -> None:
+    """The last line of the worker's own is."""
+    hint = "hpc_elastic.worker: should_stop() is asked and no step is told"
+    assert "rank 1: exit code 3: no GPU" == failure_text(
+        {"rank": 1, "exitcode": 3, "stderr_tail": f"no GPU\n{hint}"}
+    )
+    assert "rank 1: exit code 3" == failure_text({"rank": 1, "exitcode": 3, "stderr_tail": hint})
+
+
+def test_nodes_that_did_not_come_are_named() -> None:
+    """Where the start is given up, and where the job is given back."""
+    detail = "1 of 2 nodes joined within 60 s; missing: n2"
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (60, Drained(FIRST, Cause.JOIN_TIMEOUT, None, detail)),
+        (61, Requeued(FIRST, Cause.JOIN_TIMEOUT)),
+    )
+    why = f"too few nodes came: {detail}"
+    assert [f"this start is given up after 1 min 0 s: {why}", f"requeued ({why})"] == told[1:]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.array_tasks import Task
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.ledger_rules import Node
 
 
 class ArraySlurm(Slurm):
@@ -18,7 +19,11 @@ class ArraySlurm(Slurm):
         done: the commands that change something.
         is_silent: whether no command works.
         refused: whether no task is requeued.
+        all_nodes: those of each partition.
         later: what it says about a task from the second question on, if that is something else.
+        commented: the jobs that carry the comment that is looked for.
+        queued: what sbatch was called with.
+        refusal: the words in which sbatch refuses; empty if it does not.
     """
 
     def __init__(self, tasks: Sequence[Task] = (), **fields: str) -> None:
@@ -30,6 +35,10 @@ class ArraySlurm(Slurm):
         self.refused = False
         self.later: dict[str, str] = {}
         self.most: int | None = 1001
+        self.all_nodes: list[Node] = []
+        self.commented: list[str] = []
+        self.queued: list[Sequence[str]] = []
+        self.refusal = ""
 
     def _answer(self, what: str = "") -> None:
         if self.is_silent:
@@ -47,6 +56,16 @@ class ArraySlurm(Slurm):
         self._answer()
         said, self.fields = self.fields, {**self.fields, **self.later}
         return said
+
+    def nodes(self, partitions: str | None) -> list[Node]:  # noqa: ARG002 - the same in all
+        """Return the nodes."""
+        self._answer()
+        return self.all_nodes
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return a partition without limits."""
+        self._answer()
+        return {"PartitionName": name}
 
     def requeue(self, job_ref: str, *, hold: bool = False) -> None:
         """Write it down."""
@@ -70,7 +89,15 @@ class ArraySlurm(Slurm):
         self._answer()
         return self.most
 
+    def jobs_with_comment(self, token: str) -> list[str]:  # noqa: ARG002 - it has only these
+        """Return what was set."""
+        self._answer()
+        return self.commented
+
     def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:  # noqa: ARG002 - not looked at
         """Write it down."""
+        if self.refusal:
+            raise SlurmCommandError(("sbatch",), 1, self.refusal)
+        self.queued.append(arguments)
         self._answer(f"sbatch {arguments[0]} {arguments[-1]}")
         return "99"

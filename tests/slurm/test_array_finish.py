@@ -24,11 +24,16 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.slurm import run_dir, submissions
 from hpc_elastic.slurm.array_finish import ArrayFinish
 from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.job_start import Ended, Start
 from hpc_elastic.slurm.lifecycle import Budgets
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.request import plan
+from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 
@@ -53,13 +58,20 @@ class TaskEnd:
     def __init__(self, root: Path, slurm: ArraySlurm) -> None:
         self.paths = RunPaths(root)
         for directory in self.paths.directories():
-            Path(directory).mkdir(parents=True)
-        Path(self.paths.identity).write_text("{}")
+            Path(directory).mkdir(parents=True, exist_ok=True)
+        if not Path(self.paths.identity).exists():
+            Path(self.paths.identity).write_text("{}")
         self.slurm = slurm
         self.said: list[str] = []
 
     def finish(
-        self, *entries: Entry, code: int = 75, index: int = 1, restart: int = 0, failure: str = ""
+        self,
+        *entries: Entry,
+        code: int = 75,
+        index: int = 1,
+        restart: int = 0,
+        failure: str = "",
+        clock: FakeClock | None = None,
     ) -> Ended:
         """Write records, then end a task's start whose srun ended with a code."""
         log = open_log(self.paths, "test")
@@ -76,7 +88,7 @@ class TaskEnd:
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
         start = start._replace(launch_failure=failure)
-        return ArrayFinish(start, Budgets(), self.slurm, FakeClock(), self.said.append).run()
+        return ArrayFinish(start, Budgets(), self.slurm, clock or FakeClock(), self.said.append).run()
 
     def log(self, text: str) -> None:
         """Write what the batch script of task 1, and bash, have printed."""
@@ -141,6 +153,25 @@ def test_a_left_over_asks_nobody(tmp_path: Path) -> None:
     assert 1 == len(end.said)
 
 
+def test_names_that_cannot_be_listed_for_a_while_cost_no_task(tmp_path: Path) -> None:
+    """A file server that is away for a moment is waited for, whatever is read of it."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    members, away = Path(end.paths.members), tmp_path / "away"
+
+    class Clock(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if away.exists():
+                members.unlink()
+                away.rename(members)
+
+    members.rename(away)
+    members.touch()
+    assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, LEFT, clock=Clock()).code
+    assert ["requeue 7_1"] == end.slurm.done
+    assert "then the task ends with 76 and is not requeued" in end.said[0]
+
+
 def test_a_killed_agent_is_started_again(tmp_path: Path) -> None:
     """In the same task, on its one node."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
@@ -197,6 +228,81 @@ def test_a_refused_requeue_costs_the_run_only_this_task(tmp_path: Path) -> None:
     assert "not now" in ending.reason
 
 
+@pytest.mark.parametrize("refused", [True, False], ids=["Slurm refuses", "Requeue=0"])
+def test_another_task_takes_the_place_of_one_that_is_not_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, refused: bool
+) -> None:
+    """As a further array of the same submission, once; without an answer of sbatch it is found."""
+    monkeypatch.chdir(tmp_path)
+    end = stored(tmp_path / "run", ArraySlurm([MINE, OTHER], Requeue="1" if refused else "0"))
+    end.slurm.refused = refused
+    ended = end.finish(STARTED, ROUND, LEFT)
+    assert (ExitCode.REQUEUE, "99_0") == (ended.code, ended.next_job)
+    (words,) = end.slurm.queued
+    assert ("--array=0-0", "--dependency=afterany:7_1") == (words[0], words[2])
+    assert words[1].endswith(":cafe for:7_1 mine")
+    assert (end.paths.script, "0", "1") == tuple(words[3:])
+    note = read_records(end.paths)[-1].entry
+    assert isinstance(note, Note)
+    assert "task 99_0 goes on in its place" in note.text
+    end.slurm.commented = ["98"]
+    assert "98_0" == end.finish().next_job
+    assert 1 == len(end.slurm.queued)
+    assert read_state(end.paths).ending is None
+
+
+def test_a_task_that_nobody_can_queue_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason has Slurm's words."""
+    monkeypatch.chdir(tmp_path)
+    end = stored(tmp_path / "run", ArraySlurm([MINE], Requeue="0"))
+    end.slurm.refusal = "no more jobs"
+    assert ExitCode.FAILED == end.finish(STARTED, ROUND, LEFT).code
+    ending = read_state(end.paths).ending
+    assert ending is not None
+    assert (
+        "did not requeue the task: Requeue=0; sbatch: sbatch failed with exit code 1; Slurm says: no more"
+        in ending.reason
+    )
+
+
+def test_a_task_is_queued_again_as_soon_as_slurm_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller is away for as long as a requeue would be tried."""
+    monkeypatch.chdir(tmp_path)
+    end = stored(tmp_path / "run", ArraySlurm([MINE, OTHER], Requeue="0"))
+    end.slurm.refusal = "sbatch: error: Unable to contact slurm controller (connect failure)"
+
+    class Clock(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            end.slurm.refusal = end.slurm.refusal if self.monotonic() < began + 1200 else ""
+
+    clock = Clock()
+    began = clock.monotonic()
+    assert "99_0" == end.finish(STARTED, ROUND, LEFT, clock=clock).next_job
+
+
+def test_a_task_of_no_use_has_no_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One task after the other would fail in the same way, and nobody would count them."""
+    monkeypatch.chdir(tmp_path)
+    end = stored(tmp_path / "run", ArraySlurm([MINE, OTHER], Requeue="0"))
+    assert ExitCode.FAILED == end.finish(STARTED, failure="setup failed (exit code 1): module load x").code
+    assert [] == end.slurm.queued
+    assert "module load x; Slurm may not requeue this task (Requeue=0); this task is given up" in end.said[0]
+
+
+def stored(root: Path, slurm: ArraySlurm) -> TaskEnd:
+    """Return the end of a task of a run that was submitted."""
+    spec = JobSpec(command="train.py", nodes=2, mode="array", run_dir=str(root), comment="mine")
+    wanted = plan(spec, read_template("array"), now_s=0)
+    run_dir.create(wanted, now_s=0)
+    submissions.record(wanted.paths, Submission(0, "hpc_elastic:cafe", "7"))
+    return TaskEnd(root, slurm)
+
+
 def test_a_task_cancelled_while_it_is_finished_is_not_brought_back(tmp_path: Path) -> None:
     """Slurm would requeue it: between the decision and the requeue minutes may pass."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
@@ -238,6 +344,15 @@ def test_a_spent_budget_holds_the_task_until_it_is_released(tmp_path: Path) -> N
     state = read_state(end.paths)
     assert Epoch(0, 1, 0) == epoch_now(state, 0, TaskStart("7_1", 1, 0))
     assert EPOCH == epoch_now(state, 0, TaskStart("7_1", 0, 1)) == epoch_now(state, 0, TaskStart("7_2", 0, 0))
+
+
+def test_a_task_that_cannot_be_held_tells_how_to_go_on(tmp_path: Path) -> None:
+    """The run is held, and nothing of it waits in the queue."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE]))
+    end.slurm.refused = True
+    end.finish(STARTED, RunEnded(Decision.HELD, 75, "spent", None))
+    assert "Slurm does not hold task 7_1, which ends: " in end.said[-2]
+    assert end.said[-1].endswith(f"hpc-elastic submit --resume {tmp_path}")
 
 
 def test_flags_that_are_wrong_are_recorded_though_no_agent_came(tmp_path: Path) -> None:

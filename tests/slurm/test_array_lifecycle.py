@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     Member,
     NodeLeft,
+    NodeUnfit,
     Record,
     RoundEnded,
     RoundFormed,
@@ -33,13 +34,19 @@ from hpc_elastic.slurm.array_lifecycle import (
     TaskChoice,
     TaskFacts,
     decide,
-    given_up,
-    goodbye_of,
     not_requeued,
-    note,
-    starts_in_vain,
 )
-from hpc_elastic.slurm.lifecycle import CANCELLED_CODE, Budgets, Exit, Hold, Leave, Relaunch, Requeue
+from hpc_elastic.slurm.array_records import given_up, goodbye_of, note, starts_in_vain
+from hpc_elastic.slurm.lifecycle import (
+    CANCELLED_CODE,
+    Budgets,
+    Exit,
+    Hold,
+    Leave,
+    Relaunch,
+    Requeue,
+    Resubmit,
+)
 from hpc_elastic.slurm.standing import JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0)
@@ -172,6 +179,13 @@ def test_a_node_that_left_by_itself_comes_back(cause: Cause) -> None:
     assert cause is choice.cause
 
 
+def test_a_node_that_is_unfit_was_not_lost() -> None:
+    """Its task gets another one, and says what was wrong."""
+    state = state_of(STARTED, NodeUnfit(EPOCH, "n2", "disk full"))
+    choice = decide(BASE._replace(state=state, left=left(Cause.NODE_LOSS), srun_exit_code=79), BUDGETS)
+    assert choice.why.startswith("this node is unfit (disk full): this task is requeued")
+
+
 @pytest.mark.parametrize(("others", "goes_on"), [(ALONE, False), (WAITING, True), (SOME, True), (None, True)])
 def test_too_few_tasks_do_not_wait_for_each_other_for_ever(others: Others | None, goes_on: bool) -> None:
     """A run that cannot get its minimum any more ends; as long as nobody knows, its tasks come back."""
@@ -232,10 +246,11 @@ def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCod
     [
         {"start": START._replace(restart=10), "job": scontrol(Restarts="10")},
         {"job": scontrol(Requeue="0")},
+        {"job": scontrol(Requeue="0"), "may_resubmit": True, "link": 9},
         {"in_vain": 5},
         {"launch_failure": "setup failed", "in_vain": 4},
     ],
-    ids=["requeues used", "no-requeue", "in vain", "setup"],
+    ids=["requeues used", "no-requeue", "places used", "in vain", "setup"],
 )
 def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, Any]) -> None:
     """The run goes on without it, and ends as failed with the last one."""
@@ -245,6 +260,31 @@ def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, Any]) -> None:
     assert isinstance(last, Exit)
     assert last.record is not None
     assert Decision.FAILED is last.record.decision
+
+
+def test_another_task_goes_on_where_slurm_may_not_requeue_one() -> None:
+    """Unless the user wants no such job, or the node is not needed: then the task just ends."""
+    refused = BASE._replace(srun_exit_code=75, left=left(Cause.PREEMPTION), job=scontrol(Requeue="0"), link=1)
+    facts = refused._replace(may_resubmit=True)
+    choice = decide(facts, BUDGETS)
+    assert isinstance(choice, Resubmit)
+    assert Cause.PREEMPTION is choice.cause
+    assert "another one is queued in its place (3 of at most 10)" in choice.why
+    assert isinstance(decide(refused, BUDGETS), GiveUp)
+    unneeded = state_of(STARTED, ROUND, SizeWanted(0, 1, "scale", 0))
+    assert isinstance(decide(facts._replace(state=unneeded, left=left(Cause.MEMBERSHIP)), BUDGETS), Leave)
+
+
+def test_a_task_that_cannot_wait_held_fails_the_run_whose_budget_is_spent() -> None:
+    """Nobody could release it."""
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    state = state_of(STARTED, ROUND, asked, ended)
+    facts = BASE._replace(state=state, left=left(Cause.PREEMPTION), job=scontrol(Requeue="0"))
+    choice = decide(facts, BUDGETS._replace(max_preemptions=0))
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert Decision.FAILED is choice.record.decision
 
 
 def test_a_setup_that_fails_may_work_on_another_node() -> None:
@@ -292,6 +332,17 @@ def test_the_budget_of_a_cause_is_the_runs() -> None:
     assert isinstance(held, Hold)
     assert held.record is not None
     assert (Decision.HELD, Cause.PREEMPTION) == (held.record.decision, held.record.cause)
+
+
+def test_a_task_that_slurm_requeues_itself_costs_its_budget() -> None:
+    """Preempted without grace, nobody else would hold it; by hand it may be as often as one likes."""
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    state = state_of(STARTED, ROUND, asked, ended)
+    facts = BASE._replace(state=state, left=left(Cause.PREEMPTION), job=scontrol(Restarts="2"))
+    assert isinstance(decide(facts, BUDGETS._replace(max_preemptions=1)), Leave)
+    assert isinstance(decide(facts, BUDGETS._replace(max_preemptions=0)), Hold)
+    assert isinstance(decide(facts._replace(left=None), BUDGETS._replace(max_preemptions=0)), Leave)
 
 
 def test_the_others_save_before_a_spent_budget_ends_the_run() -> None:

@@ -11,6 +11,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Decision,
     Drained,
     DrainExplained,
     DrainRequested,
@@ -22,7 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.batch_host import (
     WATCH_S,
     requeue_in_its_place,
@@ -120,6 +121,36 @@ def test_the_job_is_requeued_once_slurm_has_noticed(drained: RunPaths, job: Fake
     assert clock.monotonic() - 1000 > 20
 
 
+def test_a_file_system_that_is_away_for_a_while_does_not_stop_a_survivor(
+    drained: RunPaths, job: FakeJob
+) -> None:
+    """The job would run on without anybody to end it; what cannot be read is no sign of life either."""
+    steps = iter(range(100))
+    journal, beat = Path(drained.journal), Path(drained.batch_beat)
+    away = journal.with_name("away")
+
+    def happen() -> None:
+        step = next(steps)
+        if step == 1:
+            beat.unlink()
+            beat.mkdir()  # which cannot be read
+        elif step == 2:
+            beat.rmdir()
+            beat.write_text("7")
+        elif step == 12:
+            journal.rename(away)
+            journal.write_text("")
+        elif step == 15:
+            journal.unlink()
+            away.rename(journal)
+        elif step == 20:
+            job.set(NodeList="n2")
+
+    beat.write_text("7")
+    finish(drained, EventfulClock(happen))
+    assert 1 == requeues(drained)
+
+
 def test_the_second_survivor_takes_over_only_if_need_be(drained: RunPaths, job: FakeJob) -> None:
     """A later survivor does nothing when the first has requeued, and acts when nobody has."""
     job.set(NodeList="n2")
@@ -150,6 +181,30 @@ def test_a_killed_script_is_replaced_at_once(drained: RunPaths, job: FakeJob) ->
     requeued = read_records(drained)[-1].entry
     assert isinstance(requeued, Requeued)
     assert Cause.LAUNCH_FAILURE is requeued.cause
+
+
+def test_a_script_that_is_killed_while_it_is_watched_is_not_watched_any_longer(
+    drained: RunPaths, job: FakeJob
+) -> None:
+    """Its agent was killed seconds before it: the survivors have left already when Slurm ends the job."""
+    looks = iter(range(100))
+    ends = {"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}
+    clock = EventfulClock(lambda: job.set(**ends) if next(looks) == 1 else None)
+    began = clock.monotonic()
+    finish(drained, clock)
+    assert clock.monotonic() - began < WATCH_S / 2
+    assert 1 == requeues(drained)
+
+
+def test_the_last_job_of_a_chain_is_followed_by_no_other(drained: RunPaths, job: FakeJob) -> None:
+    """Whoever stands in for its script keeps to what the user has asked for, and has none submitted."""
+    Path(drained.job).write_text('{"format": 1, "spec": {"chain": 1}}')
+    Path(drained.script).write_text("#!/bin/bash\n")
+    job.set(NodeList="n2", Requeue="0")
+    assert any("the chain is used up" in line for line in finish(drained, FakeClock()))
+    ending = read_state(drained).ending
+    assert ending is not None
+    assert Decision.STOPPED is ending.decision
 
 
 TASK = TaskStart("7_1", 0, 0)

@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.report.timeline import timeline
+from hpc_elastic.slurm import links
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Ended, Start
@@ -174,9 +175,7 @@ def test_slurm_that_never_answers_is_left_alone(paths: RunPaths, job: FakeJob) -
     note = read_records(paths)[-1].entry
     assert isinstance(note, Note)
     for told in (said[-1], note.text):
-        assert (
-            "once Slurm answers: squeue -j 7; if it is not in the queue: hpc-elastic submit --resume" in told
-        )
+        assert "later: squeue -j 7; if it is not in the queue: hpc-elastic submit --resume" in told
 
 
 def test_a_start_that_slurm_requeued_is_recorded_although_no_agent_came(
@@ -239,6 +238,35 @@ def test_a_run_that_comes_back_in_time_goes_on(paths: RunPaths, job: FakeJob) ->
     assert 75 == Finish(begun, Budgets(), Slurm(job.environ), Clock(), print).run().code
 
 
+@pytest.mark.parametrize("for_good", [False, True])
+def test_records_of_a_chain_that_cannot_be_read_for_a_while(
+    paths: RunPaths, job: FakeJob, *, for_good: bool
+) -> None:
+    """The run goes on with its next job; one that has ended keeps its end whatever is to be read."""
+    write(paths, *DRAINED)
+    link = links.new_link(0, 1, "token", now_s=0.0)
+    assert links.announce(paths, link)
+    links.record(paths, link._replace(job_id="8"))
+    directory, away = Path(paths.submissions), Path(f"{paths.submissions}.away")
+    directory.rename(away)
+    directory.touch()  # which cannot be listed
+
+    class Clock(FastClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.now > 5 and away.exists() and not for_good:
+                directory.unlink()
+                away.rename(directory)
+
+    start = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=75, chain=0 if for_good else 2)
+    if for_good:
+        write(paths, RunEnded(Decision.DONE, 0, "", None))
+    said: list[str] = []
+    ended = Finish(start, Budgets(), Slurm(job.environ), Clock(), said.append).run()
+    assert (0 if for_good else 75) == ended.code
+    assert "stay in the queue and end at once" in said[-1] if for_good else "job 8 goes on" in said[-1]
+
+
 def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: RunPaths, job: FakeJob) -> None:
     """The job before has other records; only the agents know how often the run was taken up."""
     mine = Epoch(1, 0, 0)
@@ -287,3 +315,14 @@ def test_what_slurm_wrote_into_the_batch_log_names_the_cause(paths: RunPaths, jo
     requeued = read_records(paths)[-1].entry
     assert isinstance(requeued, Requeued)
     assert Cause.PREEMPTION is requeued.cause
+
+
+def test_a_job_that_slurm_ends_for_a_reason_of_its_own_is_told_of(paths: RunPaths, job: FakeJob) -> None:
+    """Nobody requeues it, so that its user has to; the records tell it as well as the log."""
+    write(paths, *DRAINED)
+    job.set(JobState="COMPLETING", Reason="DeadLine")
+    ended, said = finish(paths, job)
+    assert 75 == ended.code
+    assert [] == job.calls
+    assert "later: squeue -j 7; if it is not in the queue: hpc-elastic submit --resume" in said[-1]
+    assert "Reason=DeadLine" in timeline(read_records(paths))[-1].text

@@ -140,6 +140,27 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], where: str, words: 
     assert fix in error.fix
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"time": "1m"}, "time = 00:01:00 leaves 0 to 15 s of each start for training"),
+        ({"time": "2m"}, "leaves 15 to 45 s of each start for training: agents are warned 75 s before"),
+        ({"time": "10m", "checkpoint_lead": "8m"}, "leaves 60 to 90 s"),
+        ({"time": "5m"}, ""),
+        ({"time": "2m", "checkpoint_lead": 10}, ""),
+        ({}, ""),
+    ],
+    ids=repr,
+)
+def test_a_time_limit_that_leaves_little_for_training_is_warned_of(
+    fields: dict[str, object], said: str
+) -> None:
+    """Slurm's warning comes up to half a minute early: a job of a minute may save after three seconds."""
+    found = [each for each in spec_rules.warnings(JobSpec(**COMMAND, **fields)) if "for training" in each]
+    assert bool(said) == bool(found)
+    assert said in "".join(found)
+
+
 def test_workers_that_would_share_one_core_are_warned_of() -> None:
     """Slurm's default is one core per node."""
     assert any("one core" in warning for warning in spec_rules.warnings(JobSpec(**COMMAND)))

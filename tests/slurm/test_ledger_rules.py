@@ -116,6 +116,14 @@ def test_a_node_that_is_down_is_left_out_for_nothing() -> None:
     assert Exclusion((), ("n1",), 3) == exclude(["n1"], four, Wanted(3))
 
 
+def test_a_node_that_is_down_is_kept_by_a_job_that_needs_all_nodes() -> None:
+    """It may come back; without it Slurm would refuse the job, or let it wait for ever."""
+    four = [*nodes(3), Node("n4", "down*")]
+    assert Exclusion((), ("n4",), 3) == exclude(["n4"], four, Wanted(4))
+    two_down = [*nodes(2), Node("n3", "down*"), Node("n4", "drained")]
+    assert Exclusion(("n4",), ("n3",), 2) == exclude(["n4", "n3"], two_down, Wanted(3))
+
+
 @pytest.mark.parametrize(
     "state", ["down", "down*", "drained", "draining", "fail", "idle*", "unknown", "maint"]
 )

@@ -10,8 +10,10 @@ from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
     Drained,
+    Entry,
     Epoch,
     EpochStarted,
+    NodeUnfit,
     Requeued,
     RoundEnded,
     RunEnded,
@@ -26,6 +28,7 @@ from hpc_elastic.slurm.lifecycle import (
     Requeue,
     Resubmit,
     decide,
+    starts_in_vain,
 )
 from hpc_elastic.slurm.setup_failure import Earlier
 from tests.slurm.test_lifecycle import (
@@ -36,10 +39,12 @@ from tests.slurm.test_lifecycle import (
     NODE_DOWN,
     REQUEUED,
     ROUND,
+    RUNNING,
     STARTED,
     TIME_LIMIT,
     drained,
     facts,
+    records_of,
     scontrol,
     state_of,
 )
@@ -52,6 +57,14 @@ SPENT = (
     (Cause.TIME_LIMIT, {"max_time_limits": 1}, TIME_LIMIT),
     (Cause.NODE_LOSS, {"max_node_losses": 1}, NODE_DOWN),
 )
+
+
+def test_unfit_nodes_cost_no_budget_of_lost_ones() -> None:
+    """The job goes on where a lost node would be one too many; all requeues together are counted."""
+    unfit, left = NodeUnfit(EPOCH, "n2", "disk full"), Drained(EPOCH, Cause.NODE_LOSS, None, "")
+    budgets = BUDGETS._replace(max_node_losses=0)
+    assert isinstance(decide(facts(STARTED, unfit, left, job=RUNNING), budgets), Requeue)
+    assert isinstance(decide(facts(STARTED, left, job=RUNNING), budgets), Hold)
 
 
 @pytest.mark.parametrize(("cause", "budget", "job"), SPENT, ids=lambda value: getattr(value, "value", ""))
@@ -204,3 +217,15 @@ def test_the_restart_count_of_a_further_job_is_slurms() -> None:
     started = EpochStarted(epoch, "8", ())
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="0")), BUDGETS), Relaunch)
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="1")), BUDGETS), Leave)
+
+
+def test_starts_that_were_called_away_do_not_count_as_in_vain() -> None:
+    """One failure after some preemptions during the start of the job would end the run for good."""
+    entries: list[Entry] = []
+    for restart in range(4):
+        epoch = Epoch(0, restart, 0)
+        entries += [EpochStarted(epoch, "7", ()), Requeued(epoch, Cause.PREEMPTION)]
+    assert 1 == starts_in_vain(records_of(*entries), Epoch(0, 4, 0))
+    failed = Epoch(0, 4, 0)
+    entries += [EpochStarted(failed, "7", ()), Requeued(failed, Cause.LAUNCH_FAILURE)]
+    assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 5, 0))

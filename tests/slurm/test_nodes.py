@@ -11,6 +11,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Entry,
@@ -88,10 +89,17 @@ class Site:
         keep_off(requeue, self.slurm, self.said.append)
         return self.job.calls
 
+    def planned(self, **fields: object) -> SubmitRequest:
+        """Return a request before anything is left out."""
+        spec = JobSpec(command=("true",), run_dir=str(Path(self.paths.root).with_name("next")), **fields)
+        return request.plan(spec, read_template(), now_s=0)
+
     def wanted(self, **fields: object) -> SubmitRequest:
         """Return a request as it is queued."""
-        spec = JobSpec(command=("true",), run_dir=str(Path(self.paths.root).with_name("next")), **fields)
-        wanted = request.plan(spec, read_template(), now_s=0)
+        return self.queued(self.planned(**fields))
+
+    def queued(self, wanted: SubmitRequest) -> SubmitRequest:
+        """Return the request without the suspects."""
         return without_suspects(wanted, self.slurm, SystemClock(), self.said.append)
 
 
@@ -241,6 +249,8 @@ def test_suspects_are_left_out_of_a_new_job(site: Site) -> None:
     wanted = site.wanted(nodes="2", exclude="n4")
     assert "--exclude=n4,n2" in wanted.sbatch_arguments
     assert ["left out: n2 (unfit: no GPU); --no-exclude-suspects takes them in"] == site.said
+    site.queued(site.planned(nodes="2").again(1))  # --resume takes no flags
+    assert "left out: n2 (unfit: no GPU); hpc-elastic nodes forgive takes them in" == site.said[-1]
     assert () == site.wanted(nodes="2", exclude_suspects=False).excluded
 
 
@@ -279,3 +289,21 @@ def test_where_nodes_are_remembered_is_kept_with_the_run(
     assert str(tmp_path / "ours") == site.wanted(nodes="2").spec.ledger
     monkeypatch.delenv("HPC_ELASTIC_LEDGER")
     assert site.wanted(nodes="2").spec.ledger is None
+
+
+def test_each_further_job_does_without_a_bad_node(site: Site) -> None:
+    """Slurm keeps a job's list over requeues, but one that is submitted in its place begins anew."""
+    site.write(START, ROUND, LOST)
+    site.spec(nodes="3")
+    link = links.new_link(0, 1, "token", now_s=0.0)
+    assert links.announce(site.paths, link)
+    links.record(site.paths, link._replace(job_id="11"))
+    site.job.set(Partition="low", ExcNodeList="n2")
+    start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
+    ended = Ended(ExitCode.REQUEUE, 0, RunState())
+    run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    assert ["scontrol update JobId=11 ExcNodeList=n2"] == site.job.calls
+    task = start._replace(task=TaskStart("7_1", 0, 0), job_ref="7_1")
+    ended = ended._replace(next_job="12_0")
+    run_with_nodes(lambda: ended, task, site.slurm, SystemClock(), site.said.append)
+    assert "scontrol update JobId=12_0 ExcNodeList=n2" == site.job.calls[-1]

@@ -16,9 +16,9 @@ AWAY = SlurmCommandError(("scontrol",), 1, "Unable to contact\nslurm controller"
 class Flaky:
     """Fails some times, then returns how often it was called."""
 
-    def __init__(self, *errors: HpcElasticError) -> None:
+    def __init__(self, *errors: HpcElasticError | OSError) -> None:
         self.calls = 0
-        self._errors: Iterator[HpcElasticError] = iter(errors)
+        self._errors: Iterator[HpcElasticError | OSError] = iter(errors)
 
     def __call__(self) -> int:
         """Fail, or return."""
@@ -36,6 +36,14 @@ def test_what_comes_back_is_waited_for_and_told_once() -> None:
     assert 7 == patiently(Flaky(*[StoreError("no answer\n  of it")] * 6))
     assert 1 + 2 + 4 + 8 + 15 + 15 == clock.monotonic() - began
     assert ["trying again for up to 300 s, then the job ends: no answer of it"] == said
+
+
+def test_the_file_systems_own_errors_pass_as_well() -> None:
+    """Records of jobs are read without the journal between."""
+    clock, said = FakeClock(), list[str]()
+    patiently = Patience(clock, said.append, ", then the job ends")
+    assert 2 == patiently(Flaky(OSError(5, "Input/output error")))
+    assert ["trying again for up to 300 s, then the job ends: [Errno 5] Input/output error"] == said
 
 
 def test_only_what_may_pass_is_tried_again() -> None:

@@ -245,8 +245,7 @@ class Node:
         return seen
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
+def make_node(tmp_path: Path) -> Node:
     """Return a batch host with stand-ins for srun, the agent and a worker."""
     home = tmp_path / "node"
     home.mkdir()
@@ -255,6 +254,12 @@ def node(tmp_path: Path) -> Node:
         path.write_text(text.format(python=sys.executable, home=str(home)))
         path.chmod(0o755)
     return Node(home)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a batch host."""
+    return make_node(tmp_path)
 
 
 def test_every_value_arrives_in_the_worker_unchanged(node: Node) -> None:
@@ -319,14 +324,6 @@ def test_the_script_outlives_slurms_signals(node: Node, when: str) -> None:
     (node.home / when).touch()
     assert 75 == node.run([("", 75)], command=str(node.home / "program"))
     assert -signal.SIGTERM != node.done.returncode
-
-
-def test_finish_is_never_killed_while_it_starts(node: Node) -> None:
-    """The script itself ignores Slurm's signals before it makes the process; srun and agents hear them."""
-    node.run([("3", 80), ("", 0)])
-    node.run([("", 75)], setup=["false"])
-    ignored = [(call["words"][2], call["ignored"] >> signal.SIGTERM - 1 & 1) for call in node.lines("calls")]
-    assert [*[("run", 0), ("finish", 1)] * 2, ("finish", 1)] == ignored
 
 
 def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:

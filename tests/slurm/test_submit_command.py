@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli.main import main
+from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.commands import hint_for
 from hpc_elastic.slurm.submissions import read_submissions
 from tests.slurm.conftest import StandIn
 
@@ -121,6 +123,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
         (["--env", "A B=1", *WORKER], "error: --env: env = 'A B' is not the name"),
         (["-o", "foo=4", "--", "nothing"], "error: -o foo: sbatch has no option --foo"),
         (["--resume", "nowhere", "--nodes", "3"], "error: --resume: --resume queues the stored job again"),
+        (["--resume", "nowhere", "--allow-local-run-dir"], "nothing else, but got --allow-local-run-dir\n"),
         (["--run-dir", "train.py/x", *WORKER], "train.py is a file"),
     ],
     ids=repr,
@@ -173,7 +176,62 @@ def test_a_refusal_says_what_was_asked_for_and_where_to_look(
     assert 2 == main(["submit", *GOOD, "-p", "nosuch", *WORKER])
     shown = capsys.readouterr().err
     assert "asked for: --job-name=train --partition=nosuch --time=04:00:00 --nodes=2-4" in shown
-    assert '\n  fix: compare with what the cluster has: sinfo -o "%P %D %c %m %G"' in shown
+    assert '\n  fix: compare with what the cluster has: sinfo -o "%P %a %l %D"' in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "look"),
+    [
+        ("Requested reservation is invalid", "scontrol show reservation"),
+        ("Invalid feature specification", 'sinfo -o "%P %D %f"'),
+        ("Invalid node name specified", "sinfo -N"),
+        ("Invalid account or account/partition combination specified", "sacctmgr show associations"),
+        ("Invalid qos specification", "sacctmgr show associations"),
+        ("Requested node configuration is not available", 'sinfo -o "%P %D %c %m %G"'),
+    ],
+)
+def test_where_to_look_follows_slurms_words(words: str, look: str) -> None:
+    """A table of CPUs does not help with a reservation."""
+    error = SlurmCommandError(("sbatch",), 1, f"allocation failure: {words}")
+    assert hint_for(error).startswith(f"compare with what the cluster has: {look}")
+
+
+def test_nodes_that_are_down_for_now_can_be_waited_for() -> None:
+    """A test counts them as missing, and refuses a job that sbatch would queue."""
+    error = SlurmCommandError(("sbatch", "--test-only"), 1, "Requested node configuration is not available")
+    told = "nodes that are down (sinfo -R) do not count; --skip-sbatch-test queues the job all the same"
+    assert hint_for(error).endswith(told)
+
+
+_PARTITION = "PartitionName=high Default=YES MaxNodes=2 MaxTime=01:00:00 State=UP"
+
+
+def test_a_time_limit_that_the_partition_never_grants_is_refused(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """Slurm would queue it, and let it wait for ever."""
+    (slurm_dir.bin / "scontrol").write_text(f"#!/bin/sh\necho '{_PARTITION}'\n")
+    assert 2 == main(["submit", *GOOD, "-p", "high", *WORKER])
+    shown = capsys.readouterr().err
+    assert "error: --time: time = 04:00:00 is more than partition high allows (01:00:00)" in shown
+    assert "\n  fix: ask for 01:00:00 or less" in shown
+    assert [] == slurm_dir.submissions()
+    assert 2 == main(["submit", *GOOD, *WORKER])
+    assert "the default partition allows" in capsys.readouterr().err
+    assert ["train.py"] == os.listdir(workdir)
+
+
+@pytest.mark.parametrize(
+    "words", [["--time", "60"], ["-o", "time-min=10"], ["--skip-sbatch-test"], ["--qos", "long"]], ids=repr
+)
+def test_a_time_limit_that_may_be_granted_is_queued(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture, words: list[str]
+) -> None:
+    """Of a QOS nobody knows here what it lifts, so that is told and left to the user."""
+    (slurm_dir.bin / "scontrol").write_text(f"#!/bin/sh\necho '{_PARTITION}'\n")
+    assert 0 == main(["submit", *GOOD, "-p", "high", *words, *WORKER])
+    assert ("--qos" in words) == ("never start unless QOS long lifts that" in capsys.readouterr().err)
+    assert 1 == len(slurm_dir.submissions())
 
 
 def test_a_controller_that_is_not_there_is_explained(
@@ -209,6 +267,49 @@ def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, ca
     assert "train is queued as job 1001" in capsys.readouterr().out
     assert ["1000", "1001"] == [each.job_id for each in read_submissions(RunPaths("r"))]
     assert "words" == (workdir / "r" / "slurm-1000.out").read_text()
+
+
+def test_a_training_script_that_is_gone_is_told_when_its_run_is_resumed(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """A warning: job.sbatch may have been changed by hand, and run another one."""
+    main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    slurm_dir.set_state("1000", "FAILED")
+    (workdir / "train.py").rename(workdir / "trian.py")
+    capsys.readouterr()
+    assert 0 == main(["submit", "--resume", "r", "--dry-run"])
+    told = capsys.readouterr().err
+    assert 0 == main(["submit", "--resume", "r"])
+    assert told == capsys.readouterr().err
+    assert told == (
+        f"warning: the worker file train.py does not exist in {workdir}, and the run was submitted with it\n"
+        "  fix: did you mean 'trian.py'?\n"
+    )
+
+
+def test_a_dry_run_of_a_resumed_run_queues_nothing(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture
+) -> None:
+    """It shows the stored script and the command, with the next number."""
+    main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    slurm_dir.set_state("1000", "TIMEOUT")
+    capsys.readouterr()
+    assert 0 == main(["submit", "--resume", "r", "--dry-run"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("#!/bin/bash\n")
+    assert shown.endswith("/r/job.sbatch 1\n")
+    assert ["1000"] == [each.job_id for each in read_submissions(RunPaths("r"))]
+    assert 1 == len(slurm_dir.submissions())
+
+
+def test_a_dry_run_of_a_local_run_starts_nothing(workdir: Path, no_slurm: None, capsys: Capture) -> None:
+    """As of one in Slurm."""
+    (workdir / "train.py").write_text("raise SystemExit(3)\n")
+    start = ["submit", "--local", "1", "--max-restarts", "0", "--run-dir", "r"]
+    assert 3 == main([*start, "--", sys.executable, "train.py"])
+    assert 0 == main(["submit", "--resume", "r", "--dry-run"])
+    assert "#!/bin/bash\n" in capsys.readouterr().out
+    assert [0] == [each.number for each in read_submissions(RunPaths("r"))]
 
 
 def test_warnings_do_not_stop_a_submission(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:

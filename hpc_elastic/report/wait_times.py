@@ -1,0 +1,46 @@
+"""Since when and until when a run waits for nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpc_elastic.clock import clock_text, date_text
+from hpc_elastic.rendezvous.journal import EpochStarted, Record, RoundEnded
+from hpc_elastic.report.timeline import span_text
+
+JOIN_TIMEOUT_S, LAST_CALL_S = 600.0, 30.0  # of a job spec
+
+
+GIVEN_BACK = "the job is given back to Slurm"
+FAILS = "the run fails"  # an array that has too few tasks left
+
+
+def wait_times_text(
+    records: Iterable[Record], spec: Mapping[str, Any], now_s: float, here: int, then: str = GIVEN_BACK
+) -> str:
+    """Return since when the nodes of a run wait for others, until when, and what is then.
+
+    Args:
+        records: of the run.
+        spec: the job spec as it was stored; empty if nobody knows how long they wait.
+        now_s: wall time [s since the epoch].
+        here: how many nodes are there.
+        then: what happens if too few have come by then.
+    """
+    began = [record.at for record in records if isinstance(record.entry, EpochStarted | RoundEnded)]
+    if not began:
+        return ""
+    text = f", since {date_text(began[-1])} ({span_text(now_s - began[-1])})"
+    if not spec:
+        return f"{text}; the log of the first node tells until when"
+    low = str(spec.get("nodes", "1")).partition(":")[0]
+    if low.isdigit() and here >= int(low):
+        last_call_s = _seconds(spec.get("last_call_timeout"), LAST_CALL_S)
+        return f"{text}; {last_call_s:g} s after enough have come the round begins without the others"
+    timeout = _seconds(spec.get("join_timeout"), JOIN_TIMEOUT_S)
+    return f"{text}, until {clock_text(began[-1] + timeout)} (join_timeout = {timeout:g} s); then {then}"
+
+
+def _seconds(given: object, default: float) -> float:
+    return float(given) if isinstance(given, int | float) else default

@@ -1,0 +1,114 @@
+"""What ``status`` says of runs that wait, and of arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeUnfit,
+    RoundEnded,
+    RoundFormed,
+)
+from hpc_elastic.rendezvous.roster import MemberName, Phase
+from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.slurm import submissions
+from hpc_elastic.slurm.submissions import Submission
+from tests.slurm.stand_in import FakeJob
+
+EPOCH = Epoch(0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"), sizes="2:2")
+ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """Return the directory of a submitted run."""
+    paths = RunPaths(str(tmp_path / "toy-1"))
+    for directory in paths.directories():
+        os.makedirs(directory)
+    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
+    submissions.record(paths, Submission(0, "token", "7", "2026-11-21 10:00:00"))
+    return paths
+
+
+def told(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], *entries: Entry, spec: dict[str, object] | None = None
+) -> str:
+    """Return what status prints of a run with these records."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"nodes": "2", **(spec or {})}}))
+    log = open_log(paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    assert 0 == app.run(["status", paths.root])
+    return capfd.readouterr().out
+
+
+def in_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **fields: str) -> None:
+    """Have Slurm say this of the job."""
+    job = FakeJob(tmp_path / "slurm")
+    job.set(**fields)
+    monkeypatch.setenv("PATH", str(job.bin))
+
+
+def test_a_node_that_never_showed_itself_is_waited_for_by_name_and_time(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent may have been killed; the others wait for the join timeout."""
+    in_slurm(tmp_path, monkeypatch, JobState="RUNNING")
+    Path(paths.members, MemberName("n1.1", EPOCH, Phase.JOINING, 1, 3).text()).touch()
+    Path(paths.batch_log.replace("%j", "7")).write_text("srun: error: n2: task 1: Killed\n")
+    out = told(paths, capfd, STARTED, spec={"join_timeout": 900.0})
+    (line,) = [line for line in out.splitlines() if "waits" in line]
+    assert "agents have ended before they came: n2: Killed\n" in out
+    assert line.startswith("  waits       for n2 (1 of 2 nodes), since 20")
+    assert line.endswith("(join_timeout = 900 s); then the job is given back to Slurm")
+
+
+def test_a_lost_node_that_is_needed_is_named(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others give it some seconds."""
+    in_slurm(tmp_path, monkeypatch, JobState="RUNNING")
+    Path(paths.members, MemberName("n1.1", EPOCH, Phase.JOINING, 2, 3).text()).touch()
+    out = told(paths, capfd, STARTED, ROUND, RoundEnded(1, Cause.NODE_LOSS, ("n2",), None))
+    assert out.startswith("toy-1: between rounds: lost n2\n")
+    assert "  waits       for n2 (lost; 1 of 2 nodes left, 2 are needed)" in out
+
+
+def test_a_held_job_is_released_not_waited_for(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node that becomes free starts it."""
+    in_slurm(tmp_path, monkeypatch, JobState="PENDING", Reason="JobHeldUser", JobId="7")
+    out = told(paths, capfd)
+    assert out.startswith("toy-1: queued, but held: it does not start before somebody releases it")
+    assert "  queue       held; to let it go on: scontrol release 7\n" in out
+    assert "next: scontrol release 7" in out
+
+
+def test_an_array_counts_the_requeues_of_its_tasks(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_requeues` holds for each task; of unfit nodes those in earlier starts are told, too."""
+    in_slurm(tmp_path, monkeypatch, JobState="RUNNING")
+    members = (Member("n1.1@7_0-2-0", "n1", 1), Member("n2.1@7_1-1-0", "n2", 1))
+    entries = (
+        EpochStarted(EPOCH, "7", ()),
+        NodeUnfit(EPOCH, "n3", "disk full"),
+        RoundFormed(1, EPOCH, members, "n1", 1, None),
+    )
+    out = told(paths, capfd, *entries, spec={"mode": "array", "max_requeues": 50})
+    used = "3 requeues of single tasks (at most 50 for each; the most: task 7_0, 2)"
+    assert f"  used        0 of 3 restarts, {used}\n" in out
+    assert "  unfit       n3: disk full\n" in out

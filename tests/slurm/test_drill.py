@@ -1,0 +1,74 @@
+"""Drills of a job in Slurm: what is known of what was struck when Slurm's commands fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from hpc_elastic.errors import InputError, SlurmCommandError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
+from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, UnsureError
+from hpc_elastic.slurm.run_files import RunFiles
+from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.testing.clock import FakeClock
+from tests.slurm.array_stand_in import ArraySlurm
+
+MEMBER = Member("n2.55", "n2", 2)
+FORMED = RoundFormed(4, Epoch(0, 0, 0), (Member("n1.54", "n1", 2), MEMBER), "n1", 1, None)
+RUN = RunFiles(RunPaths("/run"), [], RunState(rounds=4, round=FORMED), [Submission(0, "token", "7")], {})
+TARGET = Target(MEMBER, 3)
+
+
+class StepSlurm(ArraySlurm):
+    """Job steps print what they are told to, or fail."""
+
+    def __init__(self, printed: str = "", exit_code: int = 0) -> None:
+        super().__init__()
+        self._printed = printed
+        self._exit_code = exit_code
+
+    def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
+        """Print it."""
+        if self._exit_code:
+            raise SlurmCommandError(("srun",), self._exit_code, "srun: error: ended")
+        self.done.append(f"{job_ref} {node} {' '.join(argv[3:])}")
+        return self._printed
+
+
+def strike(slurm: StepSlurm, drill: Drill = Drill.CRASH) -> Struck:
+    """Strike rank 3 on n2."""
+    return Striker(RUN, slurm, FakeClock()).strike(drill, TARGET)
+
+
+def test_a_worker_is_struck_by_a_step_beside_its_agent() -> None:
+    """What the step says counts, whatever the site prints around it; the round is that of the processes."""
+    done = json.dumps({"at": 5.0, "pids": [9], "round": 5, "step": 60})
+    slurm = StepSlurm(f"welcome to the cluster\n{done}\n[1]\n")
+    assert Struck(5.0, 60, 5) == strike(slurm)
+    assert ["7 n2 /run 55 crash 3"] == slurm.done
+    assert 4 == strike(StepSlurm(json.dumps({"at": 5.0, "step": None, "round": -1}))).round
+
+
+@pytest.mark.parametrize("slurm", [StepSlurm("Killed\n"), StepSlurm(exit_code=137)], ids=["silent", "killed"])
+def test_a_step_that_tells_nothing_may_have_struck(slurm: StepSlurm) -> None:
+    """Then nobody may say that nothing was done."""
+    with pytest.raises(UnsureError, match="the job step on n2"):
+        strike(slurm)
+
+
+def test_a_step_that_fails_has_struck_nothing() -> None:
+    """Slurm refuses it, or the processes are gone: both are told, neither leaves a doubt."""
+    with pytest.raises(SlurmCommandError, match="ended"):
+        strike(StepSlurm(exit_code=1))
+    gone = json.dumps({"error": "process 55 on this node is no agent", "fix": "look"})
+    with pytest.raises(InputError, match="n2: process 55 on this node is no agent") as caught:
+        strike(StepSlurm(gone))
+    assert not isinstance(caught.value, UnsureError)
+    refused = StepSlurm()
+    refused.refused = True
+    with pytest.raises(SlurmCommandError, match="not now"):
+        strike(refused, Drill.REQUEUE)

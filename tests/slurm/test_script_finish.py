@@ -1,0 +1,31 @@
+"""How a job script runs the command that decides what becomes of its job."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.slurm.test_script import make_node
+
+
+def test_finish_is_tried_again_where_python_cannot_be_run(tmp_path: Path) -> None:
+    """Its file system may be away for a while; else the job would end and nobody would requeue it."""
+    node = make_node(tmp_path)
+    naps, sleep = node.home / "naps", node.home / "sleep"
+    sleep.write_text(f'#!/bin/sh\necho "$1" >> {naps}\ntest "$1" -ne 2 || exec /bin/sleep 2\n')
+    sleep.chmod(0o755)
+    assert 75 == node.run([("", 127), ("", 126), ("3", 80), ("", 75)])
+    assert ["5", "10"] == [nap for nap in naps.read_text().split() if nap != "2"]  # others are the beat's
+    assert ["4", "3"] == [options[0].partition("=")[2].strip() for options in node.lines("sruns")]
+    assert "hpc_elastic: finish cannot be run (exit code 127); again in 5 s" in node.done.stderr
+    assert 127 == node.run([("", 127)] * 9, setup=["false"])
+    assert f"submit --resume {node.home}/run\\ dir" in node.done.stderr
+
+
+def test_finish_is_never_killed_while_it_starts(tmp_path: Path) -> None:
+    """The script itself ignores Slurm's signals before it makes the process; srun and agents hear them."""
+    node = make_node(tmp_path)
+    node.run([("3", 80), ("", 0)])
+    node.run([("", 75)], setup=["false"])
+    ignored = [(call["words"][2], call["ignored"] >> signal.SIGTERM - 1 & 1) for call in node.lines("calls")]
+    assert [*[("run", 0), ("finish", 1)] * 2, ("finish", 1)] == ignored

@@ -1,0 +1,63 @@
+"""How a job script sees that srun waits for agents that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.test_script import Node, make_node
+
+NAP = """#!/bin/sh
+[ "$1" = 10 ] && exec /bin/sleep 0.3
+exec /bin/sleep 0.05
+"""
+"""In the place of ``sleep``: ten seconds pass in the time of several beats of the script."""
+SRUN = """#!/bin/bash
+cd {home}/run\\ dir
+echo "$@" >> {home}/sruns
+: > "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+0+0"
+for ((count = 0; count < {beats}; count++)); do
+  mv "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$count+0" \
+    "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$((count + 1))+0"
+  /bin/sleep 0.05
+done
+[ -e {home}/ends ] || read -r -t 600 _ <> <(:)
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a batch host whose time passes fast."""
+    node = make_node(tmp_path)
+    for folder in ("nodes", "members"):
+        (node.home / "run dir" / folder).mkdir(parents=True)
+    write(node, "sleep", NAP)
+    return node
+
+
+def write(node: Node, name: str, text: str) -> None:
+    """Put a program in the place of another."""
+    path = node.home / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.slow
+def test_an_srun_that_waits_for_nobody_is_killed(node: Node) -> None:
+    """Slurm has lost the word that the last agent has ended; the run's records then decide."""
+    write(node, "srun", SRUN.format(home=node.home, phase="left", beats=0))
+    assert 0 == node.run([("3", 80), ("", 0)])
+    told = "no agent has given a sign of life for 120 s, but srun waits for one: srun is killed"
+    assert 2 == node.done.stderr.count(told)
+    exits = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert 2 == sum("--srun-exit-code=137" in words for words in exits)
+
+
+@pytest.mark.slow
+def test_an_srun_with_agents_is_left_alone(node: Node) -> None:
+    """They change their names for longer than a silence would have to last."""
+    (node.home / "ends").touch()
+    write(node, "srun", SRUN.format(home=node.home, phase="running", beats=100))
+    assert 0 == node.run([("", 0)])
+    assert "sign of life" not in node.done.stderr
