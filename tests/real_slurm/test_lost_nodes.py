@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,4 +68,39 @@ def test_a_node_that_reboots_quickly_does_not_hold_the_run_up(cluster: Cluster, 
     wait_size(array, 4, 120)
     array.command("cancel", str(array.directory))
     run.wait_ending(200)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.fixture
+def patient_controller(cluster: Cluster) -> Iterator[None]:
+    """Let slurmctld give a node up after a minute, as real ones do after five."""
+    before = cluster.slurm_conf.read_text()
+    cluster.change_settings(re.sub(r"SlurmdTimeout=\d+", "SlurmdTimeout=60", before))
+    yield
+    cluster.change_settings(before)
+
+
+@pytest.mark.usefixtures("patient_controller")
+def test_srun_does_not_hold_a_job_that_no_agent_is_left_of(cluster: Cluster, tmp_path: Path) -> None:
+    """A node is cut off just when its agent ends: srun never hears of that, and would wait for it for ever.
+
+    The script sees that no agent is left; ten of its seconds pass in one here.
+    """
+    sleep = cluster.shared / "fast" / "sleep"
+    sleep.parent.mkdir()
+    sleep.write_text('#!/bin/sh\n[ "$1" = 10 ] && exec /bin/sleep 1\nexec /bin/sleep 0.5\n')
+    for path in (sleep, sleep.parent):
+        path.chmod(0o755)
+    setup = ("--setup", f'export PATH={sleep.parent}:"$PATH"')
+    run = submit(cluster, (*THREE, *setup), plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    _, killed, cut = nodes_of(run.entries(RoundFormed)[0])
+    cluster.cut(cut)
+    cluster.execute(killed, "pkill", "-KILL", "--oldest", "-f", "hpc_elastic run --run-dir")
+    log = cluster.directory / "log" / f"slurmd-{cut}.log"
+    cluster.wait_for(lambda: "Failed to send MESSAGE_TASK_EXIT" in log.read_text(), 60, "slurmstepd's end")
+    cluster.heal(cut)
+    run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    assert "srun is killed" in run.log()
+    run.wait_ending(60)
     assert uninterrupted(tmp_path) == run.result()
