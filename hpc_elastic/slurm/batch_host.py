@@ -32,6 +32,7 @@ from hpc_elastic.store import files
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
 WATCH_S = 8.0  # the script counts every 2 s
 STAGGER_S = 20.0  # between one survivor and the next who takes over
+KILLED_STAGGER_S = 1.0  # the same where Slurm ends the job for want of its script: all die after KillWait
 ASKING = 2  # so many survivors ask Slurm whether it ends the job, while they watch the script
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
@@ -59,16 +60,18 @@ def requeue_in_its_place(
             return False
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
-    if not script_was_killed(known):
-        slurm = Slurm()
+    slurm, killed = Slurm(), script_was_killed(known)
+    if not killed:
         if script_is_alive(paths, clock, lambda: place < ASKING and _ends_for_its_script(slurm, start)):
             say("its batch script is alive: it decides")
             return
         wait_until_removed(slurm, start.job_ref, known.batch_host, clock, handled=handled)
-    turn = clock.monotonic() + place * STAGGER_S
-    while clock.monotonic() < turn and not handled():
+        killed = _ends_for_its_script(slurm, start)
+    turn = clock.monotonic() + place * (KILLED_STAGGER_S if killed else STAGGER_S)
+    while clock.monotonic() < turn and (killed or not handled()):
         clock.sleep(_FIRST_PAUSE_S)
-    if not handled():
+    # what another one has written down it may have been unable to do, with its node cut off from Slurm
+    if not handled() or (killed and _ends_for_its_script(slurm, start)):
         _finish(start, clock, say)
 
 

@@ -77,6 +77,23 @@ def finish(paths: RunPaths, clock: FakeClock, place: int = 0) -> list[str]:
     return said
 
 
+SECOND_START = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "SLURM_RESTART_COUNT": "1"}
+
+
+def script_is_killed(paths: RunPaths) -> Epoch:
+    """Let the agents hear that the batch script of the second start was killed, and leave."""
+    log = open_log(paths, "test")
+    epoch = Epoch(0, 1, 0)
+    for entry in (
+        EpochStarted(epoch, "7", ("n1", "n2"), "n1"),
+        DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", epoch),
+        DrainExplained(epoch, Cause.LAUNCH_FAILURE, "its batch script was killed", 4.0),
+        Drained(epoch, Cause.LAUNCH_FAILURE, None, ""),
+    ):
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    return epoch
+
+
 def requeues(paths: RunPaths) -> int:
     """Return how many requeues are recorded."""
     return sum(isinstance(record.entry, Requeued) for record in read_records(paths))
@@ -162,21 +179,11 @@ def test_the_second_survivor_takes_over_only_if_need_be(drained: RunPaths, job: 
 
 def test_a_killed_script_is_replaced_at_once(drained: RunPaths, job: FakeJob) -> None:
     """Slurm has said that it is dead, and kills the agents in a moment: nobody watches its counter."""
-    log = open_log(drained, "test")
-    epoch = Epoch(0, 1, 0)
-    entries = (
-        EpochStarted(epoch, "7", ("n1", "n2"), "n1"),
-        DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", epoch),
-        DrainExplained(epoch, Cause.LAUNCH_FAILURE, "its batch script was killed", 4.0),
-        Drained(epoch, Cause.LAUNCH_FAILURE, None, ""),
-    )
-    for entry in entries:
-        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    script_is_killed(drained)
     job.set(JobState="COMPLETING", Reason="JobLaunchFailure", Restarts="1")
     clock = FakeClock()
     began = clock.monotonic()
-    environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "SLURM_RESTART_COUNT": "1"}
-    requeue_in_its_place(drained, environ, 0, clock, lambda _text: None)
+    requeue_in_its_place(drained, SECOND_START, 0, clock, lambda _text: None)
     assert clock.monotonic() == began
     requeued = read_records(drained)[-1].entry
     assert isinstance(requeued, Requeued)
@@ -194,6 +201,24 @@ def test_a_script_that_is_killed_while_it_is_watched_is_not_watched_any_longer(
     finish(drained, clock)
     assert clock.monotonic() - began < WATCH_S / 2
     assert 1 == requeues(drained)
+
+
+def test_a_survivor_that_cannot_reach_slurm_is_replaced_within_killwait(
+    drained: RunPaths, job: FakeJob
+) -> None:
+    """It has written the requeue down, and Slurm knows nothing of it: the next one does not take its word."""
+    requeued = Requeued(script_is_killed(drained), Cause.LAUNCH_FAILURE, "its batch script was killed")
+    open_log(drained, "test").commit(lambda _state: requeued)
+    job.set(JobState="COMPLETING", Reason="JobLaunchFailure", Restarts="1")
+    clock = FakeClock()
+    began = clock.monotonic()
+    requeue_in_its_place(drained, SECOND_START, 2, clock, lambda _text: None)
+    assert clock.monotonic() - began <= 3
+    assert any("requeue" in call for call in job.calls)
+    job.set(JobState="PENDING", Restarts="2")
+    before = len(job.calls)
+    requeue_in_its_place(drained, SECOND_START, 1, clock, lambda _text: None)
+    assert not any("requeue" in call for call in job.calls[before:])
 
 
 def test_the_last_job_of_a_chain_is_followed_by_no_other(drained: RunPaths, job: FakeJob) -> None:
