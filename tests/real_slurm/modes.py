@@ -277,6 +277,11 @@ NODE_LOSS = (
         ("partition.the_agent_on_a_node_that_is_cut_off_stands_down",),
         LOST,
     ),
+    Part(
+        "srun waits for an agent that is gone",
+        ("lost_nodes.srun_does_not_hold_a_job_that_no_agent_is_left_of",),
+        f"{_ONE_NODE}: srun and its agent are on the same one",
+    ),
     Part("slurmctld down or slow", OUTAGE, OUTAGE),
 )
 

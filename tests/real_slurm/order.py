@@ -16,6 +16,7 @@ SECONDS = {
     "test_long_runs.py::test_the_time_limit_costs_no_step": 80,
     "test_lost_nodes.py::test_a_run_of_fixed_size_is_requeued_after_a_node_loss": 80,
     "test_torchrun.py::test_a_script_with_torchrun_is_preempted": 70,
+    "test_lost_nodes.py::test_srun_does_not_hold_a_job_that_no_agent_is_left_of": 50,
     "test_partial_launch.py::test_what_a_users_own_script_is_told": 60,
     "test_slurm_shapes.py": 60,
     "test_partition.py::test_the_agent_on_a_node_that_is_cut_off_stands_down": 60,
