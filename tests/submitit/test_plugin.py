@@ -21,13 +21,7 @@ from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.submissions import Submission, record
 from hpc_elastic.submitit import HpcElasticExecutor, HpcElasticJob, HpcElasticJobEnvironment
 from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
-
-
-def executor(folder: Path, nodes: int = 1, **parameters: Any) -> submitit.AutoExecutor:
-    """Return an executor whose jobs run here, with one worker per node unless told otherwise."""
-    made = submitit.AutoExecutor(folder, cluster="hpcelastic", hpcelastic_local=nodes)
-    made.update_parameters(**{"tasks_per_node": 1, **parameters})
-    return made
+from tests.submitit.jobs import Counting, executor
 
 
 def add(first: int, second: int) -> int:
@@ -106,27 +100,10 @@ def test_a_job_that_is_cancelled(tmp_path: Path) -> None:
     job.cancel()
 
 
-class Counting:
-    """A callable with submitit's hook, which says where the next start goes on.
+class Hooked(Counting):
+    """A callable with submitit's hook."""
 
-    Args:
-        start: the first number.
-    """
-
-    def __init__(self, start: int = 0) -> None:
-        self.start = start
-
-    def __call__(self, ready: str) -> int:
-        """Count until the second start."""
-        if self.start == 0:
-            self.start = 41
-            Path(ready).touch()
-            threading.Event().wait(600)
-        return self.start + 1
-
-    def checkpoint(self, ready: str) -> submitit.helpers.DelayedSubmission:
-        """Return what to call after a requeue."""
-        return submitit.helpers.DelayedSubmission(Counting(self.start), ready)
+    checkpoint = Counting.go_on
 
 
 def test_the_hook_of_submitit_is_called(tmp_path: Path) -> None:
@@ -134,7 +111,7 @@ def test_the_hook_of_submitit_is_called(tmp_path: Path) -> None:
 
     What an earlier attempt to save has left is in nobody's way.
     """
-    job = executor(tmp_path / "log").submit(Counting(), str(tmp_path / "ready"))
+    job = executor(tmp_path / "log").submit(Hooked(), str(tmp_path / "ready"))
     while not (tmp_path / "ready").exists():
         threading.Event().wait(0.05)
     assert isinstance(job, HpcElasticJob)

@@ -16,6 +16,7 @@ from submitit.core.utils import FailedJobError
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.submitit import ElasticTask
+from tests.submitit.jobs import Counting
 
 
 def executor(folder: Path, cluster: str = "local") -> submitit.AutoExecutor:
@@ -86,27 +87,10 @@ def test_a_preempted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert max(100, value["first"]) == value["step"]
 
 
-class Saving:
-    """A callable with the hook under the name of submitit's documentation, which submitit itself passes over.
+class Saving(Counting):
+    """A callable with the hook under the name that submitit documents, and itself passes over."""
 
-    Args:
-        start: the first number.
-    """
-
-    def __init__(self, start: int = 0) -> None:
-        self.start = start
-
-    def __call__(self, ready: str) -> int:
-        """Wait for the end of the first start."""
-        if self.start == 0:
-            self.start = 41
-            Path(ready).touch()
-            threading.Event().wait(600)
-        return self.start + 1
-
-    def __submitit_checkpoint__(self, ready: str) -> submitit.helpers.DelayedSubmission:
-        """Return what to call after a requeue."""
-        return submitit.helpers.DelayedSubmission(Saving(self.start), ready)
+    __submitit_checkpoint__ = Counting.go_on
 
 
 @pytest.mark.slow
