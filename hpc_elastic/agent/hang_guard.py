@@ -39,6 +39,11 @@ class HangGuard:
         """How long the loop may sleep, as far as a look at workers goes [s]."""
         return math.inf if self._hangs is None else self._hangs.nap_s
 
+    @property
+    def ran_s(self) -> float:
+        """Since when the workers run [s]."""
+        return self._parts.clock.monotonic() - self._started
+
     def begin(self, group: LocalGroup) -> None:
         """Take note that workers are about to be started."""
         self.end()

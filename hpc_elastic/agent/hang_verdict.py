@@ -18,7 +18,8 @@ class Verdict(NamedTuple):
     """What was found."""
 
     failure: FailureRecord  # of the first of the odd ranks
-    nodes: tuple[str, ...]  # where the odd ranks are
+    nodes: tuple[str, ...]  # where the odd ranks are; all nodes if none is odd
+    step: int | None = None  # of the first of the odd ranks
 
 
 class Case(NamedTuple):
@@ -80,7 +81,9 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:
     looks = evidence.looks
     vote = odd_ones(looks)
     odd = vote.odd or tuple(look for look in looks if look.rank in case.suspects)
-    nodes = tuple(dict.fromkeys(look.node for look in odd)) or (case.node,)
+    involved = (look.node for look in vote.odd or looks)
+    silent = () if vote.odd else evidence.missing  # who has not spoken may be the odd one as well
+    nodes = tuple(dict.fromkeys((*involved, *silent))) or (case.node,)
     first = odd[0] if odd else RankLook(min(case.suspects), case.node)
     who = vote_text(vote, looks) if looks else f"rank {first.rank} ({case.node})"
     unheard = f"; nothing was heard from {', '.join(evidence.missing)}" if evidence.missing else ""
@@ -95,4 +98,4 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:
         log=first.log,
         timestamp=wall_s,
     )
-    return Verdict(failure, nodes)
+    return Verdict(failure, nodes, first.step)

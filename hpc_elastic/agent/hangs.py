@@ -128,7 +128,7 @@ class Hangs:
         verdict = self._verdict
         if verdict is not None:
             self._parts.log.say(f"the workers hang: {verdict.failure.message}")
-            failure = verdict.failure.to_json()
+            failure = {**verdict.failure.to_json(), "step": verdict.step}
             self._run.report_hang(self._group.formed.number, verdict.nodes, failure)
 
     def close(self) -> None:

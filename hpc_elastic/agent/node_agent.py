@@ -54,7 +54,8 @@ class NodeAgent(ElasticAgent):
         self._run = parts.rendezvous.run
         self._workers = NodeWorkers(spec, parts)
         self._budgets = parts.budgets._replace(crash=spec.max_restarts)
-        self._reports = Reports(self._run, parts.log, self._budgets, self._workers.hangs.explained)
+        hangs = self._workers.hangs
+        self._reports = Reports(self._run, parts.log, self._budgets, hangs.explained, lambda: hangs.ran_s)
         self._signalled = Signalled(parts, self._workers)
         self._stopping = Stopping(parts, self._workers, self._signalled, self._reports)
         self._own_leave = OwnLeave(self._run, self._signalled, self._signalled.insist)

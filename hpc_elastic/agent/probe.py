@@ -66,6 +66,7 @@ class Probe:
         self._place = place
         self._agent = agent
         self._was_asked = False
+        self._told: set[str] = set()
 
     def __call__(self, state: RunState) -> str:
         """Return why this node must not join, empty if it may.
@@ -97,7 +98,9 @@ class Probe:
 
     def _tell(self, findings: tuple[Finding, ...]) -> str:
         for finding in findings:
-            if not finding.is_fatal and (self._place.is_first or not finding.is_everywhere):
+            is_mine = self._place.is_first or not finding.is_everywhere
+            if is_mine and not finding.is_fatal and finding.text not in self._told:
+                self._told.add(finding.text)
                 self._agent.say(f"warning: {finding.text}")
         return next((finding.text for finding in findings if finding.is_fatal), "")
 
@@ -121,6 +124,7 @@ def measure(place: Place, options: ProbeOptions, clock: Clock) -> Measured:
         clock_went_back=took_s < 0,
         cpus=len(os.sched_getaffinity(0)) if place.below_slurm else 0,
         cpus_asked=_cpus_asked(place.environ),
+        cpus_there=os.cpu_count() or 0,
         workers=place.workers,
     )
 

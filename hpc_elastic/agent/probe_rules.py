@@ -49,7 +49,8 @@ class Measured(NamedTuple):
     again_s: float | None = None  # and another one right after it [s]; None if nobody looked again
     clock_went_back: bool = False
     cpus: int = 0  # that this process may use; 0 if nobody looked
-    cpus_asked: int | None = None
+    cpus_asked: int | None = None  # that the job has here
+    cpus_there: int = 0  # that the machine has; 0 if nobody looked
     workers: int = 1
 
 
@@ -127,9 +128,15 @@ def _cpus(found: Measured) -> list[Finding]:
     have = _count(found.cpus, "CPU")
     if few:
         text = f"CPUs: {_count(found.workers, 'worker')} share {have}"
+        text += f" of the {found.cpus_asked} that the job has here" if bound else ""
     else:
         text = f"CPUs: this agent may use {have} of the {found.cpus_asked} that it was given"
-    mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
+    if bound:  # no matter how many the job asks for
+        mend = "srun without -c and --cpu-bind=none, taskset or a cgroup keeps it off the others"
+    elif found.cpus_there and found.cpus >= found.cpus_there:
+        mend = "the machine has no more, so start fewer workers on it"
+    else:
+        mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
     return [Finding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
 
 

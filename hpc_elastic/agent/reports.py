@@ -9,7 +9,7 @@ from hpc_elastic.agent.budgets import Budgets, spent
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.shared_run import SharedRun
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Reports:
         log: for people.
         budgets: how often what may end a round, for the words of the end.
         explain: returns a failure with what else is known of it.
+        ran_s: returns since when the workers run [s].
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Reports:
         log: AgentLog,
         budgets: Budgets,
         explain: Callable[[FailureRecord], FailureRecord] = lambda failure: failure,
+        ran_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._run = run
         self._log = log
         self._budgets = budgets
         self._explain = explain
+        self._ran_s = ran_s
         self._told: LocalGroup | None = None  # whose failure has been shown
 
     def first_failure(self, group: LocalGroup) -> FailureRecord | None:
@@ -50,7 +53,16 @@ class Reports:
         failure = self.first_failure(group)
         if failure is not None:
             self.show_failure(group)
-            self._run.report_crash(group.formed.number, failure.to_json())
+            data = {**failure.to_json(), "ran_s": round(self._ran_s(), 1)}
+            self._run.report_crash(group.formed.number, data)
+
+    def failed_too(self, group: LocalGroup) -> None:
+        """The round has ended for a failure elsewhere; tell if this node's workers failed in the same way."""
+        ended, failure = self._run.state.ended, self.first_failure(group)
+        if ended is None or failure is None or ended.cause is not Cause.CRASH or len(ended.nodes) != 1:
+            return
+        if ended.number == group.formed.number and ended.nodes != (self._run.node,):
+            self._run.report_failed_too(ended.number, failure.to_json())
 
     def show_failure(self, group: LocalGroup) -> None:
         """Show a worker's failure, once; recording it may have to be tried again."""

@@ -22,7 +22,7 @@ from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of,
 from hpc_elastic.report.drill_traces import Blow
 from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError
-from hpc_elastic.slurm.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError, choose
+from hpc_elastic.slurm.drill import CAUSES, ON_A_NODE, ONE_WORKER, Drill, Striker, Target, UnsureError, choose
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.values import BadValueError, parse_duration_s
@@ -64,9 +64,11 @@ def drill(  # noqa: PLR0913 - one flag per drill
     """Try on a running run what the cluster may do to it, and report how it came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
+    _check_rank(chosen, rank)
     patience_s = _patience_s(wait)
     found = read_run(find_run(run))
     slurm, clock = Slurm(), SystemClock()
+    _check_node(found, chosen, node)
     target = _target(found, slurm, chosen, node, rank)
     words = target.text(chosen, is_one_task=is_array(found))
     if chosen is Drill.HANG:
@@ -106,6 +108,25 @@ def _chosen(flags: tuple[bool, ...]) -> Drill:
 _IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
 
 
+def _check_rank(chosen: Drill, rank: int | None) -> None:
+    """Refuse a place that a drill does not ask for: what is done to all would be taken for less."""
+    if rank is not None and chosen not in ONE_WORKER:
+        names = " and ".join(f"--{one.value}" for one in ONE_WORKER)
+        raise InputError(
+            f"--{chosen.value} strikes no single worker", where="--rank", fix=f"it goes with {names}"
+        )
+
+
+def _check_node(run: RunFiles, chosen: Drill, node: str | None) -> None:
+    if node is not None and chosen not in ON_A_NODE and not is_array(run):
+        names = ", ".join(f"--{one.value}" for one in ON_A_NODE)
+        raise InputError(
+            f"--{chosen.value} strikes the whole job, not a node of it",
+            where="--node",
+            fix=f"leave it out; it goes with {names}, and in array mode with all drills",
+        )
+
+
 def _patience_s(text: str) -> float:
     try:
         return parse_duration_s(text)
@@ -119,11 +140,17 @@ def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: 
     ending = run.state.ending
     if ending is not None and run.state.epoch.submission >= run.submission:
         raise InputError(
-            f"the run in {run.paths.root} has ended already: {ending.decision.value}",
+            run.how_it_ended,
             where="RUN",
             fix=run.how_to_run_again,
         )
     job = ask_job(run, slurm).job
+    if job is not None and job.to_be_released:
+        raise InputError(
+            f"job {run.job_id} is held in the queue, so the run has no workers",
+            where="RUN",
+            fix=f"scontrol release {run.job_id}, and try again when it runs",
+        )
     if formed is None or run.state.ending is not None or (job is not None and not job.state.is_active):
         raise InputError(
             "the run has no workers now, so there is nothing to try on",

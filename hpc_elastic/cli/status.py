@@ -12,6 +12,7 @@ from hpc_elastic.cli.status_facts import batch_log, status_facts
 from hpc_elastic.cli.status_list import list_runs
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
@@ -22,6 +23,7 @@ from hpc_elastic.slurm.signs_of_life import may_live, script_counts, signs_of, s
 from hpc_elastic.store.files import list_names
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
+_MENDED = "when it is mended"
 _BAD = (Phase.FAILED, Phase.GONE, Phase.SILENT)
 
 ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
@@ -57,7 +59,7 @@ def status(
     is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
     colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
     typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
-    facts = status_facts(found, asked)
+    facts = status_facts(found, asked, where.text)
     if not where.phase.is_final and where.phase is not Phase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
@@ -100,18 +102,25 @@ def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
         return _next_of_silent(run, asked)
     if phase is Phase.HELD:
         waits = asked.job is None or asked.job.state in (JobState.PENDING, JobState.REQUEUED)
-        return f"hpc-elastic logs {root}, then {f'scontrol release {run.job_id}' if waits else again}"
+        return f"hpc-elastic logs {root}; {_MENDED}: {f'scontrol release {run.job_id}' if waits else again}"
     if phase is Phase.GONE and batch_log(run):
         return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
-    if phase in (Phase.QUEUED, Phase.REQUEUED) and asked.job is not None and asked.job.held:
-        return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
+    if phase in (Phase.QUEUED, Phase.REQUEUED) and (helps := _what_helps(run, asked)):
+        return helps
     told = {
         Phase.DONE: f"hpc-elastic logs {root}",
-        Phase.FAILED: f"hpc-elastic logs {root}, then {again}",
+        Phase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
         Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
     }
     is_over = phase.is_final or phase is Phase.GONE
     return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
+
+
+def _what_helps(run: RunFiles, asked: Asked) -> str:
+    """Tell what to do about a job that does not start by itself; empty if it does."""
+    if asked.job is not None and asked.job.to_be_released:
+        return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
+    return what_helps(asked.fields, shlex.quote(run.paths.root))
 
 
 def _next_of_silent(run: RunFiles, asked: Asked) -> str:

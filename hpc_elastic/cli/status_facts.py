@@ -7,6 +7,7 @@ import shlex
 
 from hpc_elastic.cli.status_drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
@@ -30,24 +31,35 @@ from hpc_elastic.report.queue_text import (
 )
 from hpc_elastic.report.run_status import torchrun_marks
 from hpc_elastic.report.srun_said import srun_said
-from hpc_elastic.report.timeline import count_text, span_text
+from hpc_elastic.report.timeline import count_text, last_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
 from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.batch_log import end_of
 from hpc_elastic.slurm.budget_use import use_of_causes
+from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.ledger_rules import RULES, standings
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.nodes import hosts, ledger_of
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_dir import identity_trouble
 from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
 from hpc_elastic.store.files import list_names
+from hpc_elastic.store.node_events import Fault
+from hpc_elastic.store.node_ledger import read_ledger
 
 MAX_RESTARTS = 3  # of a job spec
 
 
-def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
-    """Return what is to be told of a run below its first line: (label, text), in order."""
+def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[str, str]]:
+    """Return what is to be told of a run below its first line: (label, text), in order.
+
+    Args:
+        run: its files.
+        asked: what Slurm says of its job.
+        headline: the first line, whose words are not said again.
+    """
     now_s = SystemClock().wall()
     state = run.state
     facts = [("run", run.paths.root)]
@@ -67,13 +79,27 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     facts += drain_facts(run.paths)
     facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
-    facts += node_facts(state, asked.fields, run.records)
+    facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
         facts += [("batch log", path) for path in batch_log(run)]
     if run.records:
         last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
-        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {last.text}"))
+        text = last_text(last.text, headline)
+        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {text}"))
     return facts
+
+
+def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:
+    """Return the nodes that were forgiven after whatever was held against them."""
+    if not hosts(asked.fields.get("ExcNodeList")):
+        return frozenset()
+    try:
+        place = ledger_of(run.paths.root, run.spec, Slurm().environ)
+        events = read_ledger(place, since=RULES.oldest(now_s)).events
+    except (HpcElasticError, OSError):
+        return frozenset()
+    found = standings(events, now_s)
+    return frozenset(one.host for one in found if one.last.fault is Fault.FORGIVEN)
 
 
 def _chain(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
@@ -150,9 +176,9 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
     if (
         asked.job is not None
         and asked.job.state in _WAITING
-        and asked.fields.get("StartTime", "") > unknown_from
+        and (asked.job.held or asked.fields.get("StartTime", "") > unknown_from)
     ):
-        labels = labels[1:]  # what Slurm says when it has no estimate
+        labels = labels[1:]  # what Slurm says when it has no estimate, and said before somebody held it
     more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
     was_cancelled = asked.fields.get("JobState", "").startswith("CANCELLED")  # the code is that of our script
     if asked.job is not None and asked.job.state is JobState.ENDED and not was_cancelled:
@@ -162,9 +188,15 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
 
 def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     """Return why the run waits: for its job in the queue, or for nodes that have not come."""
-    if asked.job is not None and asked.job.state in _WAITING:
-        text = queue_text(asked.fields)
-        return [("queue", text)] if text else []
+    text = queue_text(asked.fields)
+    is_waiting = asked.job is not None and asked.job.state in _WAITING
+    may_wait = is_waiting or (asked.job is not None and asked.job.to_be_released)
+    some_wait = is_array(run) and asked.job is not None and asked.job.state is JobState.RUNNING
+    queued = [("queue", text)] if text and (may_wait or some_wait) else []
+    return queued if is_waiting else [*queued, *_waits_for_nodes(run, asked)]
+
+
+def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     state = run.state
     names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
     if state.ending is not None or state.leaving or run.is_torchruns:

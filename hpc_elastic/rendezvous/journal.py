@@ -228,6 +228,8 @@ class Note(NamedTuple):
     text: str
     node: str = ""  # that a drill is done to: what happens there next is no fault of the node's
     calls_off: int = 0  # number of the note of a drill that did nothing after all
+    failed_too: str = ""  # a node whose workers failed as those did that ended a round
+    number: int = 0  # of that round
 
 
 Entry = (

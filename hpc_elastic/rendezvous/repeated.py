@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_elastic.rendezvous.journal import RoundEnded
+    from hpc_elastic.rendezvous.journal import Note, RoundEnded
+    from hpc_elastic.rendezvous.state import RunState
 
+EARLY_S = 10.0  # workers that fail sooner may fail on all nodes: those of the others are ended too soon to
 _HEAD = 160  # characters of a message that count
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")  # ranks, addresses, steps, ports
 
@@ -33,6 +35,27 @@ def _head(failure: dict[str, Any]) -> str:
         return message.splitlines()[0][:_HEAD]
     wrote = str(failure.get("stderr_tail") or "").strip().splitlines()
     return wrote[-1][:_HEAD] if wrote else ""
+
+
+def is_early(ended: RoundEnded) -> bool:
+    """Tell whether workers failed so soon after their start, or nobody knows when, that others may as well.
+
+    A program that cannot be started at all fails first on the node that starts it first.
+    """
+    ran_s = (ended.failure or {}).get("ran_s")
+    return not isinstance(ran_s, int | float) or ran_s < EARLY_S
+
+
+def failed_too(state: RunState, note: Note) -> dict[str, Any]:
+    """Return the fields of a state that a note changes of a further node with the same failure; one is enough."""
+    ended = state.ended
+    if ended is None or not note.failed_too or (note.epoch, note.number) != (state.epoch, ended.number):
+        return {}
+    if len(ended.nodes) != 1 or note.failed_too in ended.nodes:
+        return {}
+    both = ended._replace(nodes=(*ended.nodes, note.failed_too))
+    is_newest = bool(state.repeated) and state.repeated[-1] is ended
+    return {"ended": both, "repeated": (*state.repeated[:-1], both) if is_newest else state.repeated}
 
 
 def lone_node(ends: Sequence[RoundEnded]) -> str | None:
@@ -56,6 +79,8 @@ def repeated_text(ends: Sequence[RoundEnded], nodes: int | None = None) -> str:
     lone = lone_node(ends)
     if lone is not None and nodes == 1:
         where = f"on {lone}, the only node"
+    elif lone is not None and any(map(is_early, ends)):
+        where = f"always on {lone}, soon after the start: the program, or that node"
     elif lone is not None:
         where = f"always on {lone}: that node may be bad"
     else:

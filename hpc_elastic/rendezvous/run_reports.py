@@ -16,12 +16,14 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     HangSuspected,
     NodeLeft,
+    Note,
     RoundEnded,
     RunEnded,
     StopAgreed,
     Then,
 )
 from hpc_elastic.rendezvous.membership import Membership
+from hpc_elastic.rendezvous.repeated import signature
 from hpc_elastic.rendezvous.state import RunState
 
 
@@ -60,6 +62,13 @@ class RunReports(ABC):
     def report_crash(self, number: int, failure: dict[str, Any]) -> RunState:
         """End a round because a worker on this node failed."""
         return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure, self._saved()))
+
+    def report_failed_too(self, number: int, failure: dict[str, Any]) -> RunState:
+        """Tell that workers on this node failed as those did that ended a round: neither node is to blame."""
+        own = RoundEnded(number, Cause.CRASH, (self.node,), failure)
+        text = f"the workers on {self.node} failed in the same way"
+        note = Note(self.membership.epoch, text, failed_too=self.node, number=number)
+        return self.commit(note, only_if=lambda state: _is_another(state.ended, own))
 
     def suspect_hang(self, number: int, detail: str) -> RunState:
         """Have all nodes write down where their workers are, because some make no progress."""
@@ -146,6 +155,13 @@ class RunReports(ABC):
         """End the run because all workers of a round have succeeded, unless another round has begun."""
         done = RunEnded(Decision.DONE, 0, reason, None, self.membership.epoch)
         return self.commit(done, only_if=_in_round(number))
+
+
+def _is_another(first: RoundEnded | None, own: RoundEnded) -> bool:
+    """Tell whether a round ended by the same failure on one other node."""
+    if first is None or first.number != own.number or len(first.nodes) != 1:
+        return False
+    return first.nodes != own.nodes and signature(first) == signature(own)
 
 
 def _in_round(number: int) -> Callable[[RunState], bool]:

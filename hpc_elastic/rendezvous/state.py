@@ -32,7 +32,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.rendezvous.repeated import signature
+from hpc_elastic.rendezvous.repeated import failed_too, signature
 
 NO_EPOCH = Epoch(-1, 0, 0)
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
@@ -378,7 +378,7 @@ def _hang(state: RunState, entry: HangSuspected) -> RunState:
 
 
 def _note(state: RunState, entry: Note) -> RunState:
-    return state if entry.epoch < state.epoch else state._replace(note=entry)
+    return state if entry.epoch < state.epoch else state._replace(note=entry, **failed_too(state, entry))
 
 
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {

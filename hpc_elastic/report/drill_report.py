@@ -27,7 +27,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
 )
 from hpc_elastic.report.drill_traces import Blow, is_trace, is_trace_after, is_undecided
-from hpc_elastic.report.timeline import CAUSES
+from hpc_elastic.report.timeline import CAUSES, stop_text
 
 MEANWHILE = "not the drill"  # name of what something else has done
 _NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, EpochStarted, SizeWanted)
@@ -130,9 +130,10 @@ def _phases(
         add("Slurm says", explained, explained.entry.detail)
     agreed = _first(since, StopAgreed)
     if agreed is not None and isinstance(agreed.entry, StopAgreed):
-        step = agreed.entry.step
-        add("workers told", agreed, f"all ranks stop at step {step}")
-        durable = next((mark for mark in saved if mark.step >= step and mark.at >= blow.at), None)
+        at = agreed.entry.step
+        step = at if at >= 0 else step  # without ticks nobody knows a step
+        add("workers told", agreed, stop_text(agreed.entry))
+        durable = next((mark for mark in saved if mark.step >= at and mark.at >= blow.at), None)
         if durable is not None:
             phases.append(Phase("saved", durable.at - blow.at, f"step {durable.step}"))
     add("stopped", _first(since, Drained), "all workers of this start have stopped")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.journal import NodeUnfit, Record, RoundFormed
 from hpc_elastic.rendezvous.roster import natural
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.slurm import hostlist
 
 _EMPTY = ("", "None", "(null)")
 
 
 def node_facts(
-    state: RunState, job: Mapping[str, str], records: Iterable[Record] = ()
+    state: RunState,
+    job: Mapping[str, str],
+    records: Iterable[Record] = (),
+    forgiven: Collection[str] = (),
 ) -> list[tuple[str, str]]:
     """Return labels and texts about nodes that stay out of a run, or did in an earlier start of it.
 
@@ -20,6 +25,7 @@ def node_facts(
         state: the run.
         job: the fields of its job as Slurm tells them; empty if it does not.
         records: of the run.
+        forgiven: the nodes that nothing is held against any more.
     """
     facts = [("unfit", f"{node}: {state.unfit[node]}") for node in sorted(state.unfit, key=natural)]
     earlier = _unfit_before(records, state)
@@ -27,9 +33,29 @@ def node_facts(
         ("unfit", f"{node}, in an earlier start: {earlier[node]}") for node in sorted(earlier, key=natural)
     ]
     excluded = job.get("ExcNodeList", "")
-    return (
-        facts if excluded in _EMPTY else [*facts, ("excluded", f"{excluded} (hpc-elastic nodes tells why)")]
-    )
+    return facts if excluded in _EMPTY else [*facts, *_excluded(excluded, job, forgiven)]
+
+
+def _excluded(excluded: str, job: Mapping[str, str], forgiven: Collection[str]) -> list[tuple[str, str]]:
+    """Return the nodes that the job leaves out, and apart from them those that were forgiven since."""
+    names = _hosts(excluded)
+    back = tuple(name for name in names if name in forgiven)
+    left = tuple(name for name in names if name not in forgiven)
+    told = excluded if not back else ",".join(left)
+    facts = [("excluded", f"{told} (hpc-elastic nodes tells why)")] if left else []
+    if back:
+        rest = f"scontrol update JobId={job.get('JobId', 'JOB')} ExcNodeList={','.join(left)}"
+        waits = job.get("JobState") == "PENDING"
+        then = f"to let this job have them: {rest}" if waits else "a requeue of the job lets it have them"
+        facts.append(("excluded", f"{','.join(back)}: forgiven since; {then}"))
+    return facts
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(text)
+    except InputError:
+        return (text,)
 
 
 def _unfit_before(records: Iterable[Record], state: RunState) -> dict[str, str]:

@@ -65,7 +65,30 @@ def _begin_text(fields: Mapping[str, str]) -> str:
     at = fields.get("EligibleTime") or fields.get("StartTime") or ""
     until = f" until {at.replace('T', ' ')}" if at not in ("", "Unknown", "N/A") else " a while"
     earlier = f"to start it earlier: scontrol update jobid={fields.get('JobId', 'JOB')} StartTime=now+3"
-    return f"Slurm lets it wait{until}, as after every requeue; {earlier}"
+    why = "as it was submitted (--begin)" if fields.get("Restarts", "0") == "0" else "as after every requeue"
+    return f"Slurm lets it wait{until}, {why}; {earlier}"
+
+
+def what_helps(fields: Mapping[str, str], run: str) -> str:
+    """Return what to do about a job that will not start as it is; empty if waiting helps.
+
+    Args:
+        fields: of ``scontrol show job``.
+        run: its directory, as a shell takes it.
+    """
+    reason, job = fields.get("Reason", ""), fields.get("JobId", "JOB")
+    anew = f"hpc-elastic cancel {run} and submit it anew"
+    if reason.startswith("PartitionTimeLimit"):
+        partition = fields.get("Partition", "")
+        most = f"the MaxTime that scontrol show partition {partition} tells".replace("  ", " ")
+        return f"scontrol update JobId={job} TimeLimit=TIME, with {most}; or {anew} with a shorter --time"
+    if reason.startswith("PartitionNodeLimit"):
+        return f"{anew} with fewer --nodes or another --partition, unless its nodes come back by themselves"
+    if reason.startswith("DependencyNeverSatisfied"):
+        return (
+            f"scontrol update JobId={job} Dependency= to start it all the same; or hpc-elastic cancel {run}"
+        )
+    return ""
 
 
 def missing_text(expected: Sequence[str], present: Collection[str]) -> str:

@@ -148,7 +148,8 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
     if job.state is JobState.ENDED:
         return _by_ended_job(view, job, is_current=is_current)
     if job.state in (JobState.PENDING, JobState.REQUEUED):
-        waits = f"{_HELD if job.held else 'waits for nodes'}{reason}"
+        what = "its time" if job.reason == "BeginTime" else "nodes"
+        waits = f"{_HELD if job.held else f'waits for {what}'}{reason}"
         if was_started:
             return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, {waits}")
         return RunStatus(Phase.QUEUED, f"queued, {waits}")

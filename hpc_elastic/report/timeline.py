@@ -224,6 +224,11 @@ def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float) -
 
 
 def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
+    return stop_text(entry)
+
+
+def stop_text(entry: StopAgreed) -> str:
+    """Return where the workers stop; those that do not tell their steps are told to end."""
     return "the workers are told to end" if entry.step < 0 else f"all ranks stop at step {entry.step}"
 
 
@@ -317,6 +322,12 @@ def failure_text(failure: Mapping[str, Any]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
+
+
+def last_text(text: str, headline: str) -> str:
+    """Return what happened last; of what a headline has said already only the first words."""
+    head, colon, rest = text.partition(": ")
+    return head if colon and rest in headline else text
 
 
 def names_text(names: tuple[str, ...]) -> str:

@@ -124,9 +124,11 @@ class ArrayFinish:
                 self._tell(why)
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
-            case Requeue(cause):
+            case Requeue(cause, why):
                 if self._failure:
                     self._note(self._failure, is_given_up=False)
+                elif cause is Cause.AGENT_ERROR:
+                    self._tell(why)  # whoever misses its agent is to know that this node lives
                 self._record_requeue(cause, records)
                 return self._requeue(records)
             case Resubmit(cause):

@@ -57,11 +57,21 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
     arrays = arrays_of(tasks)
     of = f" (arrays {', '.join(arrays)})" if len(arrays) > 1 else ""
     nodes = ",".join(sorted({task.node for task in running if task.node}))
-    reason = waiting[0].reason if state is JobState.PENDING else "None"
+    why = next((task.reason for task in waiting if task.reason not in ("", "None")), "None")
     facts = JobFacts(
-        state, state.value, reason, 0, may_requeue=True, nodes=len(running), preempted=False, node_list=nodes
+        state,
+        state.value,
+        why if state is JobState.PENDING else "None",
+        0,
+        may_requeue=True,
+        nodes=len(running),
+        preempted=False,
+        node_list=nodes,
+        held=state is JobState.PENDING and all("held" in task.reason.lower() for task in waiting),
     )
     return facts, {
+        "JobId": ",".join(arrays),
+        "Reason": why,
         "JobState": (", ".join(words) or "its tasks end") + of,
         "NodeList": nodes,
         "NumTasks": str(len(running) + len(waiting)),

@@ -20,7 +20,9 @@ from hpc_elastic.slurm.array_job import is_array, tasks_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import config_fields, site_of
 from hpc_elastic.slurm.drill_on_node import Deed
+from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
+from hpc_elastic.slurm.standing import GONE, job_facts
 
 
 class Drill(str, Enum):
@@ -257,12 +259,32 @@ class Striker:
             return self._slurm.step_beside(job, node, words)
         except SlurmCommandError as error:
             if error.exit_code <= _BY_A_SIGNAL:
-                raise
+                raise self._why_not(job) or error from None
             raise UnsureError(  # the step itself was ended, for example with the agent's job
                 f"the job step on {node} was ended before it could tell what it did: {error}",
                 where="drill",
                 fix="look with hpc-elastic timeline what has become of the run",
             ) from None
+
+    def _why_not(self, job: str) -> InputError | None:
+        """Return why Slurm runs no step of a job; None if the job runs, or nobody knows."""
+        try:
+            fields = self._slurm.show_job(job)
+        except SlurmCommandError:
+            return None
+        facts = job_facts(fields) if fields else GONE
+        if facts.state in (JobState.RUNNING, JobState.SUSPENDED):
+            return None
+        held = facts.to_be_released
+        how = "is held in the queue" if held else f"does not run now: {facts.word or 'it is gone'}"
+        root = self._run.paths.root
+        return InputError(
+            f"job {job} {how}, so nothing could be struck",
+            where="drill",
+            fix=f"scontrol release {job}, and try again when it runs"
+            if held
+            else f"wait until hpc-elastic status {root} says that the run has workers",
+        )
 
 
 def _answer(printed: str, target: Target) -> dict[str, Any]:

@@ -55,6 +55,13 @@ _RELAUNCH_PAUSE_S = 2.0
 _IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
 
 
+def _has_files(directory: str) -> bool:
+    try:
+        return bool(os.listdir(directory))
+    except OSError:
+        return False
+
+
 class Finish:
     """Ends one start of the job.
 
@@ -140,13 +147,27 @@ class Finish:
     def _require_run(self) -> None:
         """Check that the run is there; nothing that was lost is made again."""
         give_up_at = self._clock.monotonic() + (0.0 if self._start.local else GONE_PATIENCE_S)
+        is_told = False
         while True:
             try:
                 return self._look_for_run()
-            except RunDirError:
-                if self._clock.monotonic() >= give_up_at:
+            except RunDirError as error:
+                if self._clock.monotonic() >= give_up_at or self._is_unknown():
                     raise
+                if not is_told:
+                    what = f"{error.where}: {error.message}"
+                    self._say(
+                        f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {what}"
+                    )
+                    is_told = True
             self._clock.sleep(FIRST_PAUSE_S)
+
+    def _is_unknown(self) -> bool:
+        """Tell whether a directory that nobody has submitted was never there; no mount is empty."""
+        root = os.path.abspath(self._start.paths.root)
+        return (
+            not self._start.is_submitted and not os.path.lexists(root) and _has_files(os.path.dirname(root))
+        )
 
     def _look_for_run(self) -> None:
         paths = self._start.paths

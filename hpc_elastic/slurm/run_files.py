@@ -104,10 +104,23 @@ class RunFiles(NamedTuple):
         return f"the same command again, with --run-dir {root}"
 
     @property
+    def how_it_ended(self) -> str:
+        """That it has ended, for people who want something of a run that works."""
+        ending = self.state.ending
+        if ending is not None and ending.decision is Decision.HELD:
+            return f"the run in {self.paths.root} is held: {ending.reason}"
+        return f"the run in {self.paths.root} has ended already" + (
+            f": {ending.decision.value}" if ending is not None else ""
+        )
+
+    @property
     def how_to_run_again(self) -> str:
-        """What to do with a run that has ended; one that is done is not taken up again."""
-        if self.state.ending is not None and self.state.ending.decision is Decision.DONE:
+        """What to do with a run that has ended; one that is done is not taken up again, a held one waits."""
+        decision = self.state.ending.decision if self.state.ending is not None else None
+        if decision is Decision.DONE:
             return "there is nothing to go on with; submit a new run"
+        if decision is Decision.HELD and self.job_id and not self.is_local:
+            return f"scontrol release {self.job_id}; if that job is gone: {self.command_to_go_on}"
         return f"to run it again: {self.command_to_go_on}"
 
     @property

@@ -6,6 +6,7 @@ and can have more than it was submitted for.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -129,9 +130,16 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
         )
     if run.state.ending is not None and run.state.epoch.submission >= run.submission:
         raise InputError(
-            f"the run in {run.paths.root} has ended already: {run.state.ending.decision.value}",
+            run.how_it_ended,
             where="RUN",
             fix=run.how_to_run_again,
+        )
+    if size < 1:
+        root = shlex.quote(run.paths.root)
+        raise InputError(
+            f"a run has one node at least, and {size} are wanted",
+            where="--nodes",
+            fix=f"to have it save and end: hpc-elastic stop {root}; at once: hpc-elastic cancel {root}",
         )
     bounds = _bounds(run)
     if size < bounds.low or (size > bounds.high and not is_array(run)):  # an array can get more tasks
@@ -140,8 +148,6 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
 
 def _out_of(bounds: NodeRange, size: int, run: RunFiles) -> str:
     wanted = f"{size} {'is' if size == 1 else 'are'} wanted"
-    if not _knows_bounds(run):
-        return f"a run has one node at least, and {wanted}"
     if run.is_local and bounds.high == len(run.state.expected) < size:
         return f"the run plays {_count(bounds.high)} on this machine (--local), and {wanted}"
     told = parse_nodes(run.spec.get("nodes") or run.state.sizes)
@@ -151,17 +157,13 @@ def _out_of(bounds: NodeRange, size: int, run: RunFiles) -> str:
 
 
 def _fix(bounds: NodeRange, run: RunFiles) -> str:
-    if is_array(run) or not _knows_bounds(run):
+    if is_array(run):
         return f"give {bounds.low} or more"
     if bounds.low < bounds.high:
         return f"give a number from {bounds.low} to {bounds.high}"
     if run.spec.get("nodes"):
         return "submit with --nodes MIN:MAX to be able to change the size"
     return "start the agents with --nnodes MIN:MAX to be able to change the size"
-
-
-def _knows_bounds(run: RunFiles) -> bool:
-    return bool(run.spec.get("nodes") or run.state.sizes)
 
 
 def _bounds(run: RunFiles) -> NodeRange:

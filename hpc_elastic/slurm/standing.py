@@ -26,6 +26,11 @@ class JobFacts(NamedTuple):
     node_list: str = ""  # as Slurm writes it
     held: bool = False  # it waits, and does not start before somebody releases it
 
+    @property
+    def to_be_released(self) -> bool:
+        """Whether it is held, or will be as soon as its processes have ended (``scontrol requeuehold``)."""
+        return self.held or (self.state is JobState.COMPLETING and "held" in self.reason.lower())
+
 
 GONE = JobFacts(JobState.ENDED, "", "None", 0, may_requeue=False, nodes=0, preempted=False)
 """A job that Slurm does not know, or no longer."""

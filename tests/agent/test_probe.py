@@ -146,8 +146,10 @@ def test_a_node_is_asked_again_after_a_failure_on_it(place: Place, agent: Agent,
 def test_one_node_tells_what_all_find(
     place: Place, agent: Agent, said: list[str], is_first: bool, lines: int
 ) -> None:
-    """Too few CPUs for the workers are told by the first node alone."""
-    Probe(ProbeOptions(), place._replace(workers=10_000, is_first=is_first), agent)(RunState())
+    """Too few CPUs for the workers are told by the first node alone, once: a failure changes nothing."""
+    probe = Probe(ProbeOptions(), place._replace(workers=10_000, is_first=is_first), agent)
+    for state in (RunState(), RunState(ended=RoundEnded(1, Cause.CRASH, ("n1",), {}))):
+        probe(state)
     assert lines == len([line for line in said if "10000 workers share" in line])
 
 

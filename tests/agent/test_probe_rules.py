@@ -61,7 +61,9 @@ def test_a_fault_of_the_node_keeps_it_out(change: dict[str, Any], words: str) ->
         ({"disks": (ROOM._replace(free=0, is_shared=True),)}, "/tmp: 0 B free", True),
         ({"look_s": 2.0}, "a listing took 2.0 s", False),
         ({"cpus": 1, "cpus_asked": 1}, "8 workers share 1 CPU; ask for", True),
-        ({"cpus": 16}, "16 CPUs of the 64", True),
+        ({"cpus": 16}, "16 CPUs of the 64 that it was given; srun without -c", True),
+        ({"cpus": 2}, "8 workers share 2 CPUs of the 64 that the job has here; srun without -c", True),
+        ({"cpus": 4, "cpus_asked": 4, "cpus_there": 4}, "share 4 CPUs; the machine has no more", True),
     ],
 )
 def test_what_is_no_fault_of_the_node_is_only_told(

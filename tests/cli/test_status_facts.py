@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
@@ -25,6 +26,8 @@ from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import links, submissions
 from hpc_elastic.slurm.links import Link
 from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import place_for, remember
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0)
@@ -111,3 +114,40 @@ def test_a_chain_that_is_used_up_says_how_to_go_on(
     again = f"hpc-elastic submit --resume {paths.root}"
     assert f"  chain       used up, 7 was its last job; {again} queues 2 more\n" in out
     assert f"{again}\n" in out.splitlines(keepends=True)[-1]
+
+
+def test_a_failure_is_told_once_and_mended_first(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The last thing that happened is the headline; whoever submits again at once fails again."""
+    job = FakeJob(tmp_path / "ended")
+    job.set(JobState="FAILED", ExitCode="1:0")
+    monkeypatch.setenv("PATH", str(job.bin))
+    Path(paths.script).touch()
+    out = told(
+        paths, capfd, {}, STARTED, *crashes(1), RunEnded(Decision.FAILED, 1, "no restarts are left", {})
+    )
+    assert 1 == out.count("no restarts are left")
+    assert out.splitlines()[-2].endswith(" ago) failed")
+    mended = (
+        f"next: hpc-elastic logs {paths.root}; when it is mended: hpc-elastic submit --resume {paths.root}\n"
+    )
+    assert out.endswith(mended)
+
+
+def test_a_node_that_was_forgiven_is_not_held_against_the_job(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Slurm leaves it out until the job is requeued or changed; `nodes` has nothing against it."""
+    job = FakeJob(tmp_path / "excluding")
+    job.set(JobState="PENDING", ExcNodeList="n[1-2]")
+    monkeypatch.setenv("PATH", str(job.bin))
+    place, now = place_for(paths.root), SystemClock().wall()
+    events = [NodeEvent(host, Fault.UNFIT, now - 60, "a") for host in ("n1", "n2")]
+    remember(place, events)
+    assert "  excluded    n[1-2] (hpc-elastic nodes tells why)\n" in told(paths, capfd, {})
+    remember(place, [NodeEvent("n1", Fault.FORGIVEN, now - 30, "b")])
+    out = told(paths, capfd, {})
+    assert "  excluded    n2 (hpc-elastic nodes tells why)\n" in out
+    update = "scontrol update JobId=7 ExcNodeList=n2"
+    assert f"  excluded    n1: forgiven since; to let this job have them: {update}\n" in out

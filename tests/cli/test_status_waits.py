@@ -112,3 +112,75 @@ def test_an_array_counts_the_requeues_of_its_tasks(
     used = "3 requeues of single tasks (at most 50 for each; the most: task 7_0, 2)"
     assert f"  used        0 of 3 restarts, {used}\n" in out
     assert "  unfit       n3: disk full\n" in out
+
+
+def test_a_job_that_asks_for_too_much_time_gets_help(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never starts, so nobody is told to look again once it has."""
+    in_slurm(tmp_path, monkeypatch, JobState="PENDING", Reason="PartitionTimeLimit", Partition="gpu")
+    out = told(paths, capfd)
+    assert "next: scontrol update JobId=7 TimeLimit=TIME, with the MaxTime" in out
+    assert "once the job has started" not in out
+
+
+def test_a_held_job_is_expected_at_no_time(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm goes on to show the time that it had for it before; other jobs start then."""
+    times = {"JobState": "PENDING", "StartTime": "2026-11-21T10:00:00"}
+    in_slurm(tmp_path / "held", monkeypatch, Reason="JobHeldUser", **times)
+    assert "expected to start" not in told(paths, capfd)
+    in_slurm(tmp_path / "free", monkeypatch, Reason="Resources", **times)
+    assert "expected to start 2026-11-21T10:00:00" in told(paths, capfd)
+
+
+SQUEUE = """#!/bin/sh
+echo '7|0|{first}|n1|None|token'
+echo '7|1|PENDING||Resources|token'
+"""
+
+
+@pytest.mark.parametrize("first", ["RUNNING", "PENDING"])
+def test_an_array_tells_why_its_tasks_wait(
+    paths: RunPaths,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+) -> None:
+    """All of them, or those that have no node yet while others work."""
+    job = FakeJob(tmp_path / "slurm")
+    (job.bin / "squeue").write_text(SQUEUE.format(first=first))
+    (job.bin / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{job.bin}:{os.environ['PATH']}")
+    out = told(paths, capfd, spec={"mode": "array"})
+    assert "  queue       waits for nodes to become free\n" in out
+    assert ("1 task runs, 1 task waits" if first == "RUNNING" else "2 tasks wait") in out
+
+
+@pytest.mark.parametrize(("state", "is_told"), [("COMPLETING", True), ("CANCELLED", False)])
+def test_only_a_job_that_comes_back_is_to_be_released(
+    paths: RunPaths,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    is_told: bool,
+) -> None:
+    """Its processes end after ``scontrol requeuehold``; Slurm shows the reason of a cancelled one, too."""
+    in_slurm(tmp_path, monkeypatch, JobState=state, Reason="job_requeued_in_held_state", NumTasks="2")
+    out = told(paths, capfd)
+    assert is_told == ("  queue       held; to let it go on: scontrol release 7\n" in out)
+
+
+def test_a_job_that_is_to_begin_later_waits_for_no_node(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes may be free; it was submitted with ``--begin``."""
+    in_slurm(
+        tmp_path, monkeypatch, JobState="PENDING", Reason="BeginTime", EligibleTime="2026-11-21T10:00:00"
+    )
+    out = told(paths, capfd)
+    assert out.startswith("toy-1: queued, waits for its time (Slurm's reason: BeginTime)\n")
+    assert "until 2026-11-21 10:00:00, as it was submitted (--begin)" in out

@@ -31,6 +31,7 @@ from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import name_of
 
 EPOCH = Epoch(0, 0, 0)
+LATE = {"exitcode": 1, "ran_s": 60.0}
 START = EpochStarted(EPOCH, "7", ("n1", "n2", "n3"), "n1")
 
 
@@ -55,10 +56,11 @@ def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
     """Return a journal with a crash on each of these nodes, one after the other."""
     entries: list[Entry] = [START]
     for number, node in enumerate(nodes, 1):
-        entries += [formed(number, world), ended(number, Cause.CRASH, node, failure={"exitcode": 1})]
+        entries += [formed(number, world), ended(number, Cause.CRASH, node, failure=LATE)]
     return entries
 
 
+FOUR = "n1 n2 n3 n4"
 PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
 SET_DOWN = DrainExplained(EPOCH, Cause.NODE_LOSS, "the node is down")
 DRILL = Note(EPOCH, "drill: the agent and the workers on n2 are killed", "n2")
@@ -68,8 +70,12 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
 @pytest.mark.parametrize(
     ("entries", "blamed"),
     [
+        pytest.param([formed(1), ended(1, Cause.NODE_LOSS, "n2")], ["n2 node_loss"], id="lost"),
+        pytest.param([formed(1), ended(1, Cause.NODE_LOSS, "n2", "n3")], [], id="most-at-once"),
         pytest.param(
-            [formed(1), ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n2 node_loss", "n3 node_loss"], id="lost"
+            [formed(1), ended(1, Cause.NODE_LOSS, "n2"), formed(2, "n1", lost=("n2", "n3"))],
+            [],
+            id="most-one-after-the-other",
         ),
         pytest.param([NodeUnfit(EPOCH, "n3", "no GPU")], ["n3 unfit"], id="unfit"),
         pytest.param(
@@ -83,7 +89,14 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             id="seen-twice",
         ),
         pytest.param(
-            [formed(1), PREEMPTED, ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n3 node_loss"], id="called-away"
+            [formed(1, FOUR), PREEMPTED, ended(1, Cause.NODE_LOSS, "n2", "n3")],
+            ["n3 node_loss"],
+            id="called-away",
+        ),
+        pytest.param(
+            [formed(1), PREEMPTED._replace(then=Then.LEAVE), ended(1, Cause.NODE_LOSS, "n3")],
+            [],
+            id="the-whole-job-is-called-away",
         ),
         pytest.param(
             [formed(1), PREEMPTED, ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
@@ -91,7 +104,7 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             id="called-away-seen-late",
         ),
         pytest.param([formed(1), PREEMPTED, SET_DOWN, ended(1, Cause.NODE_LOSS, "n2")], [], id="set-down"),
-        pytest.param([formed(1), ended(1, Cause.HANG, "n2")], ["n2 hang"], id="odd-one-out"),
+        pytest.param([formed(1), ended(1, Cause.HANG, "n2")], [], id="odd-one-out-once"),
         pytest.param([formed(1), ended(1, Cause.HANG, "n1", "n2", "n3")], [], id="all-hang"),
         pytest.param(
             [formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=WEDGED)], ["n2 wedge"], id="state-d"
@@ -100,7 +113,7 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         pytest.param([formed(1), ended(1, Cause.PREEMPTION)], [], id="preemption"),
         pytest.param([formed(1), ended(1, Cause.CRASH, "n2")], [], id="crash"),
         pytest.param(
-            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n3 node_loss"], id="drilled"
+            [formed(1, FOUR), DRILL, ended(1, Cause.NODE_LOSS, "n2", "n3")], ["n3 node_loss"], id="drilled"
         ),
         pytest.param(
             [formed(1), DRILL, ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
@@ -140,6 +153,64 @@ def test_failures_in_a_row_on_one_node_are_held_against_it() -> None:
     assert 2 == len(told(*crashes(*["n2"] * 6)))
     assert [] == told(*crashes("n2", "n2", "n1", "n2"))
     assert [] == told(*crashes(*["n1"] * 5, world="n1"))  # a run of one node fails where else
+
+
+def test_what_fails_soon_or_elsewhere_too_is_held_against_nobody() -> None:
+    """A program that cannot be started fails everywhere, though only one node comes to tell of it."""
+    same = Note(EPOCH, "the workers on n1 failed in the same way", failed_too="n1", number=3)
+    assert [] == told(*crashes("n2", "n2", "n2"), same)
+    soon = {"exitcode": 2, "ran_s": 0.3}
+    entries = [
+        one._replace(failure=soon) if isinstance(one, RoundEnded) else one for one in crashes(*["n2"] * 3)
+    ]
+    assert [] == told(*entries)
+
+
+def hung(*places: tuple[str, int, int | None]) -> list[tuple[str, Fault]]:
+    """Return who is blamed for hangs, each with its node, odd rank and step."""
+    entries: list[Entry] = [START]
+    for number, (node, rank, step) in enumerate(places, 1):
+        failure = {"rank": rank, "step": step}
+        entries += [formed(number), ended(number, Cause.HANG, node, failure=failure)]
+    return told(*entries)
+
+
+def test_hangs_are_held_against_a_node_that_they_stay_with() -> None:
+    """Not if they are always of one rank at one step, or move; of one rank at any time they count once."""
+    assert [] == hung(("n2", 3, 50), ("n2", 3, 50), ("n2", 3, 50))
+    assert [] == hung(("n2", 3, None), ("n2", 3, None))
+    assert [] == hung(("n2", 3, 50), ("n3", 3, 70), ("n2", 3, 90))
+    assert [("n2", Fault.HANG)] == hung(("n2", 3, 50), ("n2", 3, 70), ("n2", 3, 90), ("n2", 3, 95))
+    assert 2 == len(hung(("n2", 3, 50), ("n2", 2, 50), ("n2", 4, 50)))
+
+
+def test_a_node_whose_srun_died_is_not_lost() -> None:
+    """Its agent comes back in the same start of the job, or its batch script has told of it."""
+    tag = "@7_1-0-"
+
+    def task(number: int, agent: str, lost: tuple[str, ...] = ()) -> RoundFormed:
+        return RoundFormed(
+            number, EPOCH, (*formed(1, "n1 n3").members, Member(agent, "n2", 2)), "n1", 1, None, lost
+        )
+
+    loss = ended(1, Cause.NODE_LOSS, "n2")
+    assert [] == told(
+        START,
+        task(1, f"n2.1{tag}0"),
+        loss,
+        formed(2, "n1 n3"),
+        ended(2, Cause.MEMBERSHIP),
+        task(3, f"n2.2{tag}1"),
+    )
+    requeued = task(3, "n2.2@7_1-1-0")
+    entries = (START, task(1, f"n2.1{tag}0"), loss, formed(2, "n1 n3"), ended(2, Cause.MEMBERSHIP), requeued)
+    assert [("n2", Fault.NODE_LOSS)] == told(*entries)
+    records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
+    said = Record(7, 1000.0, "batch 7_1", Note(EPOCH, "task 7_1: srun ended with exit code 137"))
+    assert [] == node_faults([*records, said], "run")
+    again = EPOCH._replace(relaunch=1)
+    start = START._replace(epoch=again)
+    assert [] == told(START, formed(1), loss, start, formed(2)._replace(epoch=again))
 
 
 def test_a_node_that_never_came_is_held_against_it() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
 from hpc_elastic.rendezvous.repeated import lone_node, repeated_text, signature
-from tests.rendezvous.build import after, formed, start
+from tests.rendezvous.build import E0, after, formed, start
 
 
 def failed(node: str = "n1", saved: int | None = None, number: int = 1, **failure: Any) -> RoundEnded:
@@ -55,7 +55,9 @@ def test_where_and_what_was_saved_is_told() -> None:
         repeated_text(ends)
         == "the same failure 3 times in a row, on n1 (2 times), n2; the last checkpoint is still step 40"
     )
-    assert "always on n1: that node may be bad; no checkpoint was marked" in repeated_text([failed()] * 2)
+    late = failed(ran_s=60.0)
+    assert "always on n1: that node may be bad; no checkpoint was marked" in repeated_text([late] * 2)
+    assert "always on n1, soon after the start: the program, or that node;" in repeated_text([failed()] * 2)
     assert "in a row, on n1, the only node; no checkpoint" in repeated_text([failed()] * 2, nodes=1)
 
 
@@ -75,3 +77,15 @@ def test_a_failure_that_a_lost_node_caused_is_forgotten() -> None:
     first, second = failed(number=1), failed(number=2)
     state = after(start(), formed(1), first, formed(2), second, formed(3)._replace(lost=("n3",)))
     assert (first,) == state.repeated
+
+
+def test_another_node_with_the_same_failure_is_named() -> None:
+    """One is enough; what is told of another round changes nothing."""
+    entries = (start(), formed(1), failed(ran_s=60.0), formed(2), failed(number=2, ran_s=60.0))
+    same = Note(E0, "n2 failed in the same way", failed_too="n2", number=2)
+    state = after(*entries, same)
+    assert ("n1", "n2") == state.repeated[-1].nodes
+    assert state.ended is state.repeated[-1]
+    assert "on n1 (2 times), n2; " in repeated_text(state.repeated)
+    assert state.repeated == after(*entries, same, same._replace(failed_too="n3")).repeated
+    assert ("n1",) == after(*entries, same._replace(number=1)).repeated[-1].nodes

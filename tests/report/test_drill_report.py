@@ -197,3 +197,12 @@ def test_a_run_that_ended_has_not_come_back() -> None:
     """How it ended is said."""
     course = follow(CRASH, crashed("n2", 3), RunEnded(Decision.FAILED, 1, "no restart left", None))
     assert (False, "the run did not come back: it ended failed (no restart left)") == verdict(course)
+
+
+@pytest.mark.parametrize(("step", "lost"), [(50, 50), (None, None)])
+def test_workers_that_tell_no_step_are_told_to_end(step: int | None, lost: int | None) -> None:
+    """There is no step -1; what is computed again is told only as far as somebody knows it."""
+    blow = PREEMPT._replace(step=step)
+    course = follow(blow, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, -1), formed(2))
+    assert "the workers are told to end" == next(one.text for one in course.phases if "told" in one.name)
+    assert lost == course.steps_lost

@@ -14,6 +14,12 @@ def test_unfit_and_excluded_nodes_are_shown() -> None:
     assert ("excluded", "n[1-2] (hpc-elastic nodes tells why)") == shown[2]
 
 
+def test_a_node_that_was_forgiven_is_told_apart() -> None:
+    """A job that runs has it again when it is requeued."""
+    shown = node_facts(RunState(), {"ExcNodeList": "n[1-2]", "JobState": "RUNNING"}, forgiven={"n1", "n2"})
+    assert [("excluded", "n1,n2: forgiven since; a requeue of the job lets it have them")] == shown
+
+
 def test_nothing_is_shown_while_all_nodes_are_well() -> None:
     """Neither for a job that leaves nobody out nor without a job."""
     for job in ({}, {"ExcNodeList": "(null)"}):

@@ -13,6 +13,7 @@ from hpc_elastic.report.queue_text import (
     more_text,
     queue_text,
     too_few_text,
+    what_helps,
 )
 from tests.rendezvous.build import E0, after, crash, formed, start
 
@@ -21,7 +22,11 @@ from tests.rendezvous.build import E0, after, crash, formed, start
     ("fields", "words"),
     [
         (
-            {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05"},
+            {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05", "Restarts": "0"},
+            "until 2026-01-02 03:04:05, as it was submitted (--begin); to start it earlier",
+        ),
+        (
+            {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05", "Restarts": "1"},
             "until 2026-01-02 03:04:05, as after every requeue; to start it earlier: scontrol update jobid=7",
         ),
         ({"Reason": "JobHeldUser"}, "held; to let it go on: scontrol release 7"),
@@ -109,3 +114,18 @@ def test_nodes_whose_workers_have_ended_wait_for_the_others() -> None:
     assert "the workers of n2, n3; those of n1 have ended" == ended_text(state, names)
     assert "" == ended_text(state, names[1:])
     assert "" == ended_text(after(start(), formed(1), crash(1)), names)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("PartitionTimeLimit", "scontrol update JobId=7 TimeLimit=TIME"),
+        ("PartitionTimeLimit", "or hpc-elastic cancel /run and submit it anew with a shorter --time"),
+        ("PartitionNodeLimit", "hpc-elastic cancel /run and submit it anew with fewer --nodes"),
+        ("DependencyNeverSatisfied", "scontrol update JobId=7 Dependency="),
+    ],
+)
+def test_a_job_that_will_not_start_as_it_is_has_to_be_changed(reason: str, words: str) -> None:
+    """Waiting does not help; it does in other cases, of which nothing is said."""
+    assert words in what_helps({"JobId": "7", "Reason": reason, "Partition": "gpu"}, "/run")
+    assert "" == what_helps({"JobId": "7", "Reason": "Resources"}, "/run")

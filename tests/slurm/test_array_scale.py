@@ -141,7 +141,8 @@ def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
     waiting = Task("7", 4, JobState.PENDING)
     facts, fields = facts_of([*FOUR[:2], waiting])
     assert (JobState.RUNNING, 0, 2) == (facts.state, facts.restarts, facts.nodes)
-    assert {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1", "NumTasks": "3"} == fields
+    told = {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1", "NumTasks": "3"}
+    assert {**told, "JobId": "7", "Reason": "None"} == fields
     assert (JobState.PENDING, "Priority") == facts_of([waiting._replace(reason="Priority")])[0][0:3:2]
     assert JobState.COMPLETING is facts_of([MORE._replace(state=JobState.COMPLETING)])[0].state
     assert "5 tasks run (arrays 7, 9)" == facts_of([*FOUR, MORE])[1]["JobState"]  # scale has added one
@@ -155,3 +156,13 @@ def test_a_run_is_not_resumed_beside_a_further_array(paths: RunPaths) -> None:
         Submitter(slurm, FakeClock()).next_request(paths.root)
     slurm.tasks = []
     assert 1 == Submitter(slurm, FakeClock()).next_request(paths.root).submission
+
+
+def test_why_the_tasks_of_an_array_wait_is_known() -> None:
+    """The array is held if all its tasks are, and none runs."""
+    waiting = [Task("7", number, JobState.PENDING, "", "JobHeldUser") for number in (0, 1)]
+    facts, fields = facts_of(waiting)
+    assert (True, "JobHeldUser", "7") == (facts.held, fields["Reason"], fields["JobId"])
+    assert not facts_of([waiting[0], waiting[1]._replace(reason="Resources")])[0].held
+    facts, fields = facts_of([FOUR[0], waiting[0]])
+    assert (False, "JobHeldUser") == (facts.held, fields["Reason"])

@@ -72,3 +72,27 @@ def test_a_step_that_fails_has_struck_nothing() -> None:
     refused.refused = True
     with pytest.raises(SlurmCommandError, match="not now"):
         strike(refused, Drill.REQUEUE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"JobState": "PENDING", "Reason": "JobHeldUser"},
+            "job 7 is held in the queue, so nothing could be struck\n  fix: scontrol release 7",
+        ),
+        ({"JobState": "COMPLETING", "Reason": "job_requeued_in_held_state"}, "job 7 is held in the queue"),
+        ({"JobState": "PENDING", "Reason": "Resources"}, "job 7 does not run now: PENDING"),
+        ({}, "job 7 does not run now: it is gone"),
+    ],
+)
+def test_a_step_that_fails_for_want_of_a_job_says_so(
+    fields: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was put back between the look at it and the step: srun's own words do not tell that."""
+    slurm = StepSlurm(exit_code=1)
+    monkeypatch.setattr(slurm, "show_job", lambda _: fields)
+    with pytest.raises(InputError) as caught:
+        strike(slurm)
+    assert told in str(caught.value)
+    assert not isinstance(caught.value, UnsureError)

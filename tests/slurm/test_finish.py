@@ -326,3 +326,24 @@ def test_a_job_that_slurm_ends_for_a_reason_of_its_own_is_told_of(paths: RunPath
     assert [] == job.calls
     assert "later: squeue -j 7; if it is not in the queue: hpc-elastic submit --resume" in said[-1]
     assert "Reason=DeadLine" in timeline(read_records(paths))[-1].text
+
+
+@pytest.mark.parametrize("is_like_a_mount", [False, True])
+def test_a_directory_that_nobody_knows_is_told_at_once(
+    tmp_path: Path, job: FakeJob, is_like_a_mount: bool
+) -> None:
+    """A mount that is away leaves an empty directory, and is waited for, which is said."""
+    beside = tmp_path / "runs"
+    beside.mkdir()
+    if not is_like_a_mount:
+        (beside / "train-1").mkdir()
+    said: list[str] = []
+    clock = FastClock()
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    start = Start.from_environ(RunPaths(str(beside / "trian-1")), environ, relaunch=0, srun_exit_code=1)
+    began = clock.monotonic()
+    with pytest.raises(RunDirError, match="no agent has begun a run in it"):
+        Finish(start, Budgets(), Slurm(job.environ), clock, said.append).run()
+    assert is_like_a_mount == (clock.monotonic() > began)
+    told = "looking again for up to 30 s, a mount may come back: run directory"
+    assert [is_like_a_mount] == [any(line.startswith(told) for line in said)]

@@ -126,8 +126,6 @@ def test_a_job_that_submit_did_not_make_keeps_to_what_its_agents_were_started_fo
     for directory in paths.directories():
         Path(directory).mkdir(parents=True, exist_ok=True)
     log = open_log(paths, "n1")
-    with pytest.raises(InputError, match="a run has one node at least, and 0 are wanted"):
-        scale(paths, 0, print, slurm=ArraySlurm())
     log.commit(lambda _: EpochStarted(Epoch(0, 0, 0), "7", ("n1", "n2"), "", "2:3"))
     with pytest.raises(InputError) as caught:
         scale(paths, 4, print, slurm=ArraySlurm())
@@ -135,3 +133,15 @@ def test_a_job_that_submit_did_not_make_keeps_to_what_its_agents_were_started_fo
         "--nodes: the run was started for 2 to 3 nodes, and 4 are wanted\n  fix: give a number from 2 to 3"
         == (str(caught.value))
     )
+
+
+@pytest.mark.parametrize(("nodes", "size"), [("1", 0), ("2:3", 0), ("2:3", -1)])
+def test_a_run_without_nodes_is_ended_not_scaled(tmp_path: Path, nodes: str, size: int) -> None:
+    """Whatever it was submitted for: one node is the default, which the stored spec leaves out."""
+    paths = begun(tmp_path, "step", nodes, ("n1",))
+    with pytest.raises(InputError) as caught:
+        scale(paths, size, print, slurm=ArraySlurm())
+    assert f"--nodes: a run has one node at least, and {size} are wanted\n" in str(caught.value)
+    fix = f"save and end: hpc-elastic stop {paths.root}; at once: hpc-elastic cancel {paths.root}"
+    assert str(caught.value).endswith(fix)
+    assert read_state(paths).size is None

@@ -6,6 +6,7 @@ package, so that it starts in a few milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -96,12 +97,14 @@ def _srun(line: Line, words: list[str]) -> int:
         signal.signal(passed_on, lambda _number, _frame: None)
     data = json.dumps(_request("srun", words)).encode() + b"\n"
     sent = socket.send_fds(line.connection, [data], [0, 1, 2])
-    line.connection.sendall(data[sent:])
+    if sent < len(data):  # else it may be refused already, and its connection closed
+        line.connection.sendall(data[sent:])
     while True:
         here = line.connection.fileno()
         ready = select.select([here, hear], [], [])[0]
         for number in os.read(hear, _CHUNK) if hear in ready else b"":
-            line.send({"signal": number})
+            with contextlib.suppress(OSError):  # it has ended; its exit code can still be read
+                line.send({"signal": number})
         code = _hear(line) if here in ready else None
         if code is not None:
             return code

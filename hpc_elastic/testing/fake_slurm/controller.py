@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from hpc_elastic.clock import Clock, clock_text
+from hpc_elastic.errors import InputError
 from hpc_elastic.testing.fake_slurm import (
     asking,
     control,
@@ -141,7 +142,7 @@ class Controller:
         turn = Turn(self.world, self.now)
         try:
             result = do(turn)
-        except Refusal:
+        except (Refusal, ValueError, InputError):
             turn = Turn(self.world, self.now)
             raise
         finally:
@@ -317,6 +318,8 @@ class Controller:
             return self.turn(lambda turn: command(turn, call))  # type: ignore[no-any-return]
         except Refusal as refusal:
             return Reply(err=str(refusal), code=1)
+        except (ValueError, InputError) as error:  # a value that is looked at by its use alone
+            return Reply(err=f"{call.program}: error: {error}\n", code=1)
 
     def _answer(self, connection: Connection, reply: Answer) -> None:
         if isinstance(reply, Reply):

@@ -101,7 +101,7 @@ def _step(job: Job, wishes: Mapping[str, str], environ: Mapping[str, str]) -> St
     kill = wishes.get("kill-on-bad-exit", "0")
     return StepRequest(
         nodes=min(nodes, ntasks) if "nodes" not in wishes else nodes,
-        ntasks=max(ntasks, 1),
+        ntasks=ntasks,
         nodelist=hostlist.expand(wishes.get("nodelist", "")),
         exclude=hostlist.expand(wishes.get("exclude", "")),
         no_kill="no-kill" in wishes,
@@ -116,8 +116,14 @@ def _tasks(wishes: Mapping[str, str], environ: Mapping[str, str], nodes: int) ->
     """Return how many tasks there are; SLURM_NTASKS of the job counts where srun says nothing itself."""
     for text in (wishes.get("ntasks"), environ.get("SLURM_NTASKS")):
         if text:
-            return int(text)
-    return nodes * int(wishes.get("ntasks-per-node") or 1)
+            return _number(text, "ntasks")
+    return nodes * _number(wishes.get("ntasks-per-node") or "1", "ntasks-per-node")
+
+
+def _number(text: str, name: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise Refusal(f'srun: error: Invalid numeric value "{text}" for --{name}.\n')
+    return int(text)
 
 
 def _patience(wishes: Mapping[str, str]) -> float | None:

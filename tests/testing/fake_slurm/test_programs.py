@@ -323,3 +323,47 @@ def test_sinfo_counts_nodes_by_state(fake_slurm: FakeSlurm) -> None:
     fake_slurm.drain("node4")
     shown = fake_slurm.command("sinfo", "-h", "-p", "low", "-o", "%P %D %c %G %t %N").splitlines()
     assert {"low* 3 8 gpu:2 idle node[1-3]", "low* 1 8 gpu:2 drain node4"} == set(shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--ntasks=0"], 'srun: error: Invalid numeric value "0" for --ntasks.'),
+        (["--ntasks=x"], 'srun: error: Invalid numeric value "x" for --ntasks.'),
+        (["--wait=x"], "srun: error: could not convert string to float"),
+        (["--nodelist=node["], "is not a host list"),
+        (["--nodes=0"], "invalid number of nodes: 0"),
+    ],
+)
+def test_a_step_that_is_refused_leaves_the_controller_as_it_was(
+    fake_slurm: FakeSlurm, words: list[str], told: str
+) -> None:
+    """The next srun is served."""
+    step = ["srun", f"--jobid={running(fake_slurm)}", "--overlap"]
+    refused = fake_slurm.run([*step, *words, "hostname"])
+    assert (1, True) == (refused.returncode, told in refused.stderr), refused.stderr
+    assert "node1\n" == fake_slurm.run([*step, "hostname"]).stdout
+
+
+LATE = """
+import select, socket, sys
+from hpc_elastic.testing.fake_slurm import client
+
+send = socket.send_fds
+
+def send_and_wait(connection, *asked):
+    sent = send(connection, *asked)
+    gone = select.poll()
+    gone.register(connection, select.POLLHUP)
+    return sent if gone.poll(30_000) else 0
+
+socket.send_fds = send_and_wait
+sys.exit(client.main(sys.argv[1:]))
+"""
+
+
+def test_a_refusal_that_comes_at_once_is_heard(fake_slurm: FakeSlurm) -> None:
+    """The controller has answered and hung up before srun goes on."""
+    *_, place, _, _ = shlex.split(Path(fake_slurm.bin, "srun").read_text(), comments=True)
+    done = fake_slurm.run([sys.executable, "-c", LATE, place, "srun", "--jobid=77", "true"])
+    assert (1, "Invalid job id specified") == (done.returncode, done.stderr)

@@ -1,0 +1,20 @@
+"""What a job script says of setup lines that fail on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.test_script import make_node
+
+
+def test_a_machine_without_modules_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it lacks is `module`, not one of the files in which sites define it."""
+    node = make_node(tmp_path)
+    monkeypatch.delenv("BASH_FUNC_module%%", raising=False)
+    node.run([("", 76)], command=str(node.home / "program"), modules=["cuda/12", "gcc"])
+    assert "has no `module` command" in node.done.stderr
+    assert "lmod" not in node.done.stderr
+    (finish,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert "--launch-failure=setup failed (exit code 127): module load cuda/12 gcc" in finish
