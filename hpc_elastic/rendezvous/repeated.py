@@ -47,7 +47,7 @@ def is_early(ended: RoundEnded) -> bool:
 
 
 def failed_too(state: RunState, note: Note) -> dict[str, Any]:
-    """Return the fields of a state that a note changes of a further node with the same failure; one is enough."""
+    """Return the fields of a state that a note of one more node with the same failure changes."""
     ended = state.ended
     if ended is None or not note.failed_too or (note.epoch, note.number) != (state.epoch, ended.number):
         return {}

@@ -125,10 +125,7 @@ class ArrayFinish:
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
             case Requeue(cause, why):
-                if self._failure:
-                    self._note(self._failure, is_given_up=False)
-                elif cause is Cause.AGENT_ERROR:
-                    self._tell(why)  # whoever misses its agent is to know that this node lives
+                self._explain(cause, why)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
             case Resubmit(cause):
@@ -136,6 +133,13 @@ class ArrayFinish:
                 return self._resubmit("Requeue=0", records, hand_back.PATIENCE_S)
             case _:
                 return self._stay_out(choice, records)
+
+    def _explain(self, cause: Cause, why: str) -> None:
+        """Write down why a task goes back; whoever misses its agent is to know that its node lives."""
+        if self._failure:
+            self._note(self._failure, is_given_up=False)
+        elif cause is Cause.AGENT_ERROR:
+            self._tell(why)
 
     def _stay_out(self, choice: Hold | SaveFirst | GiveUp, records: list[Record]) -> Ended:
         match choice:

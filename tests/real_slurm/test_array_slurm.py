@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed
+from hpc_elastic.rendezvous.node_faults import node_faults
+from hpc_elastic.rendezvous.run_log import read_records
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, SLOW, Run, installed_for_users, nodes_of, plain, submit
 from tests.real_slurm.test_array import QUICK, STEPS, task_on, wait_empty_queue, wait_log, wait_size
@@ -81,7 +83,8 @@ def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> 
     cluster.as_root("scancel", high)
     wait_size(run, 2, 90, without=down)
     cluster.as_root("scontrol", "update", f"nodename={down}", "state=resume")
-    wait_size(run, 3, 90)  # all that are not left out: the node whose srun was killed is
+    wait_size(run, 4, 90)  # nobody is left out
+    assert [] == node_faults(read_records(run.paths), "run")  # not against that whose srun was killed, either
     assert "0" == task(run, on[final])["Restarts"]
     assert 1 == run.log().count("the run goes on with task ")
     assert [] == run.entries(Requeued)  # not the run: some of its tasks

@@ -203,11 +203,19 @@ def test_a_node_whose_srun_died_is_not_lost() -> None:
         task(3, f"n2.2{tag}1"),
     )
     requeued = task(3, "n2.2@7_1-1-0")
-    entries = (START, task(1, f"n2.1{tag}0"), loss, formed(2, "n1 n3"), ended(2, Cause.MEMBERSHIP), requeued)
+    entries: tuple[Entry, ...] = (
+        START,
+        task(1, f"n2.1{tag}0"),
+        loss,
+        formed(2, "n1 n3"),
+        ended(2, Cause.MEMBERSHIP),
+        requeued,
+    )
     assert [("n2", Fault.NODE_LOSS)] == told(*entries)
     records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
     said = Record(7, 1000.0, "batch 7_1", Note(EPOCH, "task 7_1: srun ended with exit code 137"))
-    assert [] == node_faults([*records, said], "run")
+    assert [] == node_faults([*records[:3], said], "run")
+    assert 1 == len(node_faults([*records, said], "run"))  # its next start says so
     again = EPOCH._replace(relaunch=1)
     start = START._replace(epoch=again)
     assert [] == told(START, formed(1), loss, start, formed(2)._replace(epoch=again))
