@@ -28,12 +28,13 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.launch_env import run_env
+from hpc_elastic.launch_finish import finish_in_its_place
 from hpc_elastic.launch_rendezvous import ended_before, rendezvous_of
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Then
+from hpc_elastic.rendezvous.journal import Then
 from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
@@ -46,7 +47,6 @@ from hpc_elastic.store.mount import mount_at, safe_lease
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
-    from hpc_elastic.rendezvous.array_task import TaskStart
 
 
 class LaunchOptions(NamedTuple):
@@ -106,11 +106,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     with open_agent(options, slurm, owns_process=True) as opened:
         outcome = opened.agent.run_to_end()
         code = _say_goodbye(options, outcome, opened)
-        task = slurm.task if slurm is not None else None
-        if task is None:
-            _finish_for_a_lost_batch_host(options, opened.run, opened.log)
-        elif outcome.exit_code == ExitCode.REQUEUE and opened.loop.last_signal:
-            _finish_for_a_killed_script(options, task, opened.log)
+        finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
         if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
             _remember_bad_nodes(options, opened.run.state, outcome, opened.log)
         return code
@@ -319,37 +315,6 @@ def _make_scratch() -> str:
         where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
         fix="set TMPDIR to a local directory with free space",
     )
-
-
-def _finish_for_a_lost_batch_host(options: LaunchOptions, run: SharedRun, log: AgentLog) -> None:
-    """Do what the batch script would have done after srun; the requeue ends this process too.
-
-    The first survivor does it, the next ones only if nothing has come of that after a while.
-    """
-    place, state = run.place_among_survivors(), run.state
-    is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
-    is_killed = state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
-    if not (is_lost or is_killed) or place is None:
-        return
-    from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
-
-    if is_killed:
-        log.say("the batch script was killed: the job is requeued from here")
-    else:
-        log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # those of the requeue itself; also for what it starts:
-        signal.signal(number, signal.SIG_IGN)  # the list of bad nodes is given to Slurm afterwards
-    requeue_in_its_place(options.paths, os.environ, place, SystemClock(), log.say)
-
-
-def _finish_for_a_killed_script(options: LaunchOptions, task: TaskStart, log: AgentLog) -> None:
-    """Do what the batch script of a task would have done after srun, if Slurm ends the task for its death."""
-    from hpc_elastic.slurm import batch_host  # noqa: PLC0415 - rare
-
-    if batch_host.task_lost_its_script(options.paths, task):
-        log.say("the batch script was killed: this task is requeued from here")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # that of the requeue itself
-        batch_host.requeue_task_in_its_place(options.paths, os.environ, SystemClock(), log.say)
 
 
 def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcome, log: AgentLog) -> None:

@@ -96,6 +96,17 @@ def task_lost_its_script(paths: RunPaths, task: TaskStart) -> bool:
     return left is not None and left.cause is Cause.LAUNCH_FAILURE
 
 
+def ends_for_its_script(paths: RunPaths, environ: Mapping[str, str]) -> bool:
+    """Ask Slurm whether it ends the job of this process because its batch script was killed.
+
+    Args:
+        paths: the run.
+        environ: the environment of a task of the job.
+    """
+    start = _start(paths, environ)
+    return bool(start.job_ref) and not start.local and _ends_for_its_script(Slurm(), start)
+
+
 def _start(paths: RunPaths, environ: Mapping[str, str]) -> Start:
     relaunch = int(environ.get(Env.RELAUNCH) or 0)
     start = Start.from_environ(paths, environ, relaunch=relaunch, srun_exit_code=0)

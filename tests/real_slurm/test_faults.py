@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Epoch, Requeued, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, THREE, installed_for_users, nodes_of, plain, submit, uninterrupted
 
@@ -75,4 +75,18 @@ def test_a_killed_agent_on_the_batch_host_costs_no_wait(cluster: Cluster, tmp_pa
     cluster.execute(batch_host, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
     run.wait(lambda state: state.requeues == 1, "the requeue", 40)
     run.wait_ending(90)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """Agents without workers leave at once, before they have heard why: they ask Slurm if it was that."""
+    run = submit(cluster, THREE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    (_, killed, _), batch_host = nodes_of(run.entries(RoundFormed)[0]), run.job()["BatchHost"]
+    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
+    run.wait(lambda state: state.running is None, "the end of the round", 30)
+    cluster.execute(batch_host, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
+    run.wait(lambda state: state.requeues == 1, "the requeue", 30)
+    run.wait_ending(90)
+    assert Cause.LAUNCH_FAILURE in [entry.cause for entry in run.entries(Requeued)]
     assert uninterrupted(tmp_path) == run.result()

@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.batch_host import (
     WATCH_S,
+    ends_for_its_script,
     requeue_in_its_place,
     requeue_task_in_its_place,
     script_is_alive,
@@ -201,6 +202,15 @@ def test_a_script_that_is_killed_while_it_is_watched_is_not_watched_any_longer(
     finish(drained, clock)
     assert clock.monotonic() - began < WATCH_S / 2
     assert 1 == requeues(drained)
+
+
+def test_a_process_asks_whether_its_job_ends_for_its_script(drained: RunPaths, job: FakeJob) -> None:
+    """Nobody is asked where there is no job."""
+    assert not ends_for_its_script(drained, SECOND_START)
+    job.set(JobState="COMPLETING", Reason="JobLaunchFailure", Restarts="1")
+    assert ends_for_its_script(drained, SECOND_START)
+    assert not ends_for_its_script(drained, {**SECOND_START, "SLURM_RESTART_COUNT": "0"})
+    assert not ends_for_its_script(drained, {})
 
 
 def test_a_survivor_that_cannot_reach_slurm_is_replaced_within_killwait(

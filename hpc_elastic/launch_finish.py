@@ -1,0 +1,82 @@
+"""What an agent does last, in the place of a batch script that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.rendezvous.state import RunState
+
+if TYPE_CHECKING:
+    from hpc_elastic.launch import OpenAgent
+    from hpc_elastic.rendezvous.array_task import TaskStart
+
+
+def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAgent, exit_code: int) -> None:
+    """Do what the batch script would have done after srun, if it is gone; the requeue ends this process too.
+
+    Args:
+        paths: the run.
+        task: which start of which task of an array this is, None of a whole job.
+        opened: the agent that has ended.
+        exit_code: what it ends with.
+    """
+    is_told_to_leave = exit_code == ExitCode.REQUEUE and bool(opened.loop.last_signal)
+    if task is None:
+        _finish_job(paths, opened, is_told_to_leave=is_told_to_leave)
+    elif is_told_to_leave:
+        _finish_task(paths, task, opened)
+
+
+def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -> None:
+    """Finish a job; the first survivor does it, the next ones only if nothing comes of that for a while."""
+    place, state = opened.run.place_among_survivors(), opened.run.state
+    if place is None:
+        return
+    is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
+    is_killed = _is_known_as_killed(state) or (
+        is_told_to_leave and state.explained is None and _is_killed(paths)
+    )
+    if not (is_lost or is_killed):
+        return
+    from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
+
+    if is_killed:
+        opened.log.say("the batch script was killed: the job is requeued from here")
+    else:
+        opened.log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
+    _ignore_signals()
+    requeue_in_its_place(paths, os.environ, place, SystemClock(), opened.log.say)
+
+
+def _finish_task(paths: RunPaths, task: TaskStart, opened: OpenAgent) -> None:
+    from hpc_elastic.slurm import batch_host  # noqa: PLC0415 - rare
+
+    if batch_host.task_lost_its_script(paths, task) or _is_killed(paths):
+        opened.log.say("the batch script was killed: this task is requeued from here")
+        _ignore_signals()
+        batch_host.requeue_task_in_its_place(paths, os.environ, SystemClock(), opened.log.say)
+
+
+def _is_known_as_killed(state: RunState) -> bool:
+    return state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
+
+
+def _is_killed(paths: RunPaths) -> bool:
+    """Ask Slurm: an agent without workers leaves before it has heard why it is to."""
+    if Env.SUBMISSION not in os.environ:  # a user's own script, which nothing here stands in for
+        return False
+    from hpc_elastic.slurm.batch_host import ends_for_its_script  # noqa: PLC0415 - rare
+
+    return ends_for_its_script(paths, os.environ)
+
+
+def _ignore_signals() -> None:
+    """Ignore those of the requeue itself, also in what is started from here to tell Slurm of bad nodes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
