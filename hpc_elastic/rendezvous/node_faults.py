@@ -206,7 +206,7 @@ def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iter
         yield from _of_round(state, entry, loop, hangs)
     elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.detail, state.expected):
-            yield node, Fault.ABSENT, "no agent came from it within the join timeout"
+            yield node, Fault.ABSENT, "no agent came from it"
 
 
 def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:

@@ -25,11 +25,12 @@ class Phase(str, Enum):
     STOPPED = "stopped"  # workers gone after a drain or a failure
     SUCCEEDED = "succeeded"  # all workers ended well; terminal
     LEFT = "left"  # gone on purpose; terminal
+    ABSENT = "absent"  # ended before it told its name: the job script's epilog tells it; terminal
 
     @property
     def is_terminal(self) -> bool:
         """Whether the member needs no heartbeat any more to count."""
-        return self in (Phase.SUCCEEDED, Phase.LEFT)
+        return self in (Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 
 
 class MemberName(NamedTuple):
@@ -145,6 +146,12 @@ def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> d
         if known is None or name.counter > known.name.counter:
             seen[name.node_id] = Seen(name, now)
     return seen
+
+
+def absent(roster: Roster) -> list[str]:
+    """Return the nodes whose agents have ended before they told their names, in their order."""
+    nodes = {entry.name.node for entry in roster.values() if entry.name.phase is Phase.ABSENT}
+    return sorted(nodes, key=natural)
 
 
 def forgive(roster: Roster, now: float) -> dict[str, Seen]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.array_task import array_of, is_newer, outdated
+from hpc_elastic.rendezvous.array_task import is_newer, outdated
 from hpc_elastic.rendezvous.journal import Epoch, RoundFormed
 from hpc_elastic.rendezvous.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
-from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, natural
+from hpc_elastic.rendezvous.roster import Phase, Roster, Seen, absent, natural
+from hpc_elastic.rendezvous.seats import choose, node_of, seats
 from hpc_elastic.rendezvous.state import RunState, is_released
 
 READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
@@ -97,6 +98,7 @@ class TooFew(NamedTuple):
     have: int
     missing: tuple[str, ...]
     timed_out: bool
+    ended: bool = False  # nobody waits any longer, as the agents that are missing have ended
 
 
 Standing = AskToJoin | Spare | Dismissed | Joined
@@ -175,7 +177,7 @@ def _beside_a_round(view: Joining, running: RoundFormed, now: float) -> Standing
 def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     settings = view.settings
     ready = joiners(view, now)
-    absent = missing(view, ready, now)
+    awaited = missing(view, ready, now)
     if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
         chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
         if view.me in chosen and _is_turn_of(chosen, view, waited, now):
@@ -183,51 +185,17 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     if len(ready) < settings.min_nodes and view.state.expected:
         coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:
+            if never := absent(view.roster):
+                return TooFew(len(ready) + len(coming), tuple(never), timed_out=True, ended=True)
             return TooFew(len(ready) + len(coming), _gone(view.state, ready, coming), timed_out=False)
     if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
-        return TooFew(len(ready), absent, timed_out=True)
-    return Wait(len(ready), absent)
-
-
-def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]:
-    """Return the nodes of the next round, in rank order: those of the last round come first.
-
-    A node that stood by takes a place that is free; it drives nobody out.
-    """
-    stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
-    newcomers_last = sorted(ready, key=lambda one: (array_of(one), stay.get(_node(one), len(stay))))
-    chosen = set(newcomers_last[:target])
-    return [node_id for node_id in ready if node_id in chosen]
-
-
-def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:
-    """Return the nodes in the order of their ranks.
-
-    In a round of the same size everybody keeps the rank of the last round, and a node that replaces
-    another takes its place. With another size the ranks follow the order of `chosen`, Slurm's.
-    """
-    if last is None or len(last.members) != len(chosen):
-        return tuple(chosen)
-    places = {member.node: place for place, member in enumerate(last.members)}
-    order: list[str | None] = [None] * len(chosen)
-    moving = []
-    for node_id in chosen:
-        place = places.get(_node(node_id), len(chosen))
-        if place < len(chosen) and order[place] is None:
-            order[place] = node_id
-        else:
-            moving.append(node_id)
-    free = iter(moving)
-    return tuple(next(free) if node_id is None else node_id for node_id in order)
-
-
-def _node(node_id: str) -> str:
-    return node_id.rpartition(".")[0]
+        return TooFew(len(ready), awaited, timed_out=True)
+    return Wait(len(ready), awaited)
 
 
 def _gone(state: RunState, ready: Iterable[str], coming: set[str]) -> tuple[str, ...]:
     """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
-    here = {_node(node_id) for node_id in ready}
+    here = {node_of(node_id) for node_id in ready}
     members = {member.node for member in state.round.members} if state.round else set()
     return tuple(sorted((members | state.lost) - here - coming, key=natural))
 
@@ -254,7 +222,7 @@ def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
         return False
     places = {member.node: place for place, member in enumerate(last.members)}
     chosen = choose(last, ready, view.target)
-    highest = max(places.get(_node(node_id), len(places)) for node_id in chosen)
+    highest = max(places.get(node_of(node_id), len(places)) for node_id in chosen)
     return any(places.get(node, len(places)) < highest for node in _may_come(view, ready, now))
 
 
@@ -353,7 +321,7 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     Between rounds there is one observer, so that a verdict that would end this start of the job needs
     more than one lease: that on the batch host does, and with `only_sure` that on anybody.
     """
-    in_already = {_node(node_id) for node_id in ready}
+    in_already = {node_of(node_id) for node_id in ready}
     lease, last = view.settings.lease, view.state.round
     before = frozenset() if only_sure else long_lost(view.roster, view.state, now, lease)
     entries = tuple(entry for node_id, entry in view.roster.items() if node_id not in before | {view.me})
@@ -369,7 +337,8 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     }
     known = gone.union(view.roster)
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
-    new = set() if last else set(view.state.expected) - {_node(node_id) for node_id in quiet}
+    unheard = set() if last else set(view.state.expected) - {node_of(node_id) for node_id in quiet}
+    new = unheard - set(absent(view.roster))
     return (alive | unseen | new) - in_already - (view.state.lost - alive)
 
 

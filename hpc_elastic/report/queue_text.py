@@ -9,7 +9,7 @@ from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import names_text
 
-_ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT)
+_ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 _HELD = "held; to let it go on: scontrol release {job}"
 _REASONS = (
     ("JobHeldUser", _HELD),

@@ -23,6 +23,7 @@ _WORDS = {
     Phase.STOPPED: "has stopped its workers",
     Phase.SUCCEEDED: "has left after round {round}",
     Phase.LEFT: "has left after round {round}",
+    Phase.ABSENT: "has ended before it came",
 }
 
 

@@ -11,7 +11,7 @@ class Fault(str, Enum):
 
     UNFIT = "unfit"  # its probe failed
     NODE_LOSS = "node_loss"  # its agent vanished
-    ABSENT = "absent"  # no agent came from it within the join timeout
+    ABSENT = "absent"  # no agent came from it
     WEDGE = "wedge"  # workers hang in the kernel (state D)
     HANG = "hang"  # its workers were the odd ones out in a hang
     CRASH_LOOP = "crash_loop"  # workers failed there again and again

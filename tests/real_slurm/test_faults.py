@@ -9,7 +9,16 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Epoch, Requeued, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, THREE, installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    PYTHON,
+    SLOW,
+    THREE,
+    installed_for_users,
+    nodes_of,
+    plain,
+    submit,
+    uninterrupted,
+)
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -89,4 +98,17 @@ def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tm
     run.wait(lambda state: state.requeues == 1, "the requeue", 30)
     run.wait_ending(90)
     assert Cause.LAUNCH_FAILURE in [entry.cause for entry in run.entries(Requeued)]
+    assert uninterrupted(tmp_path) == run.result()
+
+
+def test_an_agent_that_never_comes_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    """Python cannot be run on one node: the job is requeued at once, and does without the node."""
+    python = cluster.shared / "python"
+    is_broken = 'case "$SLURMD_NODENAME $*" in "node2 "*" hpc_elastic run "*) exit 9 ;; esac'
+    python.write_text(f'#!/bin/sh\n{is_broken}\nexec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    run = submit(cluster, (*THREE, "--python", str(python)), plain(cluster, *SLOW))
+    run.wait_ending(90)
+    assert "2 of 3 nodes joined, and no other agent runs; missing: node2" in run.log()
+    assert [["node1", "node3", "node4"]] == [nodes_of(entry) for entry in run.entries(RoundFormed)]
     assert uninterrupted(tmp_path) == run.result()
