@@ -95,10 +95,12 @@ def test_srun_does_not_hold_a_job_that_no_agent_is_left_of(cluster: Cluster, tmp
     run = submit(cluster, (*THREE, *setup), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     _, killed, cut = nodes_of(run.entries(RoundFormed)[0])
+    log = cluster.directory / "log" / f"slurmd-{cut}.log"
+    before = len(log.read_text())
     cluster.cut(cut)
     cluster.execute(killed, "pkill", "-KILL", "--oldest", "-f", "hpc_elastic run --run-dir")
-    log = cluster.directory / "log" / f"slurmd-{cut}.log"
-    cluster.wait_for(lambda: "Failed to send MESSAGE_TASK_EXIT" in log.read_text(), 60, "slurmstepd's end")
+    gave_up = "Failed to send MESSAGE_TASK_EXIT"
+    cluster.wait_for(lambda: gave_up in log.read_text()[before:], 60, "slurmstepd's end")
     cluster.heal(cut)
     run.wait(lambda state: state.requeues == 1, "the requeue", 60)
     assert "srun is killed" in run.log()
