@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock, clock_text
@@ -152,8 +153,9 @@ def _say(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Show a line; where the log cannot be written to, as its disk is full, the job goes on all the same."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def _tell_the_end(state: RunState, start: Start) -> None:

@@ -46,6 +46,17 @@ def test_the_command_prints_the_node_count_alone_to_stdout(paths: RunPaths, job:
     assert "start the agents again" in done.stderr
 
 
+def test_a_log_that_cannot_be_written_costs_the_job_nothing(paths: RunPaths, job: FakeJob) -> None:
+    """It is on the same disk as the checkpoints, which fill it."""
+    write(paths, STARTED, ROUND)
+    argv = [sys.executable, "-m", "hpc_elastic", "finish", f"--run-dir={paths.root}", "--srun-exit-code=137"]
+    env = {**job.environ, "SLURM_JOB_ID": "7", Env.SUBMISSION: "0", "SLURM_NNODES": "2"}
+    env["HPC_ELASTIC_LOCAL"] = "1"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
+    assert (80, b"2\n") == (done.returncode, done.stdout)
+
+
 def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJob) -> None:
     """Whoever opens the log at its end sees why."""
     failure = {"rank": 3, "node": "n2", "pid": 12, "exitcode": 1, "message": "ValueError: bad"}
