@@ -28,6 +28,7 @@ from hpc_elastic.worker.checkpoints import save_times
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
 WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
 _WHY_PAUSE_S = 0.3
+_REQUEUE_S = 1.5  # before agents without a batch script are killed, at the latest, their job is requeued
 _SETTLE_S = 1.0  # after the start of the workers, which comes first
 _AGAIN_S = 60.0  # after a question without an answer
 _NEAR_S = 60.0  # looked at halfway as long as the drain is farther away
@@ -152,12 +153,12 @@ class JobWatch:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
-            self._thread.start()
             job = self._place.job_ref, self._place.restarts
             self._last_resort = LastResort(
                 self._slurm, job, self._clock, self._loop.held_up_s, self._tell_requeued
             )
+            self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+            self._thread.start()
 
     # in threads
 
@@ -223,6 +224,8 @@ class JobWatch:
         if is_warning and found.cause is None:
             return None
         until = None if found.left_s is None else signalled_at + found.left_s
+        if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
+            self._last_resort.at_latest(until - _REQUEUE_S)
         told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
         return _Reason(told, is_sure=found.cause is not None)
 

@@ -2,11 +2,13 @@
 
 Slurm kills them KillWait after that, 30 s by default. Usually one of them writes down what has happened
 and requeues the job; where the directory answers nobody meanwhile, the job would end as failed and stay so.
-What stands here touches no file of the run, and asks Slurm only while the agent is held up.
+What stands here touches no file of the run, and asks Slurm only while the agent is held up, or when its time
+is nearly over: it may wait for a node that has died at the same moment.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -45,8 +47,13 @@ class LastResort:
         self._clock = clock
         self._held_up_s = held_up_s
         self._tell = tell
+        self._due_at = math.inf
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="last-resort", daemon=True).start()
+
+    def at_latest(self, when: float) -> None:
+        """Requeue the job at a time though the agent goes on, if it has not come to that [s, monotonic]."""
+        self._due_at = when
 
     def close(self) -> None:
         """End; a question that is under way is left to itself."""
@@ -56,9 +63,10 @@ class LastResort:
         ask_after_s = LOOK_S
         while not self._closed.wait(LOOK_S):
             held_up_s = self._held_up_s()
-            if held_up_s < LOOK_S:
+            is_due = self._clock.monotonic() >= self._due_at
+            if held_up_s < LOOK_S and not is_due:
                 ask_after_s = LOOK_S
-            elif held_up_s >= ask_after_s:
+            elif is_due or held_up_s >= ask_after_s:
                 ask_after_s = held_up_s + min(held_up_s, _LONGEST_PAUSE_S)
                 if self._script_was_killed() and not self._closed.is_set() and self._requeue():
                     self._tell()

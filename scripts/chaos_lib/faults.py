@@ -77,6 +77,12 @@ def _broken(cluster: Cluster) -> list[str]:
     ]
 
 
+def _silent(cluster: Cluster) -> list[str]:
+    """Return the nodes that slurmctld has not heard of lately, as one that was cut off until just now."""
+    lines = cluster.as_root("sinfo", "--noheader", "--Node", "--format=%n %t").splitlines()
+    return [node for node, _, state in (line.strip().partition(" ") for line in lines) if state.endswith("*")]
+
+
 def _calm(scene: Scene) -> None:
     """Refuse to end the job while a node is broken, and the other way round.
 
@@ -86,8 +92,8 @@ def _calm(scene: Scene) -> None:
     Raises:
         NoTargetError: both would come together.
     """
-    if broken := _broken(scene.cluster):
-        raise NoTargetError(f"Slurm may not have given up {', '.join(broken)} yet")
+    if broken := {*_broken(scene.cluster), *_silent(scene.cluster)}:
+        raise NoTargetError(f"Slurm may not have given up {', '.join(sorted(broken))} yet")
     job = scene.training.job()
     if job.get("JobState") not in ("RUNNING", "PENDING"):
         raise NoTargetError(f"the job is {job.get('JobState')}")

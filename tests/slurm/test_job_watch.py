@@ -312,6 +312,19 @@ def test_an_agent_that_is_held_up_has_its_job_requeued(
     assert ["7"] == slurm.requeued
 
 
+def test_an_agent_whose_time_is_nearly_over_has_its_job_requeued(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the batch script is killed it has KillWait, of which it may lose much to a node that dies then."""
+    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    slurm = Answers({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"})
+    heard = listen(slurm)
+    heard.watch.ask_why(SystemClock().monotonic() - 20.0, is_warning=False)
+    assert Cause.LAUNCH_FAILURE is heard.next().cause
+    assert "it is requeued" in heard.next().detail
+    assert ["7"] == slurm.requeued
+
+
 def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
     """An answer that comes too late is dropped: the agent's loop is gone."""
     heard = listen(Answers({"JobState": "COMPLETING"}))

@@ -145,6 +145,20 @@ def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.
     assert [] == job.requeues
 
 
+def test_an_agent_whose_time_is_over_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not held up, but may wait for a node that has died at the same moment."""
+    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    job, clock = Job(), FakeClock()
+    job.fields, job.held_up_for = KILLED, 0.0
+    with closing(LastResort(job, ("7", 0), clock, job.held_up_s, job.told.set)) as resort:
+        resort.at_latest(clock.monotonic() + 10)
+        job.let_look(5)
+        assert [] == job.requeues
+        clock.advance(10)
+        assert job.told.wait(LIMIT_S)
+    assert ["7"] == job.requeues
+
+
 def test_a_slurm_that_does_not_answer_is_asked_again(job: Job) -> None:
     """It may be busy with the other jobs of the stall."""
     job.failures = 2
