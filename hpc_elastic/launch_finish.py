@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.rendezvous.state import RunState
 
 if TYPE_CHECKING:
     from hpc_elastic.launch import OpenAgent
@@ -39,9 +37,8 @@ def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -
     if place is None:
         return
     is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
-    is_killed = _is_known_as_killed(state) or (
-        is_told_to_leave and state.explained is None and _is_killed(paths)
-    )
+    told = state.explained  # an agent without workers leaves before it has heard why it is to: it asks
+    is_killed = told.is_end_of_script if told else is_told_to_leave and _is_killed(paths)
     if not (is_lost or is_killed):
         return
     from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
@@ -63,12 +60,8 @@ def _finish_task(paths: RunPaths, task: TaskStart, opened: OpenAgent) -> None:
         batch_host.requeue_task_in_its_place(paths, os.environ, SystemClock(), opened.log.say)
 
 
-def _is_known_as_killed(state: RunState) -> bool:
-    return state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
-
-
 def _is_killed(paths: RunPaths) -> bool:
-    """Ask Slurm: an agent without workers leaves before it has heard why it is to."""
+    """Ask Slurm whether it ends the job for want of its batch script."""
     if Env.SUBMISSION not in os.environ:  # a user's own script, which nothing here stands in for
         return False
     from hpc_elastic.slurm.batch_host import ends_for_its_script  # noqa: PLC0415 - rare

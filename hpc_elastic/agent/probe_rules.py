@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hpc_elastic.wording import count_text
+
 GIB = 1 << 30
 NVIDIA = "/dev/nvidia[0-9]*"
 OFF, QUICK, FULL = "off", "quick", "full"
@@ -80,7 +82,7 @@ def _gpus(found: Measured, options: ProbeOptions) -> list[Finding]:
         return []
     if there == 0 and not options.gpu_devices:  # GPUs of another make have files of other names
         return []
-    return [short_of(f"GPUs: {_count(there, 'device file')} {found.gpu_pattern}", promised)]
+    return [short_of(f"GPUs: {count_text(there, 'device file')} {found.gpu_pattern}", promised)]
 
 
 def short_of(what: str, promised: int) -> Finding:
@@ -125,9 +127,9 @@ def _cpus(found: Measured) -> list[Finding]:
     bound = found.cpus and found.cpus_asked and found.cpus < found.cpus_asked
     if not few and not bound:
         return []
-    have = _count(found.cpus, "CPU")
+    have = count_text(found.cpus, "CPU")
     if few:
-        text = f"CPUs: {_count(found.workers, 'worker')} share {have}"
+        text = f"CPUs: {count_text(found.workers, 'worker')} share {have}"
         text += f" of the {found.cpus_asked} that the job has here" if bound else ""
     else:
         text = f"CPUs: this agent may use {have} of the {found.cpus_asked} that it was given"
@@ -155,7 +157,3 @@ def size_text(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
     return f"{size} B"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,15 +9,12 @@ from hpc_elastic.agent.worker_env import Place
 from hpc_elastic.clock import Clock, clock_text
 from hpc_elastic.rendezvous.journal import RoundFormed, SizeWanted
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.wording import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpc_elastic.multiprocessing.errors import FailureRecord
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 class AgentLog:
@@ -62,7 +59,7 @@ class AgentLog:
             where = f"{formed.master_addr}:{formed.master_port}"
             step = f", resuming from step {formed.checkpoint.step}" if formed.checkpoint else ""
             title = ", ".join(filter(None, (f"round {formed.number}", restart, _without(formed))))
-            self.say(f"{title}: {_workers(place.world_size)} on {names}; master {where}{step}")
+            self.say(f"{title}: {count_text(place.world_size, 'worker')} on {names}; master {where}{step}")
         self.say(f"round {formed.number}: starting {ranks} of {place.world_size}")
 
     def failed(self, failure: FailureRecord) -> None:
@@ -112,31 +109,27 @@ class SizeNews:
         if last is None:
             self._known, self._is_due = size, now != size.size
             if formed.members[0].node_id == self._me:
-                self._say(
-                    f"the user wants {_nodes(size.size)} ({size.detail}); round {formed.number} has {now}"
-                )
+                wanted = f"the user wants {count_text(size.size, 'node')} ({size.detail})"
+                self._say(f"{wanted}; round {formed.number} has {now}")
             return
         was = len(last.members)
         is_nearer = was > now >= size.size or was < now <= size.size
         before = {member.node_id for member in last.members}
         teller = next((member.node_id for member in formed.members if member.node_id in before), "")
         if self._is_due and is_nearer and teller == self._me:
-            self._say(f"round {formed.number} has {_nodes(now)} in place of {was}: {_scaled(size, last)}")
+            has = f"round {formed.number} has {count_text(now, 'node')} in place of {was}"
+            self._say(f"{has}: {_scaled(size, last)}")
         self._is_due = self._is_due and now != size.size
 
 
 def _scaled(size: SizeWanted, last: RoundFormed) -> str:
     before = len(last.members) if size.before is None else size.before
     if before == size.size:
-        return f"kept at {_nodes(size.size)} by the user ({size.detail})"
-    return f"scaled from {before} to {_nodes(size.size)} by the user ({size.detail})"
+        return f"kept at {count_text(size.size, 'node')} by the user ({size.detail})"
+    return f"scaled from {before} to {count_text(size.size, 'node')} by the user ({size.detail})"
 
 
 def _then(size: SizeWanted, last: RoundFormed) -> str:
     if size.size < len(last.members):
         return ": the workers save and stop at one step"
     return ": it takes in nodes as they come" if size.size > len(last.members) else ""
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

@@ -6,10 +6,11 @@ import os
 
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.report.timeline import count_text, span_text
+from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.deadlines import Site, p99
 from hpc_elastic.slurm.job_watch import drain_times
 from hpc_elastic.slurm.site import read_site
+from hpc_elastic.wording import count_text
 from hpc_elastic.worker.checkpoints import save_times
 
 _HELD = ".held"

@@ -31,7 +31,7 @@ from hpc_elastic.report.queue_text import (
 )
 from hpc_elastic.report.run_status import torchrun_marks
 from hpc_elastic.report.srun_said import srun_said
-from hpc_elastic.report.timeline import count_text, last_text, span_text
+from hpc_elastic.report.timeline import last_text, span_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
@@ -48,6 +48,7 @@ from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
+from hpc_elastic.wording import count_text
 
 MAX_RESTARTS = 3  # of a job spec
 

@@ -147,6 +147,11 @@ class DrainExplained(NamedTuple):
     detail: str  # for people
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
 
+    @property
+    def is_end_of_script(self) -> bool:
+        """Whether Slurm ends the job because its batch script was killed; time is short then."""
+        return self.cause is Cause.LAUNCH_FAILURE
+
 
 class StopAgreed(NamedTuple):
     """All ranks of a round stop after this step."""

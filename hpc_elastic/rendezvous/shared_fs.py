@@ -28,6 +28,7 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.rendezvous.strangers import refuse_stranger
 from hpc_elastic.rendezvous.waiting_text import beside_text, is_due, too_few_text, waiting_text
+from hpc_elastic.wording import are_text
 
 _T = TypeVar("_T")
 _FEW = 16  # offers that are read one after the other
@@ -268,8 +269,7 @@ class SharedFsRendezvous(RendezvousHandler):
             place, unfit = self._waiting.place, self.run.state.unfit
             return error(too_few_text(action, self.run.settings, place, unfit))
         if isinstance(action, rules.Dismissed):
-            nodes = "1 node is" if action.wanted == 1 else f"{action.wanted} nodes are"
-            return DismissedError(f"no more than {nodes} wanted")
+            return DismissedError(f"no more than {are_text(action.wanted, 'node')} wanted")
         if isinstance(action, rules.Fenced):
             return RendezvousGracefulExitError("a newer start of this run exists")
         return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpc_elastic.rendezvous import rules
+from hpc_elastic.wording import are_text, count_text
 
 FIRST_S = 2.0  # who waits no longer than this says nothing
 EVERY_S = 30.0
@@ -48,7 +49,7 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
     names = f" ({_names(absent)})" if absent else ""
     here = _names([node_id.rpartition(".")[0] for node_id in ready])
     return (
-        f"waiting for {_count(of - len(ready), 'more node')}{names}{f' in {place}' if place else ''} "
+        f"waiting for {count_text(of - len(ready), 'more node')}{names}{f' in {place}' if place else ''} "
         f"({len(ready)} of {of} here: {here}), {_times(now - waited.since, left_s)}"
     )
 
@@ -77,7 +78,7 @@ def beside_text(view: rules.Joining) -> str:
         return ""
     if len(running.members) > view.target:
         return ""  # fewer are wanted, so that it ends
-    size = f"{len(running.members)} of {_count(view.target, 'node')}"
+    size = f"{len(running.members)} of {count_text(view.target, 'node')}"
     if len(running.members) >= view.target:
         return f"standing by: round {running.number} is full ({size})"
     if view.state.drain is not None:
@@ -101,7 +102,7 @@ def too_few_text(
     """
     need = settings.min_nodes
     if not few.timed_out:
-        left = f"{_count(few.have, 'node')} {'is' if few.have == 1 else 'are'} left"
+        left = f"{are_text(few.have, 'node')} left"
         lost = ", ".join(name for name in few.missing if name not in unfit)
         gone = f"; lost: {lost or 'unknown'}" if lost or not unfit else ""
         return f"{left}, {need} are needed{gone}{_unfit_text(unfit)}"
@@ -119,7 +120,3 @@ def _unfit_text(unfit: Mapping[str, str]) -> str:
 def _names(names: tuple[str, ...] | list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

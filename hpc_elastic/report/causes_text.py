@@ -9,8 +9,8 @@ from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed
 from hpc_elastic.rendezvous.roster import natural, parse_name
 from hpc_elastic.rendezvous.state import RunState, fold
-from hpc_elastic.report.timeline import count_text
 from hpc_elastic.report.unfit_text import is_for_unfit
+from hpc_elastic.wording import count_text
 
 _UNFIT = "unfit node"
 

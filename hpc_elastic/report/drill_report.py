@@ -28,6 +28,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.report.drill_traces import Blow, is_trace, is_trace_after, is_undecided
 from hpc_elastic.report.timeline import CAUSES, stop_text
+from hpc_elastic.wording import count_text
 
 MEANWHILE = "not the drill"  # name of what something else has done
 _NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, EpochStarted, SizeWanted)
@@ -147,7 +148,7 @@ def verdict(course: Course) -> tuple[bool, str]:
     last = course.others[-1].text if course.others else ""
     if course.resumed is not None:
         lost = course.steps_lost
-        steps = "" if lost is None else f"; {lost} {'step' if lost == 1 else 'steps'} computed again"
+        steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
         also = f"; not the drill alone was at work: {last}" if last else ""
         return True, f"the run came back{steps}{also}"
     if course.ending is not None:
@@ -205,7 +206,7 @@ def _told(entry: object) -> str:
     elif isinstance(entry, NodeLeft):
         text = f"{entry.node} left: {CAUSES.get(entry.cause, entry.cause.value)}"
     elif isinstance(entry, SizeWanted):
-        text = f"{entry.size} {'node' if entry.size == 1 else 'nodes'} wanted ({entry.detail})"
+        text = f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
     elif isinstance(entry, RoundFormed):
         text = f"round {entry.number} was formed without the agent that was killed"
     elif isinstance(entry, EpochStarted):
@@ -242,7 +243,7 @@ def _who(entry: RoundEnded) -> str:
 def _running(entry: object) -> str:
     if not isinstance(entry, RoundFormed):
         return ""
-    nodes = f"{len(entry.members)} {'node' if len(entry.members) == 1 else 'nodes'}"
+    nodes = count_text(len(entry.members), "node")
     begins = f"from step {entry.checkpoint.step}" if entry.checkpoint else "from the beginning"
     return f"round {entry.number} on {nodes}, {begins}"
 

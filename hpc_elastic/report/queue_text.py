@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import names_text
+from hpc_elastic.wording import count_text
 
 _ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 _HELD = "held; to let it go on: scontrol release {job}"
@@ -147,7 +148,7 @@ def more_text(nodes: str, present: Collection[str]) -> str:
     if missing <= 0:
         return ""
     here = names_text(tuple(sorted(present, key=natural)))
-    return f"{missing} more {'node' if missing == 1 else 'nodes'} ({len(present)} of {high} here: {here})"
+    return f"{count_text(missing, 'more node')} ({len(present)} of {high} here: {here})"
 
 
 def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None, run: str = "RUN") -> str:
@@ -164,7 +165,7 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
     if missing <= 0:
         return ""
     here = f"here: {names_text(tuple(sorted(present)))}" if present else "none is here"
-    text = f"{missing} more {'node' if missing == 1 else 'nodes'} ({low} are needed; {here})"
+    text = f"{count_text(missing, 'more node')} ({low} are needed; {here})"
     if tasks is None or tasks >= int(low):
         return text
     left = "task is" if tasks == 1 else "tasks are"

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from hpc_elastic.rendezvous.roster import Phase, natural, parse_name
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.timeline import count_text, names_text
+from hpc_elastic.report.timeline import names_text
+from hpc_elastic.wording import count_text
 
 
 def size_text(state: RunState, members: Iterable[str]) -> str:

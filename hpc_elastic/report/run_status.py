@@ -10,7 +10,6 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import (
     CAUSES,
     cause_text,
-    count_text,
     ended_text,
     ending_text,
     left_text,
@@ -23,6 +22,7 @@ from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.signs_of_life import member_times
+from hpc_elastic.wording import count_text
 
 
 class Phase(str, Enum):

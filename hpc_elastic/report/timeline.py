@@ -36,6 +36,7 @@ from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import LOGIN
+from hpc_elastic.wording import count_text
 
 _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
@@ -335,11 +336,6 @@ def names_text(names: tuple[str, ...]) -> str:
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
-
-
-def count_text(number: int, noun: str) -> str:
-    """Return ``1 node``, ``2 nodes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span_text(seconds: float) -> str:

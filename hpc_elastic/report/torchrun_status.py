@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.report.timeline import count_text, names_text, span_text
+from hpc_elastic.report.timeline import names_text, span_text
+from hpc_elastic.wording import count_text
 
 NOT_RECORDED = (
     "torchrun, whose agents only meet here: restarts, checkpoints, logs and how the workers ended are "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.rendezvous.roster import natural
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.wording import count_text
 
 _MOST_NAMES = 4
 _MOST_WORDS = 80  # of a reason; the node's own line has all of it
@@ -26,7 +27,7 @@ def unfit_text(unfit: Mapping[str, str]) -> str:
     names = sorted(unfit, key=natural)
     told = ", ".join(f"{name} ({_short(unfit[name])})" for name in names[:_MOST_NAMES])
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{len(names)} {'node' if len(names) == 1 else 'nodes'} unfit: {told}{more}"
+    return f"{count_text(len(names), 'node')} unfit: {told}{more}"
 
 
 def _short(reason: str) -> str:

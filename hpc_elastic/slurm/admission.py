@@ -13,6 +13,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_directory import holds_submitted_run, require_run
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.wording import count_text
 
 
 def is_own_script(paths: RunPaths, environ: Mapping[str, str]) -> bool:
@@ -53,7 +54,7 @@ def _refuse_stranger(paths: RunPaths) -> None:
     doing = f"submitted as job {run.job_id}" if run.job_id else "being submitted"
     if lives and members is not None:
         nodes = len(members.members)
-        doing = f"running as job {run.job_id} ({nodes} {'node' if nodes == 1 else 'nodes'})"
+        doing = f"running as job {run.job_id} ({count_text(nodes, 'node')})"
     instead = "stop it: hpc-elastic stop" if lives else "go on with it: hpc-elastic submit --resume"
     raise RunDirError(
         f"{paths.root} holds the run {run.name}, {doing}",

@@ -39,6 +39,7 @@ from hpc_elastic.slurm.setup_failure import earlier_starts, with_words
 from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store import files
+from hpc_elastic.wording import count_text
 
 ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
 _RELAUNCH_PAUSE_S = 2.0
@@ -282,7 +283,7 @@ class ArrayFinish:
         waiting = [task for task in self._tasks() or () if task.is_waiting]
         for array in arrays_of(waiting):
             count = sum(task.array == array for task in waiting)
-            tasks = "1 task" if count == 1 else f"{count} tasks"
+            tasks = count_text(count, "task")
             try:
                 self._slurm.cancel_waiting(array)
                 self._say(

@@ -55,6 +55,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import JobFacts, Standing, standing
+from hpc_elastic.wording import are_text
 
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "its flags are wrong",
@@ -245,8 +246,8 @@ def _too_few_text(facts: TaskFacts) -> str:
     have = facts.least if facts.others is None else 1 + facts.others.running + facts.others.waiting
     if have >= facts.least:
         return ""
-    tasks = "1 task is" if have == 1 else f"{have} tasks are"
-    return f"only {tasks} left, and the run needs {facts.least} nodes; the others were cancelled or given up"
+    left = f"only {are_text(have, 'task')} left, and the run needs {facts.least} nodes"
+    return f"{left}; the others were cancelled or given up"
 
 
 def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:

@@ -18,6 +18,7 @@ from hpc_elastic.slurm.commands import Slurm, submit_environment
 from hpc_elastic.slurm.next_warning import with_measured_lead
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.submit import read_request
+from hpc_elastic.wording import are_text
 
 Say = Callable[[str], None]
 
@@ -99,5 +100,5 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
     wanted = with_measured_lead(replace(stored, submission=newest.number, token=newest.token))
     arguments = (f"--array=0-{tasks - 1}", *wanted.sbatch_arguments)
     array = slurm.sbatch(arguments, submit_environment(slurm.environ, wanted.header_names))
-    more = "1 more task is" if tasks == 1 else f"{tasks} more tasks are"
+    more = are_text(tasks, "more task")
     say(f"{more} queued as array {array}")

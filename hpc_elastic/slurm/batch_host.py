@@ -12,7 +12,6 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.rendezvous.run_log import read_records, read_state
-from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.array_finish import ArrayFinish
 from hpc_elastic.slurm.array_records import goodbye_of
@@ -60,7 +59,7 @@ def requeue_in_its_place(
             return False
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
-    slurm, killed = Slurm(), script_was_killed(known)
+    slurm, killed = Slurm(), known.explained is not None and known.explained.is_end_of_script
     if not killed:
         if script_is_alive(paths, clock, lambda: place < ASKING and _ends_for_its_script(slurm, start)):
             say("its batch script is alive: it decides")
@@ -124,11 +123,6 @@ def _last_resort(start: Start, slurm: Slurm, clock: Clock) -> LastResort:
     began = clock.monotonic()
     job = start.job_ref, start.restarts
     return LastResort(slurm, job, clock, lambda: clock.monotonic() - began)
-
-
-def script_was_killed(state: RunState) -> bool:
-    """Tell whether Slurm ends the job because its batch script was killed; time is short then."""
-    return state.explained is not None and state.explained.cause is Cause.LAUNCH_FAILURE
 
 
 def script_is_alive(paths: RunPaths, clock: Clock, was_killed: Callable[[], bool] = lambda: False) -> bool:

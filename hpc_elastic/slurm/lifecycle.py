@@ -45,6 +45,7 @@ from hpc_elastic.slurm import standing as slurm_facts
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import true_cause
+from hpc_elastic.wording import count_text
 
 JobFacts = slurm_facts.JobFacts
 GONE = slurm_facts.GONE
@@ -302,8 +303,7 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
     if facts.epoch.relaunch < budgets.max_relaunch and facts.job is not None and facts.job.nodes > 0:
         count = f"{facts.epoch.relaunch + 1} of {budgets.max_relaunch}"
         nodes = facts.job.nodes
-        on = f"{nodes} {'node' if nodes == 1 else 'nodes'}"
-        return Relaunch(nodes, f"{said}; start the agents again on {on} ({count})")
+        return Relaunch(nodes, f"{said}; start the agents again on {count_text(nodes, 'node')} ({count})")
     return _requeue(facts, cause, budgets, said)
 
 

@@ -28,6 +28,7 @@ from hpc_elastic.slurm.local_srun import FORWARDED, READY_FILE, node_list, node_
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.store import files
+from hpc_elastic.wording import count_text
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
@@ -125,7 +126,7 @@ class LocalRunner:
         os.chmod(stand_in, 0o700)
         root = shlex.quote(request.paths.root)
         lines = [
-            f"{request.spec.name} runs here as {self._job_id} with {_count(self._nodes, 'node')}",
+            f"{request.spec.name} runs here as {self._job_id} with {count_text(self._nodes, 'node')}",
             f"run directory: {root}",
             *(f"  hpc-elastic {command} {root}" for command in ("status", "logs -f", "stop")),
             f"logs: {request.paths.logs}; this output: {self.batch_log}",
@@ -233,7 +234,3 @@ _STAND_IN = "hpc_elastic.slurm.local_srun"
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

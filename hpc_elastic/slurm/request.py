@@ -13,7 +13,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths, readable_name
 from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.script import RunNames
+from hpc_elastic.slurm.script import RunNames, Template
 from hpc_elastic.slurm.spec_rules import warning_time_s
 from hpc_elastic.slurm.values import number_text
 
@@ -109,12 +109,12 @@ def new_token() -> str:
     return TOKEN_PREFIX + secrets.token_hex(8)
 
 
-def plan(spec: JobSpec, template: str, *, now_s: float, directory: str | None = None) -> SubmitRequest:
+def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | None = None) -> SubmitRequest:
     """Fill in what the user left open and write the script. Changes nothing on disk.
 
     Args:
         spec: what to run.
-        template: text of ``elastic.sbatch`` or ``array.sbatch``.
+        template: that of the spec's mode.
         now_s: wall time for the name of the run [s since the epoch].
         directory: directory of the submission; the current one by default.
     """

@@ -20,6 +20,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, read_run
 from hpc_elastic.slurm.values import NodeRange, parse_nodes
+from hpc_elastic.wording import count_text
 
 _WHO = "hpc-elastic scale"
 
@@ -70,7 +71,7 @@ def _running(state: RunState) -> int:
 
 
 def _pause(state: RunState, size: int) -> DrainRequested:
-    words = f"scaled from {_running(state)} to {_count(size)} by the user ({_WHO})"
+    words = f"scaled from {_running(state)} to {count_text(size, 'node')} by the user ({_WHO})"
     return DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, words)
 
 
@@ -95,15 +96,15 @@ def _look_for_room(run: RunFiles, size: int, slurm: Slurm, say: Callable[[str], 
 
 
 def _told(state: RunState, size: int, run: RunFiles, *, gives_back: bool = False) -> str:
-    now = _running(state)
+    now, nodes = _running(state), count_text(size, "node")
     if now == size:
         pauses = state.drain is not None and state.drain.cause is Cause.MEMBERSHIP
-        how = f"the workers save and stop at one step all the same; the next round has {_count(size)}"
-        return how if pauses else f"the run has {_count(size)} and stays so"
+        how = f"the workers save and stop at one step all the same; the next round has {nodes}"
+        return how if pauses else f"the run has {nodes} and stays so"
     if now > size:
         rest = "; the others leave" if gives_back else ""
         return f"the workers save and stop at one step; the next round has {size} of {now} nodes{rest}"
-    return _told_more(state, size, run, now) if now else f"the next round has up to {_count(size)}"
+    return _told_more(state, size, run, now) if now else f"the next round has up to {nodes}"
 
 
 def _told_more(state: RunState, size: int, run: RunFiles, now: int) -> str:
@@ -115,10 +116,6 @@ def _told_more(state: RunState, size: int, run: RunFiles, now: int) -> str:
             f"its job can get up to {size} when it is queued again"
         )
     return f"the run takes in nodes that stand by, up to {size}; it has {now} now"
-
-
-def _count(nodes: int) -> str:
-    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
@@ -149,9 +146,9 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
 def _out_of(bounds: NodeRange, size: int, run: RunFiles) -> str:
     wanted = f"{size} {'is' if size == 1 else 'are'} wanted"
     if run.is_local and bounds.high == len(run.state.expected) < size:
-        return f"the run plays {_count(bounds.high)} on this machine (--local), and {wanted}"
+        return f"the run plays {count_text(bounds.high, 'node')} on this machine (--local), and {wanted}"
     told = parse_nodes(run.spec.get("nodes") or run.state.sizes)
-    nodes = _count(told.low) if told.low == told.high else f"{told.low} to {told.high} nodes"
+    nodes = count_text(told.low, "node") if told.low == told.high else f"{told.low} to {told.high} nodes"
     how = "submitted" if run.spec.get("nodes") else "started"
     return f"the run was {how} for {nodes}, and {wanted}"
 

@@ -11,6 +11,7 @@ from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import Node, features_of, gpus_in
 from hpc_elastic.slurm.run_files import RunFiles
+from hpc_elastic.wording import are_text, count_text
 
 
 class Room(NamedTuple):
@@ -37,8 +38,7 @@ class Room(NamedTuple):
 
     def text(self) -> str:
         """Return what there is, as a line."""
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        text = f"{self.name} has {nodes} for this run, {self.up} of them up"
+        text = f"{self.name} has {count_text(self.nodes, 'node')} for this run, {self.up} of them up"
         return f"{text}; room for {self.most} at once ({self.each})" if self.each else text
 
 
@@ -117,9 +117,8 @@ def refuse_beyond(found: Room, size: int) -> None:
     """
     if found.most is None or size <= found.most:
         return
-    wanted = "1 node is" if size == 1 else f"{size} nodes are"
     raise InputError(
-        f"{wanted} wanted, which can never run at once: {found.text()}",
+        f"{are_text(size, 'node')} wanted, which can never run at once: {found.text()}",
         where="--nodes",
         fix=f"give {found.most} or less"
         if found.most

@@ -6,6 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import jinja2
 
@@ -13,6 +14,7 @@ from hpc_elastic.slurm import options, spec_rules
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.values import number_text
 
+BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = 3
 SAME_FAILURE = 3
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
@@ -142,13 +144,22 @@ def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def render(spec: JobSpec, names: RunNames, template: str) -> str:
+class Template(NamedTuple):
+    """The job script of a mode, as the text of two Jinja templates."""
+
+    own: str
+    """What the mode has of its own; it extends `BASE`."""
+    base: str
+    """What all modes have."""
+
+
+def render(spec: JobSpec, names: RunNames, template: Template) -> str:
     """Return the job script.
 
     Args:
         spec: what to run.
         names: the names it carries.
-        template: text of ``elastic.sbatch`` or ``array.sbatch``.
+        template: that of the spec's mode.
     """
     return _compiled(template).render(
         header=header(spec, names),
@@ -176,8 +187,9 @@ def _looks(spec: JobSpec) -> int:
 
 
 @cache
-def _compiled(template: str) -> jinja2.Template:
+def _compiled(template: Template) -> jinja2.Template:
     environment = jinja2.Environment(
+        loader=jinja2.DictLoader({BASE: template.base}),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -185,7 +197,7 @@ def _compiled(template: str) -> jinja2.Template:
         autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
     )
     environment.filters["quote"] = quote
-    return environment.from_string(template)
+    return environment.from_string(template.own)
 
 
 def batch_log_pattern(path: str, mode: str = "step") -> str:

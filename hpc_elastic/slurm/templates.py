@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.slurm.script import BASE, Template
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
-
-
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
 
-def read_template(mode: str = "step") -> str:
-    """Return the text of the job script template of a mode.
+def read_template(mode: str = "step") -> Template:
+    """Return the job script template of a mode.
 
     Raises:
         InputError: this installation has no such template.
     """
-    name = NAMES[mode]
+    return Template(own=_read(NAMES[mode]), base=_read(BASE))
+
+
+def _read(name: str) -> str:
     for folder in FOLDERS:
         try:
             return (folder / name).read_text(encoding="utf-8")

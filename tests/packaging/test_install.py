@@ -47,7 +47,9 @@ def _install(place: Path, *what: str) -> Path:
 def test_the_wheel_holds_the_package(wheel: Path) -> None:
     """Templates, license and type marker are in the wheel; tests and scripts are not."""
     names = zipfile.ZipFile(wheel).namelist()
-    assert "hpc_elastic/sbatch_templates/elastic.sbatch" in names
+    assert {"array.sbatch", "base.sbatch", "elastic.sbatch"} == {
+        name.rpartition("/")[2] for name in names if name.startswith("hpc_elastic/sbatch_templates/")
+    }
     assert "hpc_elastic/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     info = f"hpc_elastic-{hpc_elastic.__version__}.dist-info/"
