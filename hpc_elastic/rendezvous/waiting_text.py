@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpc_elastic.rendezvous import rules
+from hpc_elastic.rendezvous.seats import node_of
 from hpc_elastic.wording import are_text, count_text
 
 FIRST_S = 2.0  # who waits no longer than this says nothing
@@ -47,7 +48,7 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
         return ""
     absent = rules.missing(view, ready, now)
     names = f" ({_names(absent)})" if absent else ""
-    here = _names([node_id.rpartition(".")[0] for node_id in ready])
+    here = _names([node_of(node_id) for node_id in ready])
     return (
         f"waiting for {count_text(of - len(ready), 'more node')}{names}{f' in {place}' if place else ''} "
         f"({len(ready)} of {of} here: {here}), {_times(now - waited.since, left_s)}"

@@ -11,12 +11,16 @@ from typing import NamedTuple
 import jinja2
 
 from hpc_elastic.slurm import options, spec_rules
+from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.values import number_text
 
 BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = 3
 SAME_FAILURE = 3
+_HEALTH_S = 60.0  # of the health command, if nobody says
+_PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
+_SLOW_START_S = 600.0  # Python from a busy file system
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
 
 
@@ -173,10 +177,11 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         worker=worker_command(spec, names.python),
         tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,
-        max_requeues=spec.max_requeues,
         finish=finish_flags(spec),
         chain=spec.chain,
         looks=_looks(spec),
+        most_looks=_looks(spec) + _looks_at_nodes(spec),
+        link_span=LINK_SPAN,
     )
 
 
@@ -184,6 +189,12 @@ def _looks(spec: JobSpec) -> int:
     """Return how many looks, 10 s apart, without a sign of life from any agent show that none is left."""
     _, lease_s = spec_rules.heartbeat_and_lease_s(spec)
     return max(12, math.ceil(3 * lease_s / 10))
+
+
+def _looks_at_nodes(spec: JobSpec) -> int:
+    """Return how many more there are while agents have told no names: they start slowly, or look at nodes."""
+    health_s = _HEALTH_S if spec.health_timeout is None else spec.health_timeout
+    return math.ceil((_SLOW_START_S + _PROGRAMS * health_s) / 10)
 
 
 @cache

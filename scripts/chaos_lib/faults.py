@@ -16,6 +16,7 @@ from hpc_elastic.clock import date_text
 from tests.real_slurm.cluster import Cluster
 
 SAVED_S = 12.0  # slurmctld writes its state every few seconds
+UNNOTICED_S = 8.0  # Slurm gives up no node that is silent for so long
 
 
 class Scene(NamedTuple):
@@ -155,6 +156,8 @@ def _crash_node(scene: Scene) -> Struck:
 
 def _cut_node(scene: Scene) -> Struck:
     node, lasts = _node(scene), _lasts(scene, 3, 30)
+    if lasts > UNNOTICED_S:
+        _calm(scene)
     scene.cluster.cut(node)
     return Struck(f"{node} for {lasts} s", lasts, lambda: scene.cluster.heal(node))
 
@@ -189,6 +192,8 @@ def _kill_slurmctld(scene: Scene) -> Struck:
 
 def _kill_slurmd(scene: Scene) -> Struck:
     node, lasts = _node(scene), _lasts(scene, 2, 25)
+    if lasts > UNNOTICED_S:
+        _calm(scene)
     scene.cluster.command("kill-slurmd", node)
     return Struck(f"{node} for {lasts} s", lasts, lambda: scene.cluster.command("start-slurmd", node))
 

@@ -16,12 +16,14 @@ exec /bin/sleep 0.05
 SRUN = """#!/bin/bash
 cd {home}/run\\ dir
 echo "$@" >> {home}/sruns
+for node in {others}; do : > "members/$node.7+0-0-$HPC_ELASTIC_RELAUNCH+left+0+0+0"; done
 : > "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+0+0"
 for ((count = 0; count < {beats}; count++)); do
   mv "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$count+0" \
     "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$((count + 1))+0"
   /bin/sleep 0.05
 done
+/bin/sleep {lasts}
 [ -e {home}/ends ] || read -r -t 600 _ <> <(:)
 """
 
@@ -46,7 +48,7 @@ def write(node: Node, name: str, text: str) -> None:
 @pytest.mark.slow
 def test_an_srun_that_waits_for_nobody_is_killed(node: Node) -> None:
     """Slurm has lost the word that the last agent has ended; the run's records then decide."""
-    write(node, "srun", SRUN.format(home=node.home, phase="left", beats=0))
+    write(node, "srun", SRUN.format(home=node.home, phase="left", beats=0, others="n2 n3 n4", lasts=0))
     assert 0 == node.run([("3", 80), ("", 0)])
     told = "no agent has given a sign of life for 120 s, but srun waits for one: srun is killed"
     assert 2 == node.done.stderr.count(told)
@@ -58,6 +60,49 @@ def test_an_srun_that_waits_for_nobody_is_killed(node: Node) -> None:
 def test_an_srun_with_agents_is_left_alone(node: Node) -> None:
     """They change their names for longer than a silence would have to last."""
     (node.home / "ends").touch()
-    write(node, "srun", SRUN.format(home=node.home, phase="running", beats=100))
+    write(node, "srun", SRUN.format(home=node.home, phase="running", beats=100, others="", lasts=0))
     assert 0 == node.run([("", 0)])
     assert "sign of life" not in node.done.stderr
+
+
+NAMELESS = """#!/bin/bash
+printf '%s\\n' "$@" > {home}/sruns
+for word; do [[ $word != --task-epilog=* ]] || SLURMD_NODENAME=n1 "${{word#*=}}"; done
+cd {home}/run\\ dir/members && ls > {home}/names
+"""
+
+
+@pytest.mark.parametrize(("arguments", "restart"), [((), 0), (("0", "2"), 20000)], ids=["first", "third"])
+def test_whose_agent_never_came_is_told_by_the_epilog(
+    node: Node, arguments: tuple[str, ...], restart: int
+) -> None:
+    """In the name of this start of the job: further jobs of a submission count on."""
+    write(node, "srun", NAMELESS.format(home=node.home))
+    assert 0 == node.run([("", 0)], *arguments)
+    assert [f"n1.0+0-{restart}-0+absent+0+0+0"] == (node.home / "names").read_text().split()
+
+
+@pytest.mark.slow
+def test_an_srun_of_a_further_job_that_waits_for_nobody_is_killed(node: Node) -> None:
+    """Its agents count their starts on from those of the jobs before."""
+    text = SRUN.format(home=node.home, phase="left", beats=0, others="n2 n3 n4", lasts=0)
+    write(node, "srun", text.replace("+0-0-", "+0-20000-"))
+    assert 0 == node.run([("", 0)], "0", "2")
+    assert "srun is killed" in node.done.stderr
+
+
+@pytest.mark.slow
+def test_agents_that_have_told_no_names_yet_are_left_alone(node: Node) -> None:
+    """They run a long health command, while that of another node has failed at once."""
+    (node.home / "ends").touch()
+    write(node, "srun", SRUN.format(home=node.home, phase="left", beats=0, others="n2 n3", lasts=8))
+    assert 0 == node.run([("", 0)])
+    assert "sign of life" not in node.done.stderr
+
+
+@pytest.mark.slow
+def test_a_setup_in_strict_mode_keeps_nobody_from_it(node: Node) -> None:
+    """Where words are not parted at blanks any more, srun is found all the same."""
+    write(node, "srun", SRUN.format(home=node.home, phase="left", beats=0, others="n2 n3 n4", lasts=0))
+    assert 0 == node.run([("", 0)], setup=["set -euo pipefail; set -fC", "IFS=$'\\n\\t'"])
+    assert "srun is killed" in node.done.stderr
