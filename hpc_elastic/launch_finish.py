@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hpc_elastic.launch import OpenAgent
     from hpc_elastic.rendezvous.array_task import TaskStart
 
+_ASKING = 8  # so many of a job ask Slurm; a thousand at once would be a burden to slurmctld
+
 
 def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAgent, exit_code: int) -> None:
     """Do what the batch script would have done after srun, if it is gone; the requeue ends this process too.
@@ -38,7 +40,8 @@ def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -
         return
     is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
     told = state.explained  # an agent without workers leaves before it has heard why it is to: it asks
-    is_killed = told.is_end_of_script if told else is_told_to_leave and _is_killed(paths)
+    is_asking = is_told_to_leave and place < _ASKING
+    is_killed = told.is_end_of_script if told else is_asking and _is_killed(paths)
     if not (is_lost or is_killed):
         return
     from hpc_elastic.slurm.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
