@@ -50,11 +50,11 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
 
 
 def _stopped_text(state: RunState, cause: Cause) -> str:
+    from hpc_elastic.rendezvous.asked_by import asked_by  # noqa: PLC0415 - not on the way to a start
+
     detail = state.drained.detail if state.drained else ""
-    is_only_asked = cause is Cause.PREEMPTION and detail and state.explained is None
     what = "want of fit nodes" if state.only_unfit else cause.value.replace("_", " ")
-    words = f"for {detail}" if is_only_asked else f"for {what}"
-    words = "on request" if cause is Cause.STOP else words
+    words = "on request" if cause is Cause.STOP else f"for {asked_by(cause, detail) or what}"
     step = state.drained.step if state.drained else None
     return f"stopped {words}" + ("" if step is None else f", checkpoint of step {step}")
 

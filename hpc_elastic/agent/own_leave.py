@@ -38,11 +38,15 @@ class OwnLeave:
 
     def for_signal(self) -> Outcome:
         """Leave for what this agent was signalled; its workers are gone."""
+        from hpc_elastic.rendezvous.asked_by import asked_by  # noqa: PLC0415 - not on the way to a start
+
         wish, answer = self._signalled.wish, self._signalled.answer
         cause, detail = wish.cause or Cause.PREEMPTION, wish.detail
         if answer is not None:
             cause, detail = answer.cause, f"{detail}: {answer.detail}"
-        return self._leave(cause, detail, f"{_WHY.get(cause, cause.value)} ({detail})")
+        asker = asked_by(cause, detail)
+        why = f"told by {asker}" if asker else f"{_WHY.get(cause, cause.value)} ({detail})"
+        return self._leave(cause, detail, why)
 
     def dismissed(self, why: str) -> Outcome:
         """Leave because this node is not needed."""

@@ -11,7 +11,7 @@ from importlib import metadata
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm.commands import Slurm, hint_for
+from hpc_elastic.slurm.commands import Slurm, hint_for, is_unreachable
 from hpc_elastic.store.finding import Finding, Level
 
 DISTRIBUTION = "hpc-elastic"
@@ -92,9 +92,12 @@ def _controller(slurm: Slurm, clock: Clock) -> Finding:
     except SlurmNotFoundError as error:
         return Finding(what, f"{error.command} is missing", Level.PROBLEM, "install Slurm's client commands")
     except SlurmCommandError as error:
-        said = error.stderr.strip().splitlines()
-        value = said[-1] if said else f"{error.argv[0]} failed with exit code {error.exit_code}"
-        return Finding(what, value, Level.PROBLEM, hint_for(error))
+        fix = (
+            hint_for(error)
+            if is_unreachable(error)
+            else "see what scontrol ping says; ask the administrators"
+        )
+        return Finding(what, _words_of(error), Level.PROBLEM, fix)
     taken_s = clock.monotonic() - before
     up = [name for name, is_up in controllers if is_up]
     if not up:
@@ -103,3 +106,11 @@ def _controller(slurm: Slurm, clock: Clock) -> Finding:
     if taken_s > _SLOW_S:
         return Finding(what, value, Level.WARNING, "it is busy: submit and requeue may take their time")
     return Finding(what, value)
+
+
+def _words_of(error: SlurmCommandError) -> str:
+    """Return Slurm's words in one line: of all controllers where it names them, else its last ones."""
+    said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    named = [line for line in said if line.startswith("Slurmctld(")]
+    failed = f"{error.argv[0]} failed with exit code {error.exit_code}"
+    return "; ".join(named) or (said[-1] if said else failed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,27 +11,37 @@ from typing import Annotated, Optional
 
 import typer
 
+from hpc_elastic.cli.drill_before import (
+    check_node,
+    check_rank,
+    confirm,
+    parse_patience_s,
+    target_of,
+    tell_budgets,
+    tell_hang_limit,
+    unchanged,
+)
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Note
 from hpc_elastic.rendezvous.run_log import open_log, read_records
+from hpc_elastic.report.drill_grace import judge
 from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
 from hpc_elastic.report.drill_traces import Blow
 from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError
-from hpc_elastic.slurm.drill import CAUSES, ON_A_NODE, ONE_WORKER, Drill, Striker, Target, UnsureError, choose
+from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
-from hpc_elastic.slurm.values import BadValueError, parse_duration_s
 from hpc_elastic.store.files import list_names
 from hpc_elastic.worker.checkpoints import complete_marks, encode_name, parse_name
 
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
 _UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows what follows"
-_AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 
 
 def _flag(drill: Drill, text: str) -> object:
@@ -64,20 +73,21 @@ def drill(  # noqa: PLR0913 - one flag per drill
     """Try on a running run what the cluster may do to it, and report how it came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
-    _check_rank(chosen, rank)
-    patience_s = _patience_s(wait)
+    check_rank(chosen, rank)
+    patience_s = parse_patience_s(wait)
     found = read_run(find_run(run))
-    slurm, clock = Slurm(), SystemClock()
-    _check_node(found, chosen, node)
-    target = _target(found, slurm, chosen, node, rank)
+    slurm = Slurm()
+    check_node(found, chosen, node)
+    target = target_of(found, slurm, chosen, node, rank)
     words = target.text(chosen, is_one_task=is_array(found))
     if chosen is Drill.HANG:
-        _tell_limit(found, patience_s, wait)
+        tell_hang_limit(found, patience_s, wait)
+    tell_budgets(found, chosen, target)
     if not yes:
-        _confirm(found, words)
-        found = _unchanged(found)
-    striker = Striker(found, slurm, clock)
-    grace_s = striker.grace_s(chosen)
+        confirm(found, words)
+        found = unchanged(found)
+    striker = Striker(found, slurm, SystemClock())
+    site = striker.granted(target) if chosen is Drill.PREEMPT else None
     with _interruptible():
         blow = _strike(found, striker, chosen, target)
         typer.echo(f"done: {words}")
@@ -89,11 +99,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
         finally:
             if chosen is Drill.HANG:
                 _let_go_on(found, striker, target, blow)
-    came_back, text = verdict(course)
-    _tell_grace(course, grace_s)
-    typer.secho(text, fg="green" if came_back else "red", bold=True)
-    typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {found.paths.root}")
-    return ExitCode.OK if came_back else 1
+    return _tell_verdict(found, course, site)
 
 
 def _chosen(flags: tuple[bool, ...]) -> Drill:
@@ -106,103 +112,6 @@ def _chosen(flags: tuple[bool, ...]) -> Drill:
 
 
 _IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
-
-
-def _check_rank(chosen: Drill, rank: int | None) -> None:
-    """Refuse a place that a drill does not ask for: what is done to all would be taken for less."""
-    if rank is not None and chosen not in ONE_WORKER:
-        names = " and ".join(f"--{one.value}" for one in ONE_WORKER)
-        raise InputError(
-            f"--{chosen.value} strikes no single worker", where="--rank", fix=f"it goes with {names}"
-        )
-
-
-def _check_node(run: RunFiles, chosen: Drill, node: str | None) -> None:
-    if node is not None and chosen not in ON_A_NODE and not is_array(run):
-        names = ", ".join(f"--{one.value}" for one in ON_A_NODE)
-        raise InputError(
-            f"--{chosen.value} strikes the whole job, not a node of it",
-            where="--node",
-            fix=f"leave it out; it goes with {names}, and in array mode with all drills",
-        )
-
-
-def _patience_s(text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except BadValueError as error:
-        raise InputError(str(error), where="--wait", fix=error.fix) from None
-
-
-def _target(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: int | None) -> Target:
-    """Return whom it hits; the run must have workers now, and belong to this user."""
-    formed = run.state.running
-    ending = run.state.ending
-    if ending is not None and run.state.epoch.submission >= run.submission:
-        raise InputError(
-            run.how_it_ended,
-            where="RUN",
-            fix=run.how_to_run_again,
-        )
-    job = ask_job(run, slurm).job
-    if job is not None and job.to_be_released:
-        raise InputError(
-            f"job {run.job_id} is held in the queue, so the run has no workers",
-            where="RUN",
-            fix=f"scontrol release {run.job_id}, and try again when it runs",
-        )
-    if formed is None or run.state.ending is not None or (job is not None and not job.state.is_active):
-        raise InputError(
-            "the run has no workers now, so there is nothing to try on",
-            where="RUN",
-            fix=f"wait until hpc-elastic status {run.paths.root} says that it runs",
-        )
-    if not run.job_id:
-        raise InputError(
-            "the run is neither a Slurm job nor one of submit --local",
-            where="RUN",
-            fix="kill what you want to see killed: the agents' process ids are in members/",
-        )
-    return choose(formed, chosen, node, rank)
-
-
-def _tell_limit(run: RunFiles, patience_s: float, wait: str) -> None:
-    """Say beforehand that nobody will find the hang in the time that the drill looks."""
-    limit = str(run.spec.get("hang_timeout") or "auto")
-    if not run.spec:
-        return  # its agents have flags of their own
-    if limit == "off":
-        typer.echo("warning: hang_timeout is off in this run: nobody finds a worker that hangs", err=True)
-        return
-    limit_s = _AUTO_LEAST_S if limit == "auto" else parse_duration_s(limit)
-    if limit_s >= patience_s:
-        when = "half an hour at the earliest (hang_timeout = auto)" if limit == "auto" else f"{limit_s:g} s"
-        typer.echo(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
-
-
-def _confirm(run: RunFiles, text: str) -> None:
-    if not sys.stdin.isatty():
-        raise InputError(
-            "nobody can be asked: standard input is no terminal", where="drill", fix="give --yes"
-        )
-    typer.echo(f"{run.name} in {run.paths.root}: {text}")
-    typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
-
-
-def _unchanged(run: RunFiles) -> RunFiles:
-    """Return the run as it is now, after its user was asked; it may have gone on without waiting.
-
-    Raises:
-        InputError: other processes work there now than those that were asked about.
-    """
-    now = read_run(run.paths)
-    if now.state.running != run.state.running:
-        raise InputError(
-            f"round {run.state.rounds} ended while you were asked; nothing was struck",
-            where="drill",
-            fix="give the command again",
-        )
-    return now
 
 
 def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> Blow:
@@ -226,8 +135,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
                 striker.let_go_on(target)
         raise
     except HpcElasticError as error:
-        reason = str(error).partition("\n")[0]
-        off = f"the drill was called off, nothing was struck: {reason}"
+        off = f"the drill was called off, nothing was struck: {_in_one_line(error)}"
         log.commit(lambda state: Note(state.epoch, off, calls_off=number))
         typer.echo("nothing was struck, and the run goes on as before:", err=True)
         raise
@@ -244,6 +152,11 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
         struck.step,
         is_whole,
     )
+
+
+def _in_one_line(error: HpcElasticError) -> str:
+    """Return what is wrong, with Slurm's own words; what to do about it is told on the terminal."""
+    return " ".join(str(error).partition("\n  fix: ")[0].split())
 
 
 def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
@@ -315,15 +228,19 @@ def _saved(run: RunFiles) -> list[Saved]:
     return sorted(found, key=lambda saved: saved.at)
 
 
-def _tell_grace(course: Course, grace_s: float | None) -> None:
-    """Say whether the workers were stopped in the time that Slurm would have given."""
-    stopped = next((phase for phase in course.phases if phase.name == "stopped"), None)
-    if grace_s is None or stopped is None:
-        return
-    judgement = "in time" if stopped.after_s <= grace_s else "TOO LATE: Slurm would have killed the workers"
-    typer.echo(
-        f"  Slurm gives {grace_s:g} s before it kills; stopped after {stopped.after_s:.1f} s: {judgement}"
-    )
+def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
+    """Say whether the run came back, and where `site` is known also whether in time; return the exit code."""
+    stop_s = run.spec.get("stop_timeout")
+    given_s = stop_s if isinstance(stop_s, int | float) else None
+    judgement = judge(course, site, given_s) if site is not None else None
+    if judgement is not None:
+        typer.echo(f"  {judgement.text}")
+    but = judgement.but if judgement is not None else ""
+    is_well, text = verdict(course, but)
+    typer.secho(text, fg="green" if is_well else "red", bold=True)
+    came_back = course.resumed is not None
+    typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {run.paths.root}")
+    return ExitCode.OK if is_well else 1
 
 
 def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> None:

@@ -14,6 +14,7 @@ from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm import run_dir
 from hpc_elastic.slurm.existing_run import existing_run, is_run, names_of_runs
 from hpc_elastic.slurm.links import read_links
+from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.submissions import read_submissions
 
 RunArgument = Annotated[
@@ -22,6 +23,7 @@ RunArgument = Annotated[
         metavar="RUN", help=f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."
     ),
 ]
+_OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # what `submit` adds to the job name in a run id
 _FIX = "give the directory that submit printed"
 _ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
@@ -33,18 +35,11 @@ def find_run(word: str) -> RunPaths:
         RunDirError: there is none, it is no run directory, or it belongs to somebody else.
     """
     path = os.path.expanduser(word)
-    if os.path.lexists(path) or "/" in word:
+    if os.path.lexists(path) and is_run(RunPaths(path)):
         return _checked(path)
-    job_id = re.sub(r"^(\d+)_\d+$", r"\1", word)  # of a task of an array, as squeue shows it
-    for name in names_of_runs():
-        place = os.path.join(RUNS_FOLDER, name)
-        if name == word or job_id in _job_ids(RunPaths(place)):
-            return _checked(place)
-    named = [name for name in names_of_runs() if _job_name(RunPaths(os.path.join(RUNS_FOLDER, name))) == word]
-    if named:  # their names end with the date
-        if len(named) > 1:
-            typer.echo(f"{len(named)} runs are called {word}; this is the newest, {named[-1]}", err=True)
-        return _checked(os.path.join(RUNS_FOLDER, named[-1]))
+    place = _place_of(word)  # a job may be called like a folder that is no run, or have a slash in its name
+    if place is not None or os.path.lexists(path) or "/" in word:
+        return _checked(place or path)
     names = list(names_of_runs())
     near = difflib.get_close_matches(word, names, n=1)
     fix = f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else _ALL if names else _FIX
@@ -54,6 +49,19 @@ def find_run(word: str) -> RunPaths:
         where="RUN",
         fix=fix,
     )
+
+
+def _place_of(word: str) -> str | None:
+    """Return the directory of the run with an id, a job or a job name; None if there is none."""
+    job_id = re.sub(r"^(\d+)_\d+$", r"\1", word)  # of a task of an array, as squeue shows it
+    for name in names_of_runs():
+        place = os.path.join(RUNS_FOLDER, name)
+        if name == word or job_id in _job_ids(RunPaths(place)):
+            return place
+    named = [name for name in names_of_runs() if _job_name(RunPaths(os.path.join(RUNS_FOLDER, name))) == word]
+    if len(named) > 1:  # their names end with the date
+        typer.echo(f"{len(named)} runs are called {word}; this is the newest, {named[-1]}", err=True)
+    return os.path.join(RUNS_FOLDER, named[-1]) if named else None
 
 
 def runs_in(folder: str) -> list[RunPaths]:
@@ -69,10 +77,11 @@ def holds_runs(word: str) -> str | None:
 
 
 def _job_name(paths: RunPaths) -> str:
+    """Return the name of a run's job; where ``run.json`` is damaged, as job spec or directory have it."""
     try:
-        return str(run_dir.read_identity(paths).get("name"))
+        return str(run_dir.read_identity(paths).get("name") or "")
     except (HpcElasticError, OSError):
-        return ""
+        return str(stored_spec(paths).get("name") or _OF_DATE.sub("", paths.name))
 
 
 def _job_ids(paths: RunPaths) -> list[str]:

@@ -17,9 +17,9 @@ from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run
 from hpc_elastic.slurm.signs_of_life import may_live, script_counts, signs_of, silent_for
+from hpc_elastic.slurm.still_there import first_to_do
 from hpc_elastic.store.files import list_names
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
@@ -101,8 +101,9 @@ def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
     if phase is Phase.SILENT:
         return _next_of_silent(run, asked)
     if phase is Phase.HELD:
-        waits = asked.job is None or asked.job.state in (JobState.PENDING, JobState.REQUEUED)
-        return f"hpc-elastic logs {root}; {_MENDED}: {f'scontrol release {run.job_id}' if waits else again}"
+        is_there = asked.job is None or asked.job.state.is_active
+        release = f"scontrol release {run.job_id}"
+        return f"hpc-elastic logs {root}; {_MENDED}: {release if is_there else again}"
     if phase is Phase.GONE and batch_log(run):
         return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
     if phase in (Phase.QUEUED, Phase.REQUEUED) and (helps := _what_helps(run, asked)):
@@ -113,6 +114,8 @@ def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
         Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
     }
     is_over = phase.is_final or phase is Phase.GONE
+    if is_over and asked.job is not None and asked.job.state.is_active:  # not for long
+        again = f"{first_to_do(run.job_id, asked.job.state)}, then {again}"
     return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
 
 

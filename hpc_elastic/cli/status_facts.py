@@ -15,6 +15,7 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,
+    signals_of,
     task_requeues,
     tasks_text,
     used_text,
@@ -133,7 +134,7 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
     parts = [restarts, *_requeues(run, most_requeues)]
     parts += filter(None, [use_of_causes(state, run.spec)])
-    ended = restarts_text(state.counts)
+    ended = restarts_text(state.counts, signals_of(run.records))
     return [
         ("used", ", ".join(parts)),
         *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else []),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hpc_elastic.rendezvous.array_task import start_of
+from hpc_elastic.rendezvous.asked_by import requeued_for, sent_signal, who_asked
 from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed
 from hpc_elastic.rendezvous.roster import natural, parse_name
 from hpc_elastic.rendezvous.state import RunState, fold
@@ -15,26 +16,51 @@ from hpc_elastic.wording import count_text
 _UNFIT = "unfit node"
 
 
-def restarts_text(counts: Mapping[Cause, int]) -> str:
+def restarts_text(counts: Mapping[Cause, int], signals: Mapping[str, int] | None = None) -> str:
     """Return why rounds of this submission ended; empty if none did.
 
     Args:
         counts: rounds ended per cause.
+        signals: how many of those that count as preemptions ended by a signal that Slurm has not said so of.
     """
-    return _counted({cause.value: number for cause, number in counts.items()})
+    words = {cause.value: number for cause, number in counts.items()}
+    named = dict(signals or {})
+    words[Cause.PREEMPTION.value] = counts.get(Cause.PREEMPTION, 0) - sum(named.values())
+    return _counted({**words, **named})
+
+
+def signals_of(records: Iterable[Record]) -> dict[str, int]:
+    """Return how many rounds of the newest submission ended by which signal that may be nobody's preemption.
+
+    Args:
+        records: of the run.
+    """
+    found: Counter[str] = Counter()
+    state, cause = RunState(), Cause.PREEMPTION
+    for record in records:
+        after = fold(state, [record])
+        before, now = state.counts.get(cause, 0), after.counts.get(cause, 0)
+        if now < before:  # a new submission, or a budget that its user has given anew
+            found.clear()
+        signal = sent_signal(who_asked(after, cause)) if now > before else ""
+        if signal:
+            found[signal] += 1
+        state = after
+    return dict(found)
 
 
 def requeues_text(records: Iterable[Record], submission: int) -> str:
     """Return why the job of a submission was requeued; empty if it was not.
 
-    A node that was unfit is not among those that were lost.
+    A node that was unfit is not among those that were lost, and what somebody has signalled no preemption.
     """
     words: Counter[str] = Counter()
     state = RunState()
     for record in records:
         entry = record.entry
         if isinstance(entry, Requeued) and entry.epoch.submission == submission:
-            words[_UNFIT if is_for_unfit(entry.cause, state) else entry.cause.value] += 1
+            signal = sent_signal(requeued_for(state, entry))
+            words[_UNFIT if is_for_unfit(entry.cause, state) else signal or entry.cause.value] += 1
         state = fold(state, [record])
     return _counted(words)
 

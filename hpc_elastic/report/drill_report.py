@@ -26,7 +26,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
 )
-from hpc_elastic.report.drill_traces import Blow, is_trace, is_trace_after, is_undecided
+from hpc_elastic.report.drill_traces import Blow, is_stop_of_task, is_trace, is_trace_after, is_undecided
 from hpc_elastic.report.timeline import CAUSES, stop_text
 from hpc_elastic.wording import count_text
 
@@ -59,6 +59,7 @@ class Course(NamedTuple):
         steps_lost: steps that are computed again; None if that is not known.
         others: what happened meanwhile that the drill has not done.
         overtaken: whether something else has ended what the drill was done to before anybody noticed it.
+        agreed: whether the workers stop at a step that all have agreed on, and whose checkpoint is `saved`.
     """
 
     phases: list[Phase]
@@ -67,6 +68,7 @@ class Course(NamedTuple):
     steps_lost: int | None
     others: tuple[Phase, ...] = ()
     overtaken: bool = False
+    agreed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +112,8 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Iterable[Saved]) -> 
     phases.sort(key=lambda phase: phase.after_s)
     resumed = formed.entry if formed is not None and isinstance(formed.entry, RoundFormed) else None
     overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
-    return Course(phases, resumed, ending, _lost(step, resumed), others, overtaken)
+    agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
+    return Course(phases, resumed, ending, _lost(step, resumed), others, overtaken, agreed)
 
 
 def _phases(
@@ -138,19 +141,26 @@ def _phases(
         if durable is not None:
             phases.append(Phase("saved", durable.at - blow.at, f"step {durable.step}"))
     add("stopped", _first(since, Drained), "all workers of this start have stopped")
+    left = next((record for record in since if is_stop_of_task(record.entry, blow)), None)
+    add("stopped", left, f"all workers on {blow.node} have stopped")
     add("requeued", _first(since, Requeued), "the job is back in the queue")
     add("started again", _first(since, EpochStarted), "the agents are back")
     return phases, step
 
 
-def verdict(course: Course) -> tuple[bool, str]:
-    """Tell whether the run came back, and what there is to say, in one line."""
+def verdict(course: Course, but: str = "") -> tuple[bool, str]:
+    """Tell whether the run came back as it was to, and what there is to say, in one line.
+
+    Args:
+        course: what followed the drill.
+        but: what was wrong though it came back, as the end of a sentence; empty if nothing was.
+    """
     last = course.others[-1].text if course.others else ""
     if course.resumed is not None:
         lost = course.steps_lost
         steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
         also = f"; not the drill alone was at work: {last}" if last else ""
-        return True, f"the run came back{steps}{also}"
+        return not but, f"the run came back{steps}{f'; but {but}' if but else ''}{also}"
     if course.ending is not None:
         how = course.ending.decision.value
         if course.ending.decision is Decision.DONE:

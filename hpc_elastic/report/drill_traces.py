@@ -118,3 +118,17 @@ def is_trace_after(entry: object, notice: object, blow: Blow) -> bool:
     if isinstance(entry, DrainExplained) and cause is not Cause.LAUNCH_FAILURE:
         return cause in blow.causes
     return cause in blow.causes or cause is getattr(notice, "cause", None)
+
+
+def is_stop_of_task(entry: object, blow: Blow) -> bool:
+    """Tell whether a record says that all workers have stopped of the one task that a signal has asked for.
+
+    Its agent leaves when they have, or ends the round if those of the others have stopped by then.
+    """
+    if blow.is_whole or blow.rank is not None or blow.kills_agent:
+        return False
+    if isinstance(entry, NodeLeft):
+        return entry.node_id == blow.node_id
+    if not isinstance(entry, RoundEnded) or entry.number != blow.round:
+        return False
+    return entry.cause in blow.causes and entry.nodes == (blow.node,)

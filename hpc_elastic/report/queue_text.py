@@ -65,9 +65,12 @@ def _begin_text(fields: Mapping[str, str]) -> str:
     """Tell until when Slurm makes a job wait; a requeued one does for two minutes by default."""
     at = fields.get("EligibleTime") or fields.get("StartTime") or ""
     until = f" until {at.replace('T', ' ')}" if at not in ("", "Unknown", "N/A") else " a while"
-    earlier = f"to start it earlier: scontrol update jobid={fields.get('JobId', 'JOB')} StartTime=now+3"
-    why = "as it was submitted (--begin)" if fields.get("Restarts", "0") == "0" else "as after every requeue"
-    return f"Slurm lets it wait{until}, {why}; {earlier}"
+    job, restarts = fields.get("JobId", "JOB"), fields.get("Restarts", "")
+    why = {"0": ", as it was submitted (--begin)", "": ""}.get(restarts, ", as after every requeue")
+    is_task, is_one = "_" in job, "," not in job
+    who = ("task " if is_one else "tasks ") + job.replace(",", ", ") if is_task else "it"
+    earlier = f"to start {'it' if is_one else 'them'} earlier: scontrol update jobid={job} StartTime=now+3"
+    return f"Slurm lets {who} wait{until}{why}; {earlier}"
 
 
 def what_helps(fields: Mapping[str, str], run: str) -> str:

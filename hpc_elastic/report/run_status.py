@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
+from hpc_elastic.rendezvous.asked_by import requeued_for, who_asked
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import (
     CAUSES,
@@ -59,18 +60,13 @@ class RunView(NamedTuple):
     job: JobFacts | None = None  # None: nobody was asked or nobody answered
     has_script: bool = True  # `submit` made it, so that a drained run is requeued
     silent_s: float | None = None  # for how long no agent has given a sign of life; None: one lives
-    back_for: Cause | None = (
-        None  # why this start was handed back to Slurm; None: it was not, or nobody knows
-    )
-
+    handed_back: Requeued | None = None  # this start was, to Slurm; None: it was not, or nobody knows
     torchruns: tuple[Mark, ...] | None = None  # the nodes of a run whose agents are torchrun's; else None
 
     @classmethod
     def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
         """Return the view of a run whose files were read."""
-        view = cls(
-            run.state, run.submission, run.job_id, job, run.has_script, silent_s, back_for=run.back_for
-        )
+        view = cls(run.state, run.submission, run.job_id, job, run.has_script, silent_s, run.handed_back)
         return view._replace(torchruns=torchrun_marks(run)) if run.is_torchruns else view
 
 
@@ -106,7 +102,7 @@ def status_of(view: RunView) -> RunStatus:
     left = _left_for_good(view)
     if left is None and view.silent_s is not None:
         return _silent(view, view.silent_s)
-    return left or _by_records(state, view.back_for)
+    return left or _by_records(state, _back_text(view))
 
 
 def _torchruns(state: RunState, marks: tuple[Mark, ...]) -> RunStatus:
@@ -162,15 +158,24 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
 
 def _requeued_text(view: RunView) -> str:
     """Tell that the job is back in the queue, and why; `finish` knows what SIGTERM was better than agents."""
-    drained = view.state.drained
-    cause = view.back_for or (drained.cause if drained is not None else None)
+    drained, back = view.state.drained, view.handed_back
+    cause = back.cause if back is not None else drained.cause if drained is not None else None
     if cause is Cause.REQUEUE:
         return "requeued by hand"
     if cause in (Cause.LAUNCH_FAILURE, Cause.JOIN_TIMEOUT, Cause.AGENT_ERROR):
         return f"requeued because {why_text(cause, view.state)}"
     if cause is Cause.NODE_LOSS and view.state.only_unfit:
         return f"requeued because of {why_text(cause, view.state)}"
-    return f"requeued after {CAUSES[cause]}" if cause is not None else "requeued"
+    if cause is None:
+        return "requeued"
+    named = who_asked(view.state, cause) if back is None else requeued_for(view.state, back)
+    return f"requeued after {named or CAUSES[cause]}"
+
+
+def _back_text(view: RunView) -> str:
+    """Return what this start was handed back to Slurm for; empty if it was not, or nobody knows."""
+    back, state = view.handed_back, view.state
+    return "" if back is None else requeued_for(state, back) or why_text(back.cause, state)
 
 
 def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:
@@ -195,7 +200,7 @@ def _left_for_good(view: RunView) -> RunStatus | None:
 
 def _stopped(state: RunState, drained: Drained, *, was_cancelled: bool = False) -> RunStatus:
     """Tell why a drained run is over; scancel looks like preemption to the agents."""
-    cause = why_text(drained.cause, state)
+    cause = left_text(drained.cause, state)
     if was_cancelled and drained.cause is Cause.PREEMPTION:
         cause = "the job was cancelled"
     why = cause if drained.cause is Cause.STOP else f"stopped: {cause}"
@@ -203,21 +208,20 @@ def _stopped(state: RunState, drained: Drained, *, was_cancelled: bool = False) 
     return RunStatus(Phase.STOPPED, f"{why}{step}")
 
 
-def _drained_text(state: RunState, back_for: Cause | None = None) -> str:
+def _drained_text(state: RunState, back: str = "") -> str:
     drained = state.drained
     if drained is None:
         return ""
     step = "" if drained.step is None else f" at step {drained.step}"
-    why = left_text(drained.cause, state) if back_for is None else why_text(back_for, state)
-    return f"drained{step} ({why})"
+    return f"drained{step} ({back or left_text(drained.cause, state)})"
 
 
-def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
+def _by_records(state: RunState, back: str = "") -> RunStatus:
     running = state.running
     if state.leaving:
-        return _leaving(state, back_for)
+        return _leaving(state, back)
     if running is None:
-        return _between_rounds(state, back_for)
+        return _between_rounds(state, back)
     if state.drain is not None:
         return RunStatus(
             Phase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
@@ -225,10 +229,9 @@ def _by_records(state: RunState, back_for: Cause | None = None) -> RunStatus:
     return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
 
 
-def _between_rounds(state: RunState, back_for: Cause | None) -> RunStatus:
+def _between_rounds(state: RunState, back: str) -> RunStatus:
     if state.requeued:
-        why = f" ({why_text(back_for, state)})" if back_for is not None else ""
-        return RunStatus(Phase.REQUEUED, f"given back to Slurm{why}")
+        return RunStatus(Phase.REQUEUED, "given back to Slurm" + (f" ({back})" if back else ""))
     if state.ended is not None:
         return RunStatus(Phase.RESTARTING, f"between rounds: {ended_text(state.ended, state)}")
     if state.epoch.submission < 0:
@@ -237,10 +240,11 @@ def _between_rounds(state: RunState, back_for: Cause | None) -> RunStatus:
     return RunStatus(Phase.STARTING, f"the agents{names} meet for the next round")
 
 
-def _leaving(state: RunState, back_for: Cause | None) -> RunStatus:
+def _leaving(state: RunState, back: str) -> RunStatus:
     if state.drained is not None:
-        return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back_for)}, leaves the nodes")
-    cause = CAUSES[state.drain.cause] if state.drain is not None else ""
+        return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
+    drain = state.drain
+    cause = who_asked(state, drain.cause) or CAUSES[drain.cause] if drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")
 

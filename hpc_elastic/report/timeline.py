@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.asked_by import requeued_for, who_asked
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -181,17 +182,14 @@ def why_text(cause: Cause, state: RunState) -> str:
 
 def left_text(cause: Cause, state: RunState) -> str:
     """Return why the agents left a start of the run; a signal alone may mean more than they take it for."""
-    drain = state.drain
-    if cause is Cause.PREEMPTION and drain is not None and drain.cause is cause and state.explained is None:
-        return drain.detail or CAUSES[cause]
-    return why_text(cause, state)
+    return who_asked(state, cause) or why_text(cause, state)
 
 
 def cause_text(cause: Cause, state: RunState) -> str:
     """Return why a round ends, in a state that still knows what was asked for."""
     drain = state.drain
     if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
-        return CAUSES[cause]
+        return who_asked(state, cause) or CAUSES[cause]
     if cause is not Cause.MEMBERSHIP:
         return f"{drain.node} leaves ({_signal_text(cause, drain.detail)})"
     if drain.node == LOGIN and state.size is not None and state.wanted is not None:
@@ -253,8 +251,8 @@ def _drained(entry: Drained, before: RunState, span_s: float) -> str:
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float) -> str:
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
-    why = entry.detail.partition(": requeue ")[0] if is_told else why_text(entry.cause, before)
-    return f"requeued ({why})"
+    why = entry.detail.partition(": requeue ")[0] if is_told else requeued_for(before, entry)
+    return f"requeued ({why or why_text(entry.cause, before)})"
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.rendezvous.roster import natural
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.parse import JobState
@@ -13,6 +15,8 @@ from hpc_elastic.slurm.standing import JobFacts
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.run_files import RunFiles
+
+_NAMED = 8  # of more tasks the array is named
 
 
 def is_array(run: RunFiles) -> bool:
@@ -39,6 +43,36 @@ def job_ids(run: RunFiles, slurm: Slurm) -> tuple[str, ...]:
     except (SlurmCommandError, SlurmNotFoundError):
         return (run.job_id,)
     return found or (run.job_id,)
+
+
+def begin_of(shown: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return which tasks of an array are not to begin yet, in the fields of ``scontrol show job``; pure.
+
+    Args:
+        shown: the fields of each task. Those that had no node yet are one, with several numbers.
+
+    Returns:
+        `JobId` as scontrol takes it, `EligibleTime` of the last of them, and `Restarts` unless some have
+        been requeued and others not; nothing if none waits for its time.
+    """
+    waiting = [task for task in shown if task.get("Reason") == "BeginTime"]
+    names = {_name(task): task.get("ArrayJobId", "") for task in waiting}
+    if not names or not all(names.values()):
+        return {}
+    is_long = len(names) > _NAMED or not all(re.fullmatch(r"\d+_\d+", name) for name in names)
+    found = {
+        "JobId": ",".join(sorted(set(names.values()), key=int) if is_long else sorted(names, key=natural))
+    }
+    if times := [task["EligibleTime"] for task in waiting if task.get("EligibleTime")]:
+        found["EligibleTime"] = max(times)
+    restarts = {task.get("Restarts", "") for task in waiting}
+    if len(restarts) == 1 or "0" not in restarts:
+        found["Restarts"] = max(restarts)
+    return found
+
+
+def _name(task: Mapping[str, str]) -> str:
+    return f"{task.get('ArrayJobId', '')}_{task.get('ArrayTaskId', '')}"
 
 
 def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.array_task import TaskStart
+from hpc_elastic.rendezvous.asked_by import as_counted, asked_by
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -54,7 +55,7 @@ from hpc_elastic.slurm.lifecycle import (
     drain_cause,
 )
 from hpc_elastic.slurm.setup_failure import Earlier
-from hpc_elastic.slurm.standing import JobFacts, Standing, standing
+from hpc_elastic.slurm.standing import JobFacts, Standing, is_let_be, standing
 from hpc_elastic.wording import are_text
 
 _NEVER_STARTED = {
@@ -227,10 +228,16 @@ def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
         too_few = _too_few_text(facts) if drained.cause is Cause.JOIN_TIMEOUT else ""
         if too_few:
             return failed(too_few)
-        return _requeue(facts, drained.cause, _LEFT.get(drained.cause, drained.cause.value), budgets)
+        return _requeue(facts, drained.cause, _word(facts, drained.cause, drained.detail), budgets)
     if facts.srun_exit_code in (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT):
         return _requeue(facts, Cause.AGENT_ERROR, "the agent has left this node", budgets)
     return _without_word(facts, budgets)
+
+
+def _word(facts: TaskFacts, cause: Cause, detail: str) -> str:
+    """Return in words what a task leaves for."""
+    named = asked_by(cause, detail, runs_on=True) if is_let_be(facts.job, facts.start.restart) else ""
+    return named or _LEFT.get(cause, cause.value)
 
 
 def _script_failed(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
@@ -254,7 +261,7 @@ def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskCh
     if left.cause is Cause.MEMBERSHIP:
         return _not_needed(facts, left, budgets)
     unfit = facts.state.unfit.get(left.node, "") if left.cause is Cause.NODE_LOSS else ""
-    why = f"this node is unfit ({unfit})" if unfit else _LEFT.get(left.cause, left.cause.value)
+    why = f"this node is unfit ({unfit})" if unfit else _word(facts, left.cause, left.detail)
     return _requeue(facts, left.cause, why, budgets)
 
 
@@ -299,7 +306,9 @@ def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> 
     limit, name = budgets.of(cause)
     if limit is None or facts.state.used(cause) <= limit:
         return None
-    return _end_all(facts, f"the budget {name} = {limit} is spent; now: {why}", budgets, cause)
+    spent = f"the budget {name} = {limit} is spent"
+    why = why if why.startswith(spent) else f"{spent}; now: {as_counted(why)}"  # another task has said it
+    return _end_all(facts, why, budgets, cause)
 
 
 def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:

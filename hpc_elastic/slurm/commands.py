@@ -47,10 +47,7 @@ class SlurmTimeoutError(SlurmCommandError):
         self.waited_s = waited_s
 
     def __str__(self) -> str:
-        return (
-            f"{self.argv[0]} did not answer within {self.waited_s:.0f} s\n"
-            "  fix: look with sinfo whether the controller is up, then try again"
-        )
+        return f"{self.argv[0]} did not answer within {self.waited_s:.0f} s\n  fix: {_LOOK_AGAIN}"
 
 
 def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -> dict[str, str]:
@@ -74,7 +71,7 @@ def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -
 
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|configuration source|connect failure|connection refused"
-    r"|no route to host|network is unreachable|host name lookup failure",
+    r"|no route to host|network is unreachable|host name lookup failure|slurmctld\([^)]*\) at \S+ is down",
     re.IGNORECASE,
 )
 
@@ -90,6 +87,8 @@ _WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that shows what t
     "invalid partition": 'sinfo -o "%P %a %l %D"',
 }
 _BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
+_MALFORMED = re.compile(r"invalid (--[\w-]+) specification", re.IGNORECASE)
+_LOOK_AGAIN = "look with sinfo whether the controller is up, then try again"
 
 
 def is_unreachable(error: SlurmCommandError) -> bool:
@@ -114,6 +113,10 @@ def hint_for(error: SlurmCommandError) -> str:
             f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
             "hpc-elastic submit --local N runs without Slurm"
         )
+    if is_unreachable(error):
+        return _LOOK_AGAIN
+    if malformed := _MALFORMED.search(error.stderr):
+        return f"correct {malformed[1]}; man sbatch tells how it is written"
     words = error.stderr.lower()
     look = next((command for word, command in _WHERE_TO_LOOK.items() if word in words), _WHAT_NODES_HAVE)
     fix = f"compare with what the cluster has: {look}"
@@ -180,7 +183,8 @@ class Slurm:
         except OSError as error:
             raise SlurmCommandError(argv, 126, str(error)) from None
         if done.returncode != 0:
-            raise SlurmCommandError(argv, done.returncode, done.stderr.decode("utf-8", "replace"))
+            said = done.stderr.strip() or done.stdout  # scontrol ping tells there that nobody answers
+            raise SlurmCommandError(argv, done.returncode, said.decode("utf-8", "replace"))
         return done.stdout.decode("utf-8", "replace")
 
     def option_names(self) -> frozenset[str] | None:
@@ -277,6 +281,10 @@ class Slurm:
                 return None
             raise
         return fields or None
+
+    def show_tasks(self, array: str) -> list[dict[str, str]]:
+        """Return what Slurm knows about each task of an array; those that had no node yet are one."""
+        return parse.show_jobs(self._run("scontrol", "show", "job", "-o", array))
 
     def job_state(self, job_ref: str) -> JobState | None:
         """Return the state of a job, None if Slurm does not know it."""

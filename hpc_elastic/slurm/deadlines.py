@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from hpc_elastic.rendezvous.asked_by import RUNS_ON
 from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm.standing import Standing, job_facts, standing
 
@@ -132,7 +133,7 @@ def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | N
         left_s = stop_s(site) + (site.grace_s if grace_s is None else grace_s)
         return Why(Cause.PREEMPTION, f"preempted, with grace until {until}", left_s)
     if stands is Standing.RUNNING:
-        return Why(None, "the job runs on: somebody has sent the signal", None)
+        return Why(None, RUNS_ON, None)
     known = Cause.PREEMPTION, f"the job ends (Slurm's reason: {job.reason})"
     cause, words = _ENDINGS.get(stands, known)
     if stands is Standing.REQUEUED and told in _REQUEUED:

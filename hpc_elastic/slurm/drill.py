@@ -18,10 +18,11 @@ from hpc_elastic.rendezvous.journal import Cause, Member, RoundFormed
 from hpc_elastic.slurm import drill_on_node
 from hpc_elastic.slurm.array_job import is_array, tasks_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.deadlines import config_fields, site_of
+from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.drill_on_node import Deed
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
+from hpc_elastic.slurm.site import ask_site, read_site
 from hpc_elastic.slurm.standing import GONE, job_facts
 
 
@@ -110,26 +111,61 @@ def choose(formed: RoundFormed, drill: Drill, node: str | None, rank: int | None
     Raises:
         InputError: the round has no such node or rank.
     """
-    ends, first = [], 0
-    for member in formed.members:
-        ends.append((member, first, first + member.slots))
-        first += member.slots
-    fits = [
-        (member, low, high)
-        for member, low, high in ends
-        if (node is None or member.node == node) and (rank is None or low <= rank < high)
-    ]
-    if not fits:
-        where, what = ("--rank", f"rank {rank}") if rank is not None else ("--node", f"node {node!r}")
-        names = ", ".join(member.node for member, _, _ in ends)
-        raise InputError(
-            f"{what} is not in round {formed.number}" + (f" on {node}" if node and rank is not None else ""),
-            where=where,
-            fix=f"it has ranks 0 to {first - 1} on {names}",
-        )
+    places = _places(formed)
+    here = [place for place in places if node in (None, place.member.node)]
+    fits = [place for place in here if rank is None or place.low <= rank < place.high]
+    if node is not None and not here:
+        raise _no_node(formed, places, node)
+    if rank is not None and not fits:
+        raise _no_rank(formed, places, node, rank)
     member, _, high = fits[-1]
     worker = (high - 1 if rank is None else rank) if drill in ONE_WORKER else None
     return Target(member, worker)
+
+
+class _Place(NamedTuple):
+    """A node of a round with its ranks, from `low` to the one before `high`."""
+
+    member: Member
+    low: int
+    high: int
+
+
+def _places(formed: RoundFormed) -> list[_Place]:
+    places, first = [], 0
+    for member in formed.members:
+        places.append(_Place(member, first, first + member.slots))
+        first += member.slots
+    return places
+
+
+def _ranks_text(low: int, high: int) -> str:
+    return f"ranks {low} to {high - 1}" if high - low > 1 else f"rank {low}"
+
+
+def _no_node(formed: RoundFormed, places: list[_Place], node: str) -> InputError:
+    names = ", ".join(place.member.node for place in places)
+    return InputError(
+        f"node {node!r} is not in round {formed.number}",
+        where="--node",
+        fix=f"it has {_ranks_text(0, places[-1].high)} on {names}",
+    )
+
+
+def _no_rank(formed: RoundFormed, places: list[_Place], node: str | None, rank: int) -> InputError:
+    """Say which ranks a node has and where that rank is, or who has ranks at all."""
+    all_ranks = f"{_ranks_text(0, places[-1].high)} on {', '.join(place.member.node for place in places)}"
+    if node is None:
+        return InputError(
+            f"rank {rank} is not in round {formed.number}", where="--rank", fix=f"it has {all_ranks}"
+        )
+    mine = ", ".join(_ranks_text(low, high) for member, low, high in places if member.node == node)
+    home = next((member.node for member, low, high in places if low <= rank < high), "")
+    return InputError(
+        f"rank {rank} is not on {node} in round {formed.number}",
+        where="--rank",
+        fix=f"{node} has {mine}; " + (f"rank {rank} is on {home}" if home else f"the round has {all_ranks}"),
+    )
 
 
 class Striker:
@@ -181,14 +217,17 @@ class Striker:
         else:
             self._on_node(target, Deed.GO_ON)
 
-    def grace_s(self, drill: Drill) -> float | None:
-        """Return how long Slurm would let the agents live after its signal [s]; None if that is not known."""
-        if drill is not Drill.PREEMPT or self._run.is_local:
+    def granted(self, target: Target) -> Site | None:
+        """Return what Slurm would grant the job, or the target's task, in a preemption; None: nobody knows.
+
+        Raises:
+            SlurmError: Slurm is not there, or refused.
+        """
+        if self._run.is_local:
             return None
-        fields = self._slurm.show_job(self._run.job_id) or {}
-        config = config_fields(self._slurm.show_config())
-        site = site_of(config, self._slurm.show_partition(fields.get("Partition", "")))
-        return site.grace_s or site.kill_wait_s
+        fields = self._slurm.show_job(self._job_of(target)) or {}
+        asked = ask_site(self._slurm, fields.get("Partition", ""), fields.get("QOS", ""))
+        return asked or read_site(self._run.paths)
 
     @property
     def _round(self) -> int:

@@ -36,6 +36,7 @@ from hpc_elastic.slurm.lifecycle import (
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.signs_of_life import may_live, silent_for
+from hpc_elastic.slurm.still_there import first_to_do
 
 DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
 _LOOK_S = 0.5
@@ -141,7 +142,9 @@ class EndRun:
             case StopStep.ENDED:
                 raise self._has_ended()
             case StopStep.ASKED:
-                self._say("the run was asked to stop already; its workers are saving")
+                is_saved = self._log.state.drained is not None
+                does = "its workers have ended, and its job ends" if is_saved else "its workers are saving"
+                self._say(f"the run was asked to stop already; {does}")
             case StopStep.WAIT:
                 raise InputError(
                     "the workers do not come to an end",
@@ -213,14 +216,14 @@ class EndRun:
             if ending is None
             else f": {ending.decision.value}" + (f" ({ending.reason})" if ending.reason else "")
         )
-        is_done = ending is not None and ending.decision is Decision.DONE
-        return InputError(
-            f"the run has ended already{how}",
-            where="RUN",
-            fix="there is nothing left to end"
-            if is_done
-            else f"to run it again: {self._run.command_to_go_on}",
-        )
+        if ending is not None and ending.decision is Decision.DONE:
+            fix = "there is nothing left to end"
+        else:
+            run, job = self._run, ask_job(self._run, self._slurm).job
+            fix = f"to run it again: {run.command_to_go_on}"
+            if job is not None and job.state.is_active:
+                fix = f"to run it again: {first_to_do(run.job_id, job.state)}, then {run.command_to_go_on}"
+        return InputError(f"the run has ended already{how}", where="RUN", fix=fix)
 
     def _end(self, decision: Decision, code: int, reason: str) -> None:
         """Write the ending; of a submission that has no record yet the start is written first.

@@ -54,22 +54,34 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
         what = f"{path} is not a directory" if is_there else f"the directory {path} does not exist"
         raise RunDirError(what, where=where, fix=fix)
     if os.stat(path).st_uid != os.geteuid():
-        raise RunDirError(
-            f"the run in {path} belongs to user {owner_of(os.path.realpath(path))}",
-            where=where,
-            fix="ask its owner",
-        )
+        raise _foreign(paths, path, where, fix)
     if not os.access(path, os.R_OK | os.X_OK):
         raise RunDirError(
             f"the run directory {path} cannot be read", where=where, fix=f"chmod u+rwx {shlex.quote(path)}"
         )
     if not is_run(paths):
-        inside = [name for name, _ in zip(names_of_runs(path), range(3), strict=False)]
-        raise RunDirError(
-            f"{path} is not a run directory: it has no {os.path.basename(paths.identity)}",
-            where=where,
-            fix=f"it holds runs; name one of them, such as {os.path.join(path, inside[-1])}"
-            if inside
-            else fix,
-        )
+        raise _no_run(paths, path, where, fix)
     return paths
+
+
+def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
+    """Return what is to be said of somebody else's directory; nothing in it is followed or opened."""
+    owner = owner_of(os.path.realpath(path))
+    if os.access(path, os.X_OK) and not any(map(os.path.lexists, (paths.identity, paths.journal))):
+        return _no_run(paths, path, where, fix)
+    if os.access(path, os.X_OK):
+        what = f"the run in {path} belongs to user {owner}"
+    else:
+        what = f"{path} belongs to user {owner}, and others cannot look into it"
+    return RunDirError(what, where=where, fix="ask its owner")
+
+
+def _no_run(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
+    """Return what is to be said of a directory that holds no run."""
+    inside = [name for name, _ in zip(names_of_runs(path), range(3), strict=False)]
+    shown = path if set(path) - {".", "/"} else os.path.abspath(path)
+    return RunDirError(
+        f"{shown} is not a run directory: it has no {os.path.basename(paths.identity)}",
+        where=where,
+        fix=f"it holds runs; name one of them, such as {os.path.join(path, inside[-1])}" if inside else fix,
+    )

@@ -24,6 +24,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(spec_input.words)]
 Lines = Annotated[tuple[str, ...], BeforeValidator(spec_input.lines)]
 Names = Annotated[tuple[str, ...], BeforeValidator(spec_input.names)]
 Text = Annotated[str, BeforeValidator(spec_input.one_line)]
+Memory = Annotated[str, BeforeValidator(spec_input.memory)]
 
 
 class JobSpec(BaseModel):
@@ -81,8 +82,8 @@ class JobSpec(BaseModel):
     cpus_per_task: Count | None = Field(
         None, description="As cpus_per_node: the one task on a node is its agent."
     )
-    mem: Text | None = Field(None, description="Memory on each node, e.g. 480G; 0 for all of it.")
-    mem_per_cpu: Text | None = Field(None, description="Memory for each CPU, e.g. 4G.")
+    mem: Memory | None = Field(None, description="Memory on each node, e.g. 480G; 0 for all of it.")
+    mem_per_cpu: Memory | None = Field(None, description="Memory for each CPU, e.g. 4G.")
     constraint: Text | None = Field(None, description="Node features asked for.")
     exclusive: bool = Field(default=False, description="Take whole nodes.")
     reservation: Text | None = Field(None, description="Reservation.")

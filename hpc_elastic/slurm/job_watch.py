@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.asked_by import NO_ANSWER
 from hpc_elastic.rendezvous.journal import Cause, Drained
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.slurm import deadlines
@@ -238,7 +239,7 @@ class JobWatch:
         site = read_site(self._place.paths)
         if site is None:
             return None
-        words = f"no answer; SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
+        words = f"{NO_ANSWER}SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
         until = signalled_at + deadlines.stop_s(site)
         return _Reason(Told(Cause.PREEMPTION, words, until, explains=True), is_sure=False)
 

@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.asked_by import as_counted, who_asked
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -255,7 +256,7 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             spent = _spent(facts, cause, budgets)
-            why = f"Slurm has requeued the job itself: {_word(cause)}"
+            why = f"Slurm has requeued the job itself: {_word(facts, cause)}"
             return _hold(spent, cause, facts, budgets) if spent else Leave(ExitCode.REQUEUE, why, cause)
         case Standing.CANCELLED:
             ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "the job was cancelled", None)
@@ -268,8 +269,9 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
             return _requeue(facts, cause, budgets)
 
 
-def _word(cause: Cause) -> str:
-    return WORDS.get(cause, cause.value)
+def _word(facts: Facts, cause: Cause) -> str:
+    is_let_be = slurm_facts.is_let_be(facts.job, slurm_restart(facts.epoch))
+    return (is_let_be and who_asked(facts.state, cause, runs_on=True)) or WORDS.get(cause, cause.value)
 
 
 def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
@@ -309,13 +311,13 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
 
 def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
     unfit = slurm_facts.unfit_text(facts.state, facts.epoch) if cause is Cause.NODE_LOSS else ""
-    why = said or unfit or _word(cause)
+    why = said or unfit or _word(facts, cause)
     if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
         why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
         return _failed(why)
     spent = _spent(facts, cause, budgets)
     if spent:
-        return _hold(f"{spent}; now: {why}", cause, facts, budgets)
+        return _hold(f"{spent}; now: {as_counted(why)}", cause, facts, budgets)
     return _go_on(facts, cause, budgets, why)
 
 

@@ -58,8 +58,12 @@ def show_job(text: str) -> dict[str, str]:
 
     A value may hold blanks (a command, a comment): it runs on to the next ``Name=``.
     """
-    lines = [line for line in text.splitlines() if line.startswith("JobId=")]
-    return min((fields_of(line) for line in lines), key=_liveliness, default={})
+    return min(show_jobs(text), key=_liveliness, default={})
+
+
+def show_jobs(text: str) -> list[dict[str, str]]:
+    """Return the fields of each job in the output of ``scontrol show job -o``; see `show_job`."""
+    return [fields_of(line) for line in text.splitlines() if line.startswith("JobId=")]
 
 
 def _liveliness(fields: dict[str, str]) -> int:

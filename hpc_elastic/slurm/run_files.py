@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Decision, Record, Requeued, RoundFormed
+from hpc_elastic.rendezvous.journal import Decision, Record, Requeued, RoundFormed
 from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm import lifecycle
-from hpc_elastic.slurm.array_job import facts_of, is_array, tasks_of
+from hpc_elastic.slurm.array_job import begin_of, facts_of, is_array, tasks_of
+from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
@@ -71,12 +72,12 @@ class RunFiles(NamedTuple):
         return tuple(link.job_id for link in self.links if link.number > self._link_now and link.job_id)
 
     @property
-    def back_for(self) -> Cause | None:
-        """Why the newest start was handed back to Slurm; None if it was not."""
+    def handed_back(self) -> Requeued | None:
+        """The record that the newest start was handed back to Slurm; None if it was not."""
         entries = (record.entry for record in reversed(self.records))
         found = next((entry for entry in entries if isinstance(entry, Requeued)), None)
         is_newest = found is not None and found.epoch[:2] == self.state.epoch[:2]
-        return found.cause if found is not None and is_newest else None
+        return found if is_newest else None
 
     @property
     def has_script(self) -> bool:
@@ -207,13 +208,22 @@ def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
     try:
         tasks = tasks_of(run, slurm) if is_array(run) else []
         if tasks:
-            return Asked(*facts_of(tasks))
+            facts, told = facts_of(tasks)
+            return Asked(facts, told | _begin(tasks, slurm) if told["Reason"] == "BeginTime" else told)
         fields = slurm.show_job(run.job_id)
     except SlurmNotFoundError as error:
         return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
     except SlurmCommandError as error:
         return Asked(None, {}, " ".join(str(error).split()))
     return Asked(GONE, {}) if fields is None else Asked(lifecycle.job_facts(fields), fields)
+
+
+def _begin(tasks: Iterable[Task], slurm: Slurm) -> dict[str, str]:
+    """Return which tasks wait for their time and until when; nothing if Slurm does not say."""
+    try:
+        return begin_of(task for array in arrays_of(tasks) for task in slurm.show_tasks(array))
+    except (SlurmNotFoundError, SlurmCommandError):
+        return {}
 
 
 def _local_job(run: RunFiles) -> JobFacts:

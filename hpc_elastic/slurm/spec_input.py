@@ -13,6 +13,7 @@ from hpc_elastic.slurm.values import (
     BadValueError,
     number_text,
     parse_duration_s,
+    parse_memory,
     parse_nodes,
     parse_size,
     parse_time_limit_s,
@@ -82,6 +83,11 @@ def size(value: object) -> object:
     if value is not None:
         parse_size(value)
     return None if value is None else str(value).strip()
+
+
+def memory(value: object) -> object:
+    """Check an amount of memory and keep it as it was written."""
+    return None if value is None else parse_memory(value)
 
 
 def silence(value: object) -> object:

@@ -66,6 +66,16 @@ def _number(text: str) -> int:
     return int(found[0]) if found else 0
 
 
+def is_let_be(job: JobFacts | None, restarts: int) -> bool:
+    """Tell whether Slurm does nothing to the job, so that a signal was none of Slurm's own.
+
+    Args:
+        job: what Slurm says; None if it does not answer.
+        restarts: the restart count that this start of the job was given.
+    """
+    return job is not None and standing(job, restarts) is Standing.RUNNING and not job.warned
+
+
 class Standing(Enum):
     """How the job stands when its script is about to end."""
 

@@ -13,6 +13,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import array_rules, parse, partition_rules, request, run_dir, submissions, validate
+from hpc_elastic.slurm.array_job import facts_of
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.links import Link, read_links
@@ -22,6 +23,7 @@ from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.resubmit import queue_chain
 from hpc_elastic.slurm.site import discard_drain, learn_site
+from hpc_elastic.slurm.still_there import why_not_again
 from hpc_elastic.slurm.stored_job import read_script, read_spec
 from hpc_elastic.slurm.submissions import Submission
 
@@ -175,24 +177,16 @@ class Submitter:
         for earlier in known:
             state = self._state_of(earlier)
             if state is not None and state.is_active:
-                raise InputError(
-                    f"the run in {root} has not ended: its job {earlier.job_id} is {state.value}",
-                    where="--resume",
-                    fix=f"stop it first: hpc-elastic stop {stored.paths.root}",
-                )
+                raise _not_again(stored.paths, done[-1].number, earlier.job_id, state)
         if done and stored.spec.mode == "array":
-            self._refuse_further_arrays(done[-1], root)
+            self._refuse_further_arrays(stored.paths, done[-1])
         return stored.again(done[-1].number + 1 if done else 0)
 
-    def _refuse_further_arrays(self, newest: Submission, root: str) -> None:
+    def _refuse_further_arrays(self, paths: RunPaths, newest: Submission) -> None:
         """Refuse a run whose first array is over, but not one that `scale` has added."""
         tasks = self._slurm.array_tasks(newest.token, newest.job_id)
         if tasks:
-            raise InputError(
-                f"the run in {root} has not ended: tasks of its array {tasks[0].array} are in Slurm's queue",
-                where="--resume",
-                fix=f"stop it first: hpc-elastic stop {root}",
-            )
+            raise _not_again(paths, newest.number, tasks[0].array, facts_of(tasks)[0].state)
 
     def _state_of(self, earlier: Submission | Link) -> JobState | None:
         if earlier.job_id.startswith(LOCAL_JOB):
@@ -298,6 +292,13 @@ def _refuse_done(paths: RunPaths, newest: int) -> None:
         where="--resume",
         fix="there is nothing to go on with; submit a new run",
     )
+
+
+def _not_again(paths: RunPaths, newest: int, job_id: str, job: JobState) -> InputError:
+    """Return why a run is not queued again beside a job of its own."""
+    state = open_log(paths, LOGIN).refresh()
+    why, fix = why_not_again(state, newest, job_id, job, paths.root)
+    return InputError(why, where="--resume", fix=fix)
 
 
 def was_local(root: str) -> bool:

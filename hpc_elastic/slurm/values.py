@@ -143,6 +143,20 @@ def parse_size(value: object) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
+def parse_memory(value: object) -> str:
+    """Read an amount of memory as Slurm takes it: a number of megabytes, or ``500M``, ``480G``, ``2T``.
+
+    Raises:
+        BadValueError: not an amount of memory.
+    """
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"\d+([KMGTP](i?B)?)?", text, re.IGNORECASE):
+        raise BadValueError(
+            f"{value!r} is not an amount of memory", "write a whole number with a unit, e.g. 480G or 500M"
+        )
+    return text
+
+
 def number_text(value: float) -> str:
     """Return a number without a needless ``.0``."""
     return str(int(value)) if float(value).is_integer() else str(value)

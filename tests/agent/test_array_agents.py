@@ -68,7 +68,7 @@ def test_a_signalled_task_saves_with_all_and_leaves_alone(make: MakeAgents) -> N
     wait_for(lambda: len(list(Path(agents.paths.logs).glob("worker.1.*.asks"))) == 6, "all workers to ask")
     agents._agents[1].send_signal(signal.SIGTERM)
     assert ExitCode.REQUEUE == agents.code(1)
-    assert "the others go on without it" in agents.output(1)
+    assert "leaving: told by SIGTERM; the others go on without it" in agents.output(1)
     agents.wait_workers(2, 4)
     (asked,) = agents.entries(DrainRequested)
     assert (Cause.PREEMPTION, "n1", Then.REJOIN) == asked[:3]

@@ -7,7 +7,8 @@ import pytest
 from hpc_elastic.agent.outcome import Outcome, out_of_touch, outcome_of
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
-from hpc_elastic.rendezvous.journal import Cause, Drained
+from hpc_elastic.rendezvous.asked_by import RUNS_ON
+from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained
 from tests.rendezvous.build import E0, after, drain, formed, start
 
 
@@ -30,6 +31,22 @@ def test_what_was_saved_is_told(cause: Cause, step: int | None, text: str) -> No
     outcome = ended(cause, step)
     code = ExitCode.OK if cause is Cause.STOP else ExitCode.REQUEUE
     assert (code, text) == outcome[:2]
+
+
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ("SIGTERM", "SIGTERM"),
+        (f"SIGTERM: {RUNS_ON}", "a SIGTERM that somebody sent"),
+        ("SIGTERM: preempted, with grace until 20:24:49", "preemption"),
+    ],
+)
+def test_no_preemption_is_claimed_that_slurm_has_not_told(detail: str, words: str) -> None:
+    """The cause in the records is the same; also after Slurm's answer has come."""
+    asked = drain()._replace(detail="SIGTERM")
+    told = [DrainExplained(E0, Cause.PREEMPTION, detail.partition(": ")[2])] if ": " in detail else []
+    state = after(start(), formed(1), asked, *told, Drained(E0, Cause.PREEMPTION, 7, detail))
+    assert f"stopped for {words}, checkpoint of step 7" == outcome_of(state, {}, {}).reason
 
 
 def test_an_unrecorded_failure_is_told_with_its_log() -> None:

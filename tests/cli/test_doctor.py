@@ -132,6 +132,33 @@ def test_slurm_that_does_not_answer_is_a_problem(programs: Programs) -> None:
     assert "is this a login node?" in found.fix
 
 
+@pytest.mark.parametrize(
+    ("program", "said", "fix"),
+    [
+        (
+            "echo 'Slurmctld(primary) at ctl is DOWN'; echo 'Slurmctld(backup) at two is DOWN'; exit 1",
+            "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at two is DOWN",
+            "scontrol cannot reach a Slurm controller: is this a login node?",
+        ),
+        ("exit 1", "scontrol failed with exit code 1", "see what scontrol ping says"),
+        (
+            "echo 'rpc: Rate limit exceeded' >&2; exit 1",
+            "rpc: Rate limit exceeded",
+            "look with sinfo whether",
+        ),
+    ],
+    ids=["down", "silent", "busy"],
+)
+def test_a_controller_that_is_down_has_nothing_to_do_with_nodes(
+    programs: Programs, program: str, said: str, fix: str
+) -> None:
+    """What scontrol ping finds it tells on its standard output, and fails."""
+    programs.write("scontrol", program)
+    (_, found) = slurm_findings(Slurm(programs.environ), SystemClock())
+    assert (Level.PROBLEM, said) == (found.level, found.value)
+    assert found.fix.startswith(fix)
+
+
 def test_a_missing_command_is_a_problem_and_no_slurm_a_warning(programs: Programs) -> None:
     """Without any Slurm runs can be tried locally."""
     (programs.folder / "scancel").unlink()

@@ -96,6 +96,28 @@ def test_a_job_that_was_held_by_hand_is_released_first(
     assert "job 7 is held in the queue, so the run has no workers\n  fix: scontrol release 7" in error
 
 
+def test_a_drill_that_slurm_refuses_is_called_off_with_all_its_words(
+    paths: RunPaths, job: FakeJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The timeline tells them, too; what the drill would have cost of a budget is told before it strikes."""
+    spec = {"nodes": "2", "max_preemptions": 1}
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": spec}))
+    job.refuse(
+        "scancel", "scancel: error: Kill job error\nUnable to contact slurm controller (connect failure)"
+    )
+    assert ExitCode.USAGE == app.run(["drill", paths.root, "--yes", "--preempt"])
+    error = capfd.readouterr().err
+    last = (
+        "warning: this drill counts, and is the last preemption of max_preemptions = 1: the next one, be it"
+    )
+    assert error.startswith(last)
+    assert "nothing was struck, and the run goes on as before:\n" in error.partition(last)[2]
+    notes = [one.entry.text for one in read_records(paths) if isinstance(one.entry, Note)]
+    words = "scancel: error: Kill job error Unable to contact slurm controller (connect failure)"
+    off = f"called off, nothing was struck: scancel failed with exit code 1; Slurm says: {words}"
+    assert notes[-1].endswith(off)
+
+
 def test_a_run_that_is_held_by_its_budget_is_released_first(
     paths: RunPaths, job: FakeJob, capfd: pytest.CaptureFixture[str]
 ) -> None:

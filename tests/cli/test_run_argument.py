@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli import app
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
@@ -57,8 +58,72 @@ def test_only_a_name_that_is_near_is_proposed(paths: RunPaths, word: str, fix: s
         find_run(word)
 
 
+@pytest.mark.parametrize("identity", ["{", "[]", '{"format": 1}'])
+def test_a_run_with_a_damaged_identity_is_found_by_its_name(paths: RunPaths, identity: str) -> None:
+    """The job spec has the name, too, and without it the directory."""
+    Path(paths.identity).write_text(identity)
+    if identity == '{"format": 1}':  # of a run without a name
+        with pytest.raises(RunDirError):
+            find_run("None")
+        return
+    assert NAME == find_run("toy").name
+    Path(paths.job).write_text(json.dumps({"spec": {"name": "my toy"}}))
+    assert NAME == find_run("my toy").name
+    with pytest.raises(RunDirError, match="neither a directory"):
+        find_run("my")
+
+
+@pytest.mark.parametrize("name", ["a b/c", "here", "~/toy"])
+def test_a_job_may_be_called_like_a_path(paths: RunPaths, name: str) -> None:
+    """What is no run directory is looked for among the names; a folder of that name does not matter."""
+    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": NAME, "name": name, "user": "me"}))
+    Path("here").mkdir()
+    assert NAME == find_run(name).name
+    with pytest.raises(RunDirError, match="the directory a/b does not exist"):
+        find_run("a/b")
+
+
 def test_without_any_run_the_directory_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from another directory than the one that submit ran in."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunDirError, match="fix: give the directory that submit printed"):
         find_run("9999")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.parametrize("command", ["status", "timeline", "logs", "stop"])
+def test_somebody_elses_folder_is_no_run(
+    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    """That is to be seen, so nobody is sent to its owner; a link in it is not followed."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    assert 2 == app.run([command, str(folder)])
+    assert f"RUN: {folder} is not a run directory: it has no run.json\n" in capfd.readouterr().err
+    (folder / "run.json").symlink_to("/no/such/file")
+    assert 2 == app.run([command, str(folder)])
+    assert f"RUN: the run in {folder} belongs to user " in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_a_closed_folder_holds_is_not_guessed(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a run, or not; root can look into it, other users cannot."""
+    os.chown(paths.root, 65534, 65534)
+    monkeypatch.setattr(os, "access", lambda *_words: False)
+    assert 2 == app.run(["status", paths.root])
+    said = capfd.readouterr().err
+    assert f"RUN: {paths.root} belongs to user " in said
+    assert "others cannot look into it\n  fix: ask its owner" in said
+
+
+def test_a_folder_that_is_named_by_dots_is_named_in_full(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has to think where that is."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert 2 == app.run(["timeline", ".."])
+    assert f"RUN: {tmp_path} is not a run directory" in capfd.readouterr().err

@@ -12,6 +12,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Decision,
     Entry,
     Epoch,
     EpochStarted,
@@ -19,6 +20,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeUnfit,
     RoundEnded,
     RoundFormed,
+    RunEnded,
 )
 from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.run_log import open_log
@@ -159,6 +161,26 @@ def test_an_array_tells_why_its_tasks_wait(
     assert ("1 task runs, 1 task waits" if first == "RUNNING" else "2 tasks wait") in out
 
 
+def test_a_task_that_was_requeued_was_not_submitted_so(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone waits, until a time that Slurm knows."""
+    job = FakeJob(tmp_path / "slurm")
+    task = {"ArrayJobId": "7", "ArrayTaskId": "1", "Restarts": "1", "EligibleTime": "2026-11-21T10:00:00"}
+    job.set(JobState="PENDING", Reason="BeginTime", **task)
+    (job.bin / "squeue").write_text(SQUEUE.format(first="RUNNING").replace("Resources", "BeginTime"))
+    (job.bin / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{job.bin}:{os.environ['PATH']}")
+    queue = (
+        "Slurm lets task 7_1 wait until 2026-11-21 10:00:00, as after every requeue; to start it earlier: "
+    )
+    asks_array: dict[str, object] = {"mode": "array"}
+    assert f"  queue       {queue}scontrol update jobid=7_1 " in told(paths, capfd, spec=asks_array)
+    job.refuse("show", "slurm_load_jobs error: Socket timed out")  # between the two questions
+    out = told(paths, capfd, spec=asks_array)
+    assert "  queue       Slurm lets it wait a while; to start it earlier: scontrol update jobid=7 " in out
+
+
 @pytest.mark.parametrize(("state", "is_told"), [("COMPLETING", True), ("CANCELLED", False)])
 def test_only_a_job_that_comes_back_is_to_be_released(
     paths: RunPaths,
@@ -184,3 +206,28 @@ def test_a_job_that_is_to_begin_later_waits_for_no_node(
     out = told(paths, capfd)
     assert out.startswith("toy-1: queued, waits for its time (Slurm's reason: BeginTime)\n")
     assert "until 2026-11-21 10:00:00, as it was submitted (--begin)" in out
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED"])
+def test_a_cancelled_run_goes_on_once_its_job_has_left(
+    paths: RunPaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    state: str,
+) -> None:
+    """Before that `submit --resume` would refuse it."""
+    in_slurm(tmp_path, monkeypatch, JobState=state)
+    Path(paths.script).write_text("#!/bin/bash\n")
+    out = told(paths, capfd, STARTED, ROUND, RunEnded(Decision.CANCELLED, 130, "by hpc-elastic cancel", None))
+    first = "wait until job 7 has left Slurm (some seconds), then " if state == "COMPLETING" else ""
+    assert f"next: {first}hpc-elastic submit --resume {paths.root}\n" in out
+
+
+def test_a_held_run_is_released_though_its_processes_still_end(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its job goes back into the queue, where it waits for its user."""
+    in_slurm(tmp_path, monkeypatch, JobState="COMPLETING")
+    out = told(paths, capfd, STARTED, ROUND, RunEnded(Decision.HELD, 1, "a budget is spent", None))
+    assert "when it is mended: scontrol release 7\n" in out

@@ -167,6 +167,11 @@ def test_a_task_that_comes_back_does_not_wait(start_cluster: StartCluster) -> No
     high = cluster.submit_high(1, f"--nodelist={nodes_of(first)[1]}")
     wait_size(run, 1)
     cluster.wait_state(high, "RUNNING")
+    cluster.wait_for(lambda: "BeginTime" in reasons(run), 30, "the task to wait for its time")
+    told = run.command("status", str(run.directory)).stdout
+    assert re.search(
+        rf"lets task {run.job_id}_\d wait until 2.*, as after every requeue; to start it ", told
+    ), told
     cluster.as_root("scancel", high)
     wait_size(run, 2, 90)
     run.command("stop", str(run.directory))

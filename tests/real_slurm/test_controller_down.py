@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,10 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
         cluster.command("kill-slurmctld")  # clients no longer hang, they are refused
         shown = elastic(cluster, "status", str(trains.directory))
         assert (0, True) == (shown.returncode, "running round 1" in shown.stdout), shown
+        shown = elastic(cluster, "doctor", str(cluster.shared))
+        assert re.search(
+            r"PROBLEM  slurm controller .* is DOWN\n +fix: .* cannot reach a Slurm", shown.stdout
+        ), shown
         cluster.wait_for(lambda: SystemClock().monotonic() - began > OUTAGE_S, 60, "the time to pass")
     drains.wait(lambda state: state.requeues == 1, "the requeue", 120)
     drains.command("stop", str(drains.directory))

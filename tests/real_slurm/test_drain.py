@@ -89,6 +89,8 @@ def test_a_preemption_grants_its_grace(cluster: Cluster) -> None:
     assert (run.directory / "left.3").exists()
     assert run.state().stop_step == drained.step
     assert drained.took_s > 6
+    assert "finish: the job is preempted: requeue 1 of at most" in run.log()
+    assert "requeued (preemption)" in run.command("timeline", str(run.directory)).stdout
 
 
 def test_without_grace_there_is_kill_wait(cluster: Cluster) -> None:
@@ -126,6 +128,12 @@ def test_signals_by_hand(cluster: Cluster) -> None:
     signal_of(cluster, run, "--signal=TERM")
     run.wait(lambda state: state.drained is not None, "the drain")
     run.wait(lambda state: state.requeues == 1, "the requeue")
+    sent = "a SIGTERM that somebody sent"  # Slurm preempts nobody here
+    assert f"finish: {sent}: requeue 1 of at most" in run.log()
+    told = (
+        run.command("timeline", str(run.directory)).stdout + run.command("status", str(run.directory)).stdout
+    )
+    assert (f"requeued ({sent})" in told, "preemption" in told) == (True, False)
 
 
 @pytest.mark.parametrize("name", ["USR1", "INT"])

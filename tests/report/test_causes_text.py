@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, Member, NodeLeft, Record, Requeued, RoundFormed
+from hpc_elastic.rendezvous.asked_by import RUNS_ON
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    DrainExplained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    Member,
+    NodeLeft,
+    Record,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    Then,
+)
+from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,
+    signals_of,
     task_requeues,
     tasks_text,
     used_text,
 )
+from tests.rendezvous.build import E0, RESUBMITTED, formed, start
 
 
 def test_ends_and_requeues_are_counted_by_cause() -> None:
@@ -23,6 +40,29 @@ def test_ends_and_requeues_are_counted_by_cause() -> None:
     ]
     assert "2 preemptions, 1 time limit" == requeues_text(records, 1)
     assert "" == requeues_text(records, 0)
+
+
+def rounds(*answers: str) -> list[Record]:
+    """Return the records of rounds that a node has left after SIGTERM, with Slurm's answers; may be none."""
+    entries: list[Entry] = [start(expected=())]
+    for number, answer in enumerate(answers, 1):
+        entries += [formed(number), DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM")]
+        entries += [DrainExplained(E0, Cause.PREEMPTION, answer)] if answer else []
+        entries.append(RoundEnded(number, Cause.PREEMPTION, ("n1",), None))
+    return [Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1)]
+
+
+def test_signals_are_not_counted_as_preemptions_before_people() -> None:
+    """Neither what Slurm has denied nor what it has not told; the budgets count them together."""
+    records = rounds("preempted, with grace until 20:24:49", RUNS_ON, "")
+    counts = fold(RunState(), records).counts
+    assert {Cause.PREEMPTION: 3} == counts
+    assert "2 SIGTERMs, 1 preemption" == restarts_text(counts, signals_of(records))
+    why = "a SIGTERM that somebody sent: requeue 1 of at most 500"
+    handed = Record(20, 0.0, "batch", Requeued(E0, Cause.PREEMPTION, why))
+    assert "1 SIGTERM" == requeues_text([handed], 0)
+    resubmitted = Record(20, 0.0, "n1", start(RESUBMITTED))
+    assert {} == signals_of([*records, resubmitted])
 
 
 def test_budgets_are_told_with_their_causes() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hpc_elastic.rendezvous.asked_by import RUNS_ON
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Drained,
     DrainExplained,
     DrainRequested,
     Entry,
@@ -11,11 +15,14 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     Member,
     Record,
+    Requeued,
     RoundFormed,
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
+from hpc_elastic.slurm.lifecycle import job_facts
 
 EPOCH = Epoch(0, 0, 0)
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
@@ -53,3 +60,35 @@ def test_the_timeline_tells_what_was_known_when() -> None:
         "drain asked for on n1: SIGTERM",
         "Slurm says: the job was cancelled; workers have 12 s more",
     ] == (texts[-2:])
+
+
+@pytest.mark.parametrize("why", ["a SIGTERM that somebody sent", "the job is preempted"])
+def test_what_slurm_has_denied_is_called_no_preemption(why: str) -> None:
+    """From the drain to the queue, in the timeline and in the status; also in records of older versions."""
+    denied = DrainExplained(EPOCH, Cause.PREEMPTION, RUNS_ON)
+    drained = Drained(EPOCH, Cause.PREEMPTION, 50, f"SIGTERM: {RUNS_ON}")
+    back = Requeued(EPOCH, Cause.PREEMPTION, f"{why}: requeue 1 of at most 500")
+    asked = records(ASKED, denied)
+    assert "draining: a SIGTERM that somebody sent" == status_of(RunView(fold(RunState(), asked), 0)).text
+    found = records(ASKED, denied, drained, back)
+    assert [
+        "Slurm says: the job runs on: somebody has sent the signal",
+        "drained (a SIGTERM that somebody sent) in 2.0 s; checkpoint of step 50",
+        "requeued (a SIGTERM that somebody sent)",
+    ] == [moment.text for moment in timeline(found)][-3:]
+    view = RunView(fold(RunState(), found), 0, "7", handed_back=back)
+    assert "drained at step 50 (a SIGTERM that somebody sent), leaves the nodes" == status_of(view).text
+    waits = view._replace(job=job_facts({"JobState": "PENDING", "Restarts": "1"}))
+    assert "requeued after a SIGTERM that somebody sent, waits for nodes" == status_of(waits).text
+
+
+def test_a_requeue_is_told_by_what_finish_has_heard() -> None:
+    """The agents may have left before Slurm has answered them."""
+    drained = Drained(EPOCH, Cause.PREEMPTION, 50, "SIGTERM")
+    for why, words in (
+        ("a SIGTERM that somebody sent", "a SIGTERM that somebody sent"),
+        ("the job is preempted", "preemption"),
+    ):
+        back = Requeued(EPOCH, Cause.PREEMPTION, f"{why}: requeue 1 of at most 500")
+        told = [moment.text for moment in timeline(records(ASKED, drained, back))][-2:]
+        assert ["drained (SIGTERM) in 1.0 s; checkpoint of step 50", f"requeued ({words})"] == told

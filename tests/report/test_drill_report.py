@@ -175,8 +175,32 @@ def test_what_follows_is_told_until_the_run_is_back() -> None:
         "running again",
     ]
     assert names == [phase.name for phase in course.phases]
-    assert () == course.others
+    assert ((), True) == (course.others, course.agreed)
     assert (True, "the run came back; 60 steps computed again") == verdict(course)
+
+
+@pytest.mark.parametrize(
+    ("ends", "after_s"),
+    [
+        (
+            [NodeLeft(EPOCH, "n2.1", "n2", Cause.PREEMPTION), RoundEnded(1, Cause.PREEMPTION, ("n2",), None)],
+            3,
+        ),
+        (
+            [RoundEnded(1, Cause.PREEMPTION, ("n2",), None), NodeLeft(EPOCH, "n2.1", "n2", Cause.PREEMPTION)],
+            3,
+        ),
+        ([NodeLeft(EPOCH, "n1.1", "n1", Cause.PREEMPTION), drain(Cause.PREEMPTION, "n2")], None),
+        ([crashed("n1", 0, 1)], None),
+    ],
+)
+def test_a_task_has_stopped_when_its_agent_leaves(ends: list[Entry], after_s: int | None) -> None:
+    """In array mode nothing is drained as a whole: the end of that node's workers is what Slurm waits for."""
+    first = drain(Cause.PREEMPTION, "n2", Then.REJOIN)
+    course = follow(OF_TASK, first, StopAgreed(1, 60), *ends, formed(2, "n1.1"))
+    stopped = [phase for phase in course.phases if phase.name == "stopped"]
+    expected = [] if after_s is None else [(float(after_s), "all workers on n2 have stopped")]
+    assert expected == [phase[1:] for phase in stopped][:1]
 
 
 def test_what_came_in_between_is_named_with_the_verdict() -> None:
@@ -205,4 +229,4 @@ def test_workers_that_tell_no_step_are_told_to_end(step: int | None, lost: int |
     blow = PREEMPT._replace(step=step)
     course = follow(blow, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, -1), formed(2))
     assert "the workers are told to end" == next(one.text for one in course.phases if "told" in one.name)
-    assert lost == course.steps_lost
+    assert (lost, False) == (course.steps_lost, course.agreed)

@@ -29,6 +29,18 @@ from tests.rendezvous.build import E0, after, crash, formed, start
             {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05", "Restarts": "1"},
             "until 2026-01-02 03:04:05, as after every requeue; to start it earlier: scontrol update jobid=7",
         ),
+        (
+            {"Reason": "BeginTime", "EligibleTime": "2026-01-02T03:04:05"},
+            "Slurm lets it wait until 2026-01-02 03:04:05; to start it earlier",
+        ),
+        (
+            {"Reason": "BeginTime", "JobId": "7_2", "Restarts": "2"},
+            "task 7_2 wait a while, as after every requeue; to start it earlier: scontrol update jobid=7_2 ",
+        ),
+        (
+            {"Reason": "BeginTime", "JobId": "7_2,7_3", "Restarts": "2"},
+            "tasks 7_2, 7_3 wait a while, as after every requeue; to start them earlier: scontrol update",
+        ),
         ({"Reason": "JobHeldUser"}, "held; to let it go on: scontrol release 7"),
         ({"Reason": "job_requeued_in_held_state"}, "scontrol release 7"),
         ({"Reason": "launch_failed_requeued_held"}, "could not start it; held"),

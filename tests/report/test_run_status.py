@@ -48,14 +48,16 @@ def state_of(*entries: Entry) -> RunState:
         (Cause.REQUEUE, "requeued by hand, waits for nodes"),
         (Cause.LAUNCH_FAILURE, "requeued because the agents could not start, waits for nodes"),
         (Cause.NODE_LOSS, "requeued after a node was lost, waits for nodes"),
-        (None, "requeued after preemption, waits for nodes"),
+        (Cause.PREEMPTION, "requeued after preemption, waits for nodes"),
+        (None, "requeued after SIGTERM, waits for nodes"),
     ],
 )
 def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None, words: str) -> None:
     """Agents take any SIGTERM for a preemption."""
-    drain = DRAIN._replace(cause=Cause.PREEMPTION)
+    drain = DRAIN._replace(cause=Cause.PREEMPTION, detail="SIGTERM")
     state = state_of(STARTED, FIRST_ROUND, drain, Drained(EPOCH, Cause.PREEMPTION, 9, ""))
-    view = RunView(state, 0, "7", job("PENDING", restarts=1), back_for=cause)
+    back = None if cause is None else Requeued(EPOCH, cause, "what finish says")
+    view = RunView(state, 0, "7", job("PENDING", restarts=1), handed_back=back)
     assert words == status_of(view).text
 
 

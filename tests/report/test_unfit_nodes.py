@@ -56,7 +56,8 @@ def test_the_timeline_and_the_counts_name_them() -> None:
 
 def test_the_status_names_them() -> None:
     """While the nodes are given back, and while the job waits for others."""
-    view = RunView(fold(RunState(), numbered(*ENTRIES)), 0, "17", back_for=Cause.NODE_LOSS)
+    back = Requeued(E0, Cause.NODE_LOSS)
+    view = RunView(fold(RunState(), numbered(*ENTRIES)), 0, "17", handed_back=back)
     assert f"drained ({WORDS}), leaves the nodes" == status_of(view).text
     waiting = job_facts({"JobState": "PENDING", "Reason": "Resources"})
     assert status_of(view._replace(job=waiting)).text.startswith(f"requeued because of {WORDS}, waits")

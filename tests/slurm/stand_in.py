@@ -33,6 +33,7 @@ if not job:
     sys.exit("slurm_load_jobs error: Invalid job id specified")
 if words[:2] == ["show", "config"]:
     print("PreemptType = " + job.get("PreemptType", "preempt/partition_prio"))
+    print("KillWait = " + job.get("KillWait", "30 sec"))
 elif words[:2] == ["show", "partition"]:
     print("PartitionName=" + words[-1] + " PreemptMode=" + job.get("PreemptMode", "REQUEUE"))
 elif words[:2] == ["show", "job"]:

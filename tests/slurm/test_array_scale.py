@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, SizeWanted
 from hpc_elastic.rendezvous.run_log import open_log, read_state
 from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.array_job import facts_of, job_ids
+from hpc_elastic.slurm.array_job import begin_of, facts_of, job_ids
 from hpc_elastic.slurm.array_scale import Share, shares
 from hpc_elastic.slurm.array_tasks import Task, max_array_size, parse_tasks
 from hpc_elastic.slurm.job_spec import JobSpec
@@ -152,10 +153,32 @@ def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
 def test_a_run_is_not_resumed_beside_a_further_array(paths: RunPaths) -> None:
     """Its first array may be over before it."""
     slurm = ArraySlurm([MORE], JobState="COMPLETED")
-    with pytest.raises(InputError, match="tasks of its array 9"):
+    with pytest.raises(InputError, match="its job 9 is RUNNING"):
         Submitter(slurm, FakeClock()).next_request(paths.root)
     slurm.tasks = []
     assert 1 == Submitter(slurm, FakeClock()).next_request(paths.root).submission
+
+
+def _shown(task: str, reason: str = "BeginTime", **fields: str) -> dict[str, str]:
+    """Return what ``scontrol show job`` says of a task that was requeued once."""
+    usual = {"JobId": "99", "ArrayJobId": "7", "Restarts": "1", "EligibleTime": "2026-11-21T10:00:00"}
+    return {**usual, "ArrayTaskId": task, "Reason": reason, **fields}
+
+
+def test_the_tasks_that_wait_for_their_time_are_named_as_scontrol_takes_them() -> None:
+    """With the time from which none of them waits, and whether they were requeued, if all were."""
+    late = _shown("10", EligibleTime="2026-11-21T10:00:05", Restarts="3")
+    others = [_shown("0", "None"), _shown("3-5", "Resources", Restarts="0")]
+    assert {
+        "JobId": "7_2,7_10",
+        "EligibleTime": "2026-11-21T10:00:05",
+        "Restarts": "3",
+    } == begin_of([*others, late, _shown("2")])
+    assert "Restarts" not in begin_of([late, _shown("2", Restarts="0")])
+    assert ("7", "0") == itemgetter("JobId", "Restarts")(begin_of([_shown("0-5", Restarts="0")]))
+    assert "7" == begin_of([_shown(str(number)) for number in range(20)])["JobId"]
+    assert {} == begin_of(others)
+    assert {} == begin_of([{"JobId": "7", "Reason": "BeginTime"}])
 
 
 def test_why_the_tasks_of_an_array_wait_is_known() -> None:

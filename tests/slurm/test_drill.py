@@ -11,7 +11,10 @@ from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, UnsureError
+from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, UnsureError, choose
+from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.testing.clock import FakeClock
@@ -96,3 +99,46 @@ def test_a_step_that_fails_for_want_of_a_job_says_so(
         strike(slurm)
     assert told in str(caught.value)
     assert not isinstance(caught.value, UnsureError)
+
+
+class SiteSlurm(StepSlurm):
+    """A cluster that grants something, and knows the partition of one task only."""
+
+    def show_config(self) -> str:
+        """Return the settings."""
+        return "KillWait                = 5 sec\nPreemptType             = preempt/partition_prio\n"
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return the partition."""
+        return {"PartitionName": name, "GraceTime": "00:00:08" if name == "low" else "00:00:00"}
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return where the task is."""
+        return {"JobState": "RUNNING", "Partition": "low" if job_ref == "7_1" else "high"}
+
+    def array_tasks(self, token: str, array: str) -> list[Task]:  # noqa: ARG002 - it has only this one
+        """Return the task."""
+        return [Task(array, 1, JobState.RUNNING, "n2")]
+
+
+def test_what_a_preemption_grants_is_that_of_the_target() -> None:
+    """KillWait as well as GraceTime; in array mode of the task that is struck."""
+    assert Site(kill_wait_s=5.0) == Striker(RUN, SiteSlurm(), FakeClock()).granted(TARGET)
+    array, target = RUN._replace(spec={"mode": "array"}), Target(Member("n2.55@7_1-0-0", "n2", 2), None)
+    assert Site(kill_wait_s=5.0, grace_s=8.0) == Striker(array, SiteSlurm(), FakeClock()).granted(target)
+
+
+@pytest.mark.parametrize(
+    ("node", "rank", "told"),
+    [
+        ("n1", 3, "--rank: rank 3 is not on n1 in round 4\n  fix: n1 has ranks 0 to 1; rank 3 is on n2"),
+        ("n1", 7, "n1 in round 4\n  fix: n1 has ranks 0 to 1; the round has ranks 0 to 3 on n1, n2"),
+        (None, 7, "--rank: rank 7 is not in round 4\n  fix: it has ranks 0 to 3 on n1, n2"),
+        ("n9", 0, "--node: node 'n9' is not in round 4\n  fix: it has ranks 0 to 3 on n1, n2"),
+    ],
+)
+def test_who_is_named_wrongly_is_told_who_there_is(node: str | None, rank: int, told: str) -> None:
+    """Of a node its own ranks, and where the rank is that was meant."""
+    with pytest.raises(InputError) as caught:
+        choose(FORMED, Drill.CRASH, node, rank)
+    assert str(caught.value).endswith(told)

@@ -167,6 +167,29 @@ def test_a_run_that_has_ended_is_refused(paths: RunPaths, job: FakeJob, command:
         getattr(Ender(paths, job), command)()
 
 
+def test_a_run_that_was_cancelled_is_run_again_once_its_job_has_left(paths: RunPaths, job: FakeJob) -> None:
+    """`submit --resume` would refuse it before."""
+    write(paths, STARTED, RunEnded(Decision.CANCELLED, 130, "by the user", None))
+    job.set(JobState="COMPLETING")
+    with pytest.raises(InputError) as caught:
+        Ender(paths, job).stop()
+    assert caught.value.fix.startswith(
+        "to run it again: wait until job 7 has left Slurm (some seconds), then "
+    )
+    job.forget()
+    with pytest.raises(InputError) as caught:
+        Ender(paths, job).stop()
+    assert "wait" not in caught.value.fix
+
+
+def test_a_run_that_has_saved_is_not_said_to_save(paths: RunPaths, job: FakeJob) -> None:
+    """It was asked to stop, and its job is about to end."""
+    write(paths, STARTED, ROUND, Drained(EPOCH, Cause.STOP, 5, ""))
+    ender = Ender(paths, job)
+    ender.stop()
+    assert ["the run was asked to stop already; its workers have ended, and its job ends"] == ender.said
+
+
 def test_a_job_that_outlived_its_run_can_be_cancelled(paths: RunPaths, job: FakeJob) -> None:
     """Slurm may have requeued a job whose run was done."""
     write(paths, STARTED, ENDED)

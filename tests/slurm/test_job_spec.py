@@ -74,6 +74,9 @@ def test_a_spec_survives_being_stored() -> None:
         ({"command": "python 'x"}, "command", "is not a command", "close the quotes"),
         ({"command": ["python", "a\0b"]}, "command", "NUL", "remove"),
         ({"module": "pkg.train"}, "module", "both name what to run", "keep one"),
+        ({"mem": "10X"}, "mem", "mem = '10X' is not an amount of memory", "e.g. 480G"),
+        ({"mem_per_cpu": 1.5}, "mem_per_cpu", "mem_per_cpu = 1.5 is not an amount", "a whole number"),
+        ({"sbatch": {"mem": "-1"}}, "mem", "'-1' is not an amount of memory", "480G"),
         (
             {"mem": "8G", "mem_per_cpu": "2G"},
             "mem_per_cpu",

@@ -82,6 +82,20 @@ def test_whose_agent_never_came_is_told_by_the_epilog(
     assert [f"n1.0+0-{restart}-0+absent+0+0+0"] == (node.home / "names").read_text().split()
 
 
+def test_on_a_full_disk_the_epilog_of_the_last_start_does(node: Node) -> None:
+    """A node whose agent dies as the disk is full would be waited for by all others otherwise."""
+    write(node, "srun", NAMELESS.format(home=node.home))
+    write(node, "cat", "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
+    assert 0 == node.run([("", 0)])
+    assert "--task-epilog" not in (node.home / "sruns").read_text()
+    (node.home / "cat").unlink()
+    assert 0 == node.run([("", 0)])
+    write(node, "cat", "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
+    (node.home / "names").unlink()
+    assert 0 == node.run([("", 0)])
+    assert ["n1.0+0-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
+
+
 @pytest.mark.slow
 def test_an_srun_of_a_further_job_that_waits_for_nobody_is_killed(node: Node) -> None:
     """Its agents count their starts on from those of the jobs before."""

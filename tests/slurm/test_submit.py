@@ -11,6 +11,8 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
+from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.parse import JobState
@@ -178,6 +180,26 @@ def test_a_run_that_is_still_active_is_not_queued_again(workdir: Path, slurm_dir
     with pytest.raises(InputError, match="its job 1000 is PENDING") as caught:
         submitter().resume(first.request.paths.root)
     assert "hpc-elastic stop" in caught.value.fix
+
+
+def test_a_run_that_has_ended_is_queued_again_once_its_job_has_left(
+    workdir: Path, slurm_dir: StandIn
+) -> None:
+    """To stop it first would be refused: it has ended."""
+    first = submitter().submit(request())
+    log = open_log(first.request.paths, "login")
+    entries: tuple[Entry, ...] = (
+        EpochStarted(Epoch(0, 0, 0), "1000", ()),
+        RunEnded(Decision.CANCELLED, 130, "", None),
+    )
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    slurm_dir.set_state("1000", "COMPLETING")
+    with pytest.raises(
+        InputError, match=r"has ended \(cancelled\), but its job 1000 is COMPLETING"
+    ) as caught:
+        submitter().resume(first.request.paths.root)
+    assert caught.value.fix.startswith("wait until job 1000 has left Slurm")
 
 
 def test_an_interrupted_submission_is_made_again(workdir: Path, slurm_dir: StandIn) -> None:

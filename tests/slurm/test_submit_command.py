@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.commands import hint_for
+from hpc_elastic.slurm.commands import SlurmTimeoutError, hint_for
 from hpc_elastic.slurm.submissions import read_submissions
 from tests.slurm.conftest import StandIn
 
@@ -194,6 +194,24 @@ def test_where_to_look_follows_slurms_words(words: str, look: str) -> None:
     """A table of CPUs does not help with a reservation."""
     error = SlurmCommandError(("sbatch",), 1, f"allocation failure: {words}")
     assert hint_for(error).startswith(f"compare with what the cluster has: {look}")
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (
+            SlurmCommandError(("sbatch",), 255, "sbatch: error: Invalid --mem-per-gpu specification"),
+            "correct --mem-per-gpu; man sbatch tells how it is written",
+        ),
+        (SlurmTimeoutError(("scontrol", "ping"), 30.0), "look with sinfo whether the controller is up"),
+    ],
+    ids=["malformed", "no answer"],
+)
+def test_what_has_nothing_to_do_with_the_nodes_is_not_compared_with_them(
+    error: SlurmCommandError, fix: str
+) -> None:
+    """A value that cannot be read, or a controller that does not answer."""
+    assert hint_for(error).startswith(fix)
 
 
 def test_nodes_that_are_down_for_now_can_be_waited_for() -> None:

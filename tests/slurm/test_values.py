@@ -7,6 +7,7 @@ import pytest
 from hpc_elastic.slurm.values import (
     BadValueError,
     parse_duration_s,
+    parse_memory,
     parse_nodes,
     parse_time_limit_s,
     slurm_time_text,
@@ -82,3 +83,16 @@ def test_what_is_no_node_count_is_refused(written: object) -> None:
     """Zero nodes, words and half nodes are refused."""
     with pytest.raises(BadValueError):
         parse_nodes(written)
+
+
+@pytest.mark.parametrize("written", ["480G", "500m", "2T", "10GB", "4000", 0], ids=repr)
+def test_amounts_of_memory_are_kept_as_they_were_written(written: object) -> None:
+    """Slurm reads the same; without a unit they are megabytes."""
+    assert str(written) == parse_memory(written)
+
+
+@pytest.mark.parametrize("written", ["10X", "1.5G", "", "-1", "8 G", "much", True, 0.5], ids=repr)
+def test_what_is_no_amount_of_memory_is_refused(written: object) -> None:
+    """Slurm would refuse it, too."""
+    with pytest.raises(BadValueError, match="is not an amount of memory"):
+        parse_memory(written)
