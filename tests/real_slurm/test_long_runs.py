@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed
 from tests.frameworks import forked
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
@@ -37,6 +37,22 @@ def drains(run: Run) -> list[Cause]:
     return [entry.cause for entry in run.entries(Drained)]
 
 
+def restarts(run: Run) -> list[tuple[int, int]]:
+    """Return the steps that starts were left at, each with the one that the next start went on from.
+
+    Slurm may warn up to 30 s early: a slow machine has formed no round by then.
+    """
+    began: dict[int, RoundFormed] = {}
+    for formed in run.entries(RoundFormed):
+        began.setdefault(formed.epoch.restart, formed)
+    left = {entry.epoch.restart: entry.step for entry in run.entries(Drained) if entry.step is not None}
+    return [
+        (step, after.checkpoint.step if after.checkpoint else 0)
+        for restart, step in left.items()
+        if (after := began.get(restart + 1)) is not None
+    ]
+
+
 def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     """Warned before its time limit, a run saves, is requeued and goes on at the step it stopped at.
 
@@ -54,14 +70,11 @@ def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     for each in watching:
         each.wait_checkpoint(20)
     cluster.as_root("scontrol", "update", "nodename=node4", "state=drain", "reason=fan")
-    run.wait(lambda state: state.requeues == 1, "the requeue", 120)
-    stopped = run.entries(Drained)[0].step
-    state = run.wait(lambda state: state.rounds == 2, "the second start", 60)
-    assert state.round is not None
-    assert state.round.checkpoint is not None
-    assert stopped == state.round.checkpoint.step
-    assert [Cause.TIME_LIMIT] == drains(run)
-    assert "1" == run.job()["Restarts"]
+    run.wait(lambda _state: bool(restarts(run)), "another start from a saved step", 180)
+    for stopped, began in restarts(run):
+        assert stopped == began
+    assert {Cause.TIME_LIMIT} == set(drains(run))
+    assert int(run.job()["Restarts"]) >= 1
     array.wait(lambda _state: len(array.entries(NodeLeft)) >= 2, "the limit of the tasks", 120)
     assert {Cause.TIME_LIMIT} == {entry.cause for entry in array.entries(NodeLeft)}
     check_left_node4(*watching)
@@ -75,8 +88,8 @@ def test_the_time_limit_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
 
 def check_left_node4(job: Run, array: Run) -> None:
     """Wait until a job and the tasks of an array have left node4, which is being drained."""
-    job.wait(lambda state: state.requeues == 1, "the requeue of the job", 120)
-    array.wait(lambda _state: len(array.entries(NodeLeft)) == 2, "both tasks to leave", 60)
+    job.wait(lambda state: state.requeues >= 1, "the requeue of the job", 120)
+    array.wait(lambda _state: len(array.entries(NodeLeft)) >= 2, "both tasks to leave", 60)
     for why in (job.entries(Drained)[0], array.entries(NodeLeft)[0]):
         assert why.cause is Cause.PREEMPTION
         assert "the drain of node4 (fan" in why.detail
