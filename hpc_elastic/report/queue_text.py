@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.timeline import names_text
-from hpc_elastic.wording import count_text
+from hpc_elastic.wording import are_text, count_text
 
 _ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 _HELD = "held; to let it go on: scontrol release {job}"
@@ -171,5 +171,5 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
     text = f"{count_text(missing, 'more node')} ({low} are needed; {here})"
     if tasks is None or tasks >= int(low):
         return text
-    left = "task is" if tasks == 1 else "tasks are"
-    return f"{text}, but only {tasks} {left} left in Slurm: hpc-elastic scale {run} --nodes {low} queues more"
+    left = are_text(tasks, "task")
+    return f"{text}, but only {left} left in Slurm: hpc-elastic scale {run} --nodes {low} queues more"

@@ -67,12 +67,12 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
 def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
     """Return what is to be said of somebody else's directory; nothing in it is followed or opened."""
     owner = owner_of(os.path.realpath(path))
-    if os.access(path, os.X_OK) and not any(map(os.path.lexists, (paths.identity, paths.journal))):
-        return _no_run(paths, path, where, fix)
-    if os.access(path, os.X_OK):
+    if not os.access(path, os.X_OK):
+        what = f"{path} belongs to user {owner}, and others cannot look into it"
+    elif any(map(os.path.lexists, (paths.identity, paths.journal))):
         what = f"the run in {path} belongs to user {owner}"
     else:
-        what = f"{path} belongs to user {owner}, and others cannot look into it"
+        return _no_run(paths, path, where, fix)
     return RunDirError(what, where=where, fix="ask its owner")
 
 

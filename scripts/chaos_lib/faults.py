@@ -106,6 +106,18 @@ def _lasts(scene: Scene, low: float, high: float) -> float:
     return round(scene.random.uniform(low, high), 1)
 
 
+def _silence(scene: Scene, low: float, high: float) -> tuple[str, float]:
+    """Choose a node of which slurmctld is to hear nothing, and for how long [s].
+
+    Raises:
+        NoTargetError: Slurm may give the node up for it, and it must not just now; see `_calm`.
+    """
+    node, lasts = _node(scene), _lasts(scene, low, high)
+    if lasts > UNNOTICED_S:
+        _calm(scene)
+    return node, lasts
+
+
 def _kill_worker(scene: Scene) -> Struck:
     victim = _one(scene, Role.WORKER)
     number = scene.random.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -155,9 +167,7 @@ def _crash_node(scene: Scene) -> Struck:
 
 
 def _cut_node(scene: Scene) -> Struck:
-    node, lasts = _node(scene), _lasts(scene, 3, 30)
-    if lasts > UNNOTICED_S:
-        _calm(scene)
+    node, lasts = _silence(scene, 3, 30)
     scene.cluster.cut(node)
     return Struck(f"{node} for {lasts} s", lasts, lambda: scene.cluster.heal(node))
 
@@ -191,9 +201,7 @@ def _kill_slurmctld(scene: Scene) -> Struck:
 
 
 def _kill_slurmd(scene: Scene) -> Struck:
-    node, lasts = _node(scene), _lasts(scene, 2, 25)
-    if lasts > UNNOTICED_S:
-        _calm(scene)
+    node, lasts = _silence(scene, 2, 25)
     scene.cluster.command("kill-slurmd", node)
     return Struck(f"{node} for {lasts} s", lasts, lambda: scene.cluster.command("start-slurmd", node))
 

@@ -65,6 +65,8 @@ def test_an_srun_with_agents_is_left_alone(node: Node) -> None:
     assert "sign of life" not in node.done.stderr
 
 
+FULL = "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n"
+"""In the place of ``cat``."""
 NAMELESS = """#!/bin/bash
 printf '%s\\n' "$@" > {home}/sruns
 for word; do [[ $word != --task-epilog=* ]] || SLURMD_NODENAME=n1 "${{word#*=}}"; done
@@ -85,12 +87,12 @@ def test_whose_agent_never_came_is_told_by_the_epilog(
 def test_on_a_full_disk_the_epilog_of_the_last_start_does(node: Node) -> None:
     """A node whose agent dies as the disk is full would be waited for by all others otherwise."""
     write(node, "srun", NAMELESS.format(home=node.home))
-    write(node, "cat", "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
+    write(node, "cat", FULL)
     assert 0 == node.run([("", 0)])
     assert "--task-epilog" not in (node.home / "sruns").read_text()
     (node.home / "cat").unlink()
     assert 0 == node.run([("", 0)])
-    write(node, "cat", "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
+    write(node, "cat", FULL)
     (node.home / "names").unlink()
     assert 0 == node.run([("", 0)])
     assert ["n1.0+0-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
