@@ -11,12 +11,37 @@ from hpc_elastic.agent.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
 from hpc_elastic.agent.node_workers import NodeWorkers
 from hpc_elastic.agent.notices import Notice
 from hpc_elastic.agent.parts import AgentParts
-from hpc_elastic.agent.wish import DrainTimes, Wish, first_words, granted, heard
-from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
+from hpc_elastic.agent.wish import DrainTimes, Wish, first_words, granted, heard, told
+from hpc_elastic.rendezvous.journal import Cause, DrainExplained, DrainRequested, RoundFormed, Then
 from hpc_elastic.rendezvous.rules import is_proposer, stop_step
 from hpc_elastic.rendezvous.shared_run import SharedRun
+from hpc_elastic.rendezvous.state import RunState
 
+_PATIENCE_S = 2.0  # for the node that is to ask Slurm first
+_TURN_S = 0.5  # between the turns of the others
+_OF_USERS = (Cause.STOP, Cause.MEMBERSHIP)  # what no signal has asked for
 ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # what concerns one node where each node is a job of its own
+
+
+def turn_to_ask_s(state: RunState, me: str) -> float:
+    """Return how long after a signal a node asks Slurm about it, unless another one has told by then [s].
+
+    Slurm signals all nodes of a job at once, and they must not all ask. The node that has asked for the
+    drain goes first; where that was none of the round's, its first member does. The others follow in
+    their order, for those before them may be gone or may not have been signalled.
+
+    Args:
+        state: what all nodes agree on.
+        me: this agent's node_id.
+    """
+    members = state.round.members if state.round is not None else ()
+    asker = state.drain.node if state.drain is not None else ""
+    first = next((one.node_id for one in members if one.node == asker), None)
+    order = sorted((one.node_id for one in members), key=lambda node_id: node_id != first)
+    if me in order[:1] or (me not in order and me.rpartition(".")[0] == asker):
+        return 0.0
+    place = order.index(me) if me in order else max(1, len(order))
+    return _PATIENCE_S + _TURN_S * (place - 1)
 
 
 class LocalDrain:
@@ -37,7 +62,7 @@ class LocalDrain:
         self._times = times
         self._told = False
         self._cause: Cause | None = None
-        self._is_explained = False
+        self._explained: DrainExplained | None = None  # what has been taken over of what Slurm says
         self._wished: float | None = None  # until when, by what this agent itself was asked for [s]
         self._agreed: float | None = None  # until when, by the journal [s]
         self.stop_now = False  # no worker will stop by itself, or the time is up
@@ -75,8 +100,8 @@ class LocalDrain:
         if self._cause is None:
             self._cause = drain.cause
             self._agreed = now + (self._times.of(drain.cause) if drain.left_s is None else drain.left_s)
-        if state.explained is not None and not self._is_explained:
-            self._explain(state.explained.left_s, now)
+        if state.explained is not None and state.explained is not self._explained:
+            self._explain(state.explained, drain, now)
         self._warn()
         if state.stop_step is None:
             self._agree(formed, now)
@@ -85,11 +110,16 @@ class LocalDrain:
             self._group.set_stop_step(state.stop_step)
         self.stop_now = state.stop_step == NO_STEP or self.is_over(now)
 
-    def _explain(self, left_s: float | None, now: float) -> None:
-        """Take over how long there is, now that Slurm has said why."""
-        self._is_explained = True
-        if not self._times.is_stop_given and left_s is not None:
-            self._agreed = now + left_s
+    def _explain(self, explained: DrainExplained, drain: DrainRequested, now: float) -> None:
+        """Take over how long there is, now that Slurm has said why.
+
+        That replaces what was assumed for the signal that asked for this drain. After that, and where
+        a user has asked for it, time can only become less.
+        """
+        is_known = self._explained is not None or drain.left_s is not None or drain.cause in _OF_USERS
+        self._explained = explained
+        if not self._times.is_stop_given and explained.left_s is not None:
+            self._agreed = told(self._agreed, now + explained.left_s, is_known=is_known)
 
     def _agree(self, formed: RoundFormed, now: float) -> None:
         bound = self._group.stop_bound(now)
@@ -119,10 +149,9 @@ class Signalled:
         self._workers = workers
         self._run: SharedRun = parts.rendezvous.run
         self._file = DrainFile(parts.paths, BEATS * self._run.settings.heartbeat_interval)
-        self._to_explain: dict[bool, float] = {}  # when signals came [s]: warnings (True) and others
-        self._why_asked: set[bool] = set()
+        self._unexplained: dict[bool, float] = {}  # when signals came [s]: warnings (True) and others
         self._explanation: Notice | None = None  # not told to the others yet
-        self._is_explained = False
+        self._explained: DrainExplained | None = None  # what the journal said last about a signal
         self.answer: Notice | None = None  # what Slurm says about a signal
         self.wish = Wish()
 
@@ -152,7 +181,7 @@ class Signalled:
             words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
             parts.log.say(words if is_first else f"{name} received")
             if cause is not Cause.INTERRUPT:
-                self._to_explain.setdefault(cause is Cause.TIME_LIMIT, now)
+                self._unexplained[cause is Cause.TIME_LIMIT] = now
             self.wish = heard(self.wish, cause, name, now + left_s)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
@@ -170,8 +199,11 @@ class Signalled:
                 is_known = self.wish.cause is None and notice.until is not None
                 self.wish = heard(self.wish, notice.cause, notice.detail, until)._replace(is_known=is_known)
         state, me = self._run.state, self._run.membership.node_id
-        if state.explained is not None and not self._is_explained:
-            self._grant(None if state.explained.left_s is None else now + state.explained.left_s)
+        if state.explained is not self._explained:
+            self._explained = state.explained
+            self._unexplained.clear()  # another node has asked
+            left_s = None if state.explained is None else state.explained.left_s
+            self._grant(None if left_s is None else now + left_s)
         if self.wish.cause is None and self._file.asks(state.running, me, now):
             detail = f"the file {self._parts.paths.drain}"
             self._parts.log.say(f"{detail} asks for the end: the workers are asked to save and leave")
@@ -187,8 +219,7 @@ class Signalled:
         self._grant(notice.until)
 
     def _grant(self, until: float | None) -> None:
-        """Take over how long there is for what this agent was signalled for, once."""
-        self._is_explained = True
+        """Take over how long there is for what this agent was signalled for."""
         if until is not None and not self._parts.times.drain.is_stop_given:
             self.wish = granted(self.wish, until)
 
@@ -232,16 +263,18 @@ class Signalled:
             state = self._run.request_drain(cause, then, self.wish.detail, left_s)
         self._file.heeded()
         self._tell_why()
-        self._ask_why(state.drain.node if state.drain is not None else "")
+        self._ask_why(state)
 
-    def _ask_why(self, asker: str) -> None:
-        """Have Slurm asked; where all nodes were signalled only by the one that told the others."""
-        if not self.leaves_alone and asker != self._run.node:
+    def _ask_why(self, state: RunState) -> None:
+        """Have Slurm asked about signals that nobody has explained yet, when it is this node's turn."""
+        if not self._unexplained:
             return
-        for is_warning, at in self._to_explain.items():
-            if is_warning not in self._why_asked:
-                self._why_asked.add(is_warning)
-                self._parts.notices.ask_why(at, is_warning=is_warning)
+        wait_s = 0.0 if self.leaves_alone else turn_to_ask_s(state, self._run.membership.node_id)
+        now = self._parts.clock.monotonic()
+        due = {warned: at for warned, at in self._unexplained.items() if now >= at + wait_s}
+        for is_warning, at in due.items():
+            del self._unexplained[is_warning]
+            self._parts.notices.ask_why(at, is_warning=is_warning)
 
     def insist(self, write: Callable[[], object]) -> None:
         """Write something before leaving; a signalled agent tries no longer than its workers would have."""

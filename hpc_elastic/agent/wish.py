@@ -27,7 +27,7 @@ class Wish(NamedTuple):
     detail: str = ""
     deadline: float | None = None  # when workers that still run are ended, monotonic [s]
     at_once: bool = False  # a second Ctrl-C: do not wait for the workers
-    is_known: bool = False  # the deadline is what Slurm leaves, not this agent's flags
+    is_known: bool = False  # Slurm has told how long there is; else it is by this agent's flags
 
 
 def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:
@@ -48,11 +48,27 @@ def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:
 def granted(wish: Wish, limit: float) -> Wish:
     """Return the wish when it is known why it was signalled, and how long there is for that.
 
+    What Slurm says replaces what was assumed, be it more or less. What it has said before is a limit:
+    a further signal can only leave less time.
+
     Args:
         wish: what was asked for.
         limit: when workers are to be gone for it, monotonic [s].
     """
-    return wish if wish.deadline is None else wish._replace(deadline=limit)
+    if wish.deadline is None:
+        return wish
+    return wish._replace(deadline=told(wish.deadline, limit, is_known=wish.is_known), is_known=True)
+
+
+def told(before: float | None, limit: float, *, is_known: bool) -> float:
+    """Return when workers are ended, now that Slurm has said when it kills them [s].
+
+    Args:
+        before: when they were to be ended so far, monotonic [s]; None: nobody has said.
+        limit: by what Slurm says now, monotonic [s].
+        is_known: whether `before` was promised, and not only assumed for want of an answer.
+    """
+    return min(before, limit) if is_known and before is not None else limit
 
 
 _MEANS = "preemption, scancel, the time limit or a failed node"

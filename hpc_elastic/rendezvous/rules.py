@@ -41,6 +41,7 @@ class Waited(NamedTuple):
     since: float
     quorum_since: float | None = None  # enough nodes are in since then
     complete_since: float | None = None  # everybody who can come is in since then
+    rounds: int = 0  # how many rounds there were when these times began
 
 
 class Wait(NamedTuple):
@@ -257,7 +258,14 @@ def is_among_the_first(view: Joining, now: float) -> bool:
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
-    """Return the waiting times brought up to date with what is known now."""
+    """Return the waiting times brought up to date with what is known now.
+
+    The last call of a round begins when the round before it has ended: until then nobody can come back.
+    """
+    if view.state.running is not None or view.state.rounds != waited.rounds:
+        waited = waited._replace(quorum_since=None, complete_since=None, rounds=view.state.rounds)
+    if view.state.running is not None:
+        return waited
     entries = _ready(view, now)
     is_full = len(entries) >= view.target and view.state.round is not None
     ready = joiners(view, now) if is_full else [entry.name.node_id for entry in entries]
@@ -323,23 +331,42 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     """
     in_already = {node_of(node_id) for node_id in ready}
     lease, last = view.settings.lease, view.state.round
-    before = frozenset() if only_sure else long_lost(view.roster, view.state, now, lease)
-    entries = tuple(entry for node_id, entry in view.roster.items() if node_id not in before | {view.me})
+    roster = _returning(view)
+    before = frozenset() if only_sure else long_lost(roster, view.state, now, lease)
+    entries = tuple(entry for node_id, entry in roster.items() if node_id not in before | {view.me})
     surely = surely_silent(entries, now, lease)
     quiet = surely if only_sure else silent(entries, now, lease)
-    gone = view.state.left | outdated(view.roster) | before
-    present = (entry.name for node_id, entry in view.roster.items() if node_id not in gone)
+    gone = view.state.left | outdated(roster) | before
+    present = (entry.name for node_id, entry in roster.items() if node_id not in gone)
     beating = (name for name in present if not name.phase.is_terminal)
     alive = {
         name.node
         for name in beating
         if name.node_id not in (surely if name.node == view.state.batch_host else quiet)
     }
-    known = gone.union(view.roster)
+    known = gone.union(roster)
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
     unheard = set() if last else set(view.state.expected) - {node_of(node_id) for node_id in quiet}
-    new = unheard - set(absent(view.roster))
+    new = unheard - set(absent(roster))
     return (alive | unseen | new) - in_already - (view.state.lost - alive)
+
+
+def _returning(view: Joining) -> Roster:
+    """Return the roster in which members that have succeeded in a round that failed are on their way back.
+
+    Such a member waits for the others' workers. It reads of their failure at its next look, and joins;
+    until then its name says that it has succeeded. It beats meanwhile, so it is lost only by its lease.
+    A name from before the last round says as little about a member of it.
+    """
+    last = view.state.round
+    if last is None or view.state.running is not None or view.state.leaving:
+        return view.roster
+    back = {
+        member.node_id: entry._replace(name=entry.name._replace(phase=Phase.STOPPED))
+        for member in last.members
+        if (entry := view.roster.get(member.node_id)) is not None and entry.name.phase is Phase.SUCCEEDED
+    }
+    return {**view.roster, **back}
 
 
 def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:

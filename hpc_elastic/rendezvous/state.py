@@ -55,7 +55,7 @@ class RunState(NamedTuple):
     round: RoundFormed | None = None  # the newest round of this epoch
     ended: RoundEnded | None = None  # how it ended; None while it runs
     drain: DrainRequested | None = None
-    explained: DrainExplained | None = None  # what Slurm says about it
+    explained: DrainExplained | None = None  # what Slurm has said last about a signal in it
     stop_step: int | None = None
     drained: Drained | None = None
     ending: RunEnded | None = None
@@ -284,14 +284,17 @@ def _drain(state: RunState, entry: DrainRequested) -> RunState:
 
 
 def _explained(state: RunState, entry: DrainExplained) -> RunState:
-    drain = state.drain
-    if drain is None or state.explained is not None or _is_foreign(state, entry.epoch):
+    drain, before = state.drain, state.explained
+    if drain is None or _is_foreign(state, entry.epoch):
         return state
+    if before is not None and (before.cause, before.detail) == (entry.cause, entry.detail):
+        return state  # of a node that asked, too
     if drain.cause is Cause.MEMBERSHIP:  # no signal asked for it
         return state
     if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
         return state._replace(explained=entry)
-    detail = f"{drain.detail}: {entry.detail}" if drain.detail else entry.detail
+    asked = drain.detail if before is None else drain.detail.removesuffix(before.detail).removesuffix(": ")
+    detail = f"{asked}: {entry.detail}" if asked else entry.detail
     return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, detail=detail))
 
 

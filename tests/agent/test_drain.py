@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.drain import turn_to_ask_s
 from hpc_elastic.agent.drain_file import DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.hold import SAY_AGAIN_S, SUFFIX, Busy, Hold
@@ -39,6 +40,35 @@ def test_what_slurm_grants_replaces_what_was_feared() -> None:
     assert 300.0 == granted(wish, 300.0).deadline
     assert 60.0 == heard(granted(wish, 300.0), Cause.PREEMPTION, "SIGTERM", 60.0).deadline
     assert Wish() == granted(Wish(), 300.0)
+
+
+def test_what_slurm_has_granted_only_shrinks() -> None:
+    """A further signal may leave less time than the first one, never more."""
+    wish = granted(heard(Wish(), Cause.PREEMPTION, "SIGTERM", 25.0), 60.0)
+    assert 4.0 == granted(wish, 4.0).deadline
+    assert 60.0 == granted(wish, 300.0).deadline
+
+
+@pytest.mark.parametrize(
+    ("asker", "expected"),
+    [
+        ("n0", [0.0, 2.0, 2.5, 3.0, 3.5]),
+        ("n2", [2.0, 2.5, 0.0, 3.0, 3.5]),
+        ("login", [0.0, 2.0, 2.5, 3.0, 3.5]),
+    ],
+)
+def test_one_node_asks_slurm_and_the_others_in_turn(asker: str, expected: list[float]) -> None:
+    """The one that has asked for the drain; where no node of the round has, the first of them."""
+    asked = DrainRequested(Cause.STOP, asker, Then.LEAVE, "")
+    state = RunState(epoch=EPOCH, rounds=1, round=FORMED, drain=asked)
+    assert expected == [turn_to_ask_s(state, member.node_id) for member in NODES]
+
+
+def test_a_node_without_a_round_asks_about_the_drain_it_has_asked_for() -> None:
+    """It is signalled while it waits for the others."""
+    asked = DrainRequested(Cause.PREEMPTION, "n7", Then.LEAVE, "SIGTERM")
+    state = RunState(epoch=EPOCH, drain=asked)
+    assert [0.0, 2.0] == [turn_to_ask_s(state, me) for me in ("n7.1", "n8.1")]
 
 
 @pytest.mark.parametrize(

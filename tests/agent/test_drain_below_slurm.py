@@ -16,7 +16,9 @@ from hpc_elastic.rendezvous.journal import (
     DrainRequested,
     NodeLeft,
     RoundEnded,
+    Then,
 )
+from hpc_elastic.rendezvous.run_log import open_log
 from tests.agent.agents import Agents, MakeAgents, slurm, wait_for
 from tests.agent.test_array_agents import task
 from tests.slurm.stand_in import FakeJob
@@ -70,6 +72,67 @@ def test_the_reason_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
     outputs = agents.output(0) + agents.output(1)
     assert 2 == outputs.count("SIGTERM received (preemption, scancel, the time limit or a failed node;")
     assert 1 == outputs.count("Slurm: the time limit is reached; workers have")
+
+
+LEAVE = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+
+
+def asked(agents: Agents) -> None:
+    """Have the run stopped by its user, and wait until all workers know."""
+    open_log(agents.paths, "login").commit(lambda _: LEAVE)
+    told = Path(agents.paths.logs).glob
+    wait_for(lambda: len(list(told("*.asked"))) == 4, "the workers to be asked to stop")
+
+
+def left_s(agents: Agents) -> list[float]:
+    """Return how long each worker has, as it says last [s]."""
+    return [float(path.read_text()) for path in Path(agents.paths.logs).glob("*.left") if path.stat().st_size]
+
+
+SAYS = SAVES.replace(
+    "while not os.path.exists",
+    'open(file + ".asked", "w").close()\nwhile not os.path.exists',
+).replace(
+    '"go")): time.sleep(0.01)',
+    '"go")):\n    time.sleep(0.01)\n'
+    '    with open(file + ".new", "w") as told: told.write(str(worker.time_left()))\n'
+    '    os.replace(file + ".new", file + ".left")',
+)
+
+
+def test_a_signal_after_a_stop_is_explained(make: MakeAgents, job: FakeJob) -> None:
+    """No node has asked for that drain: the first one asks Slurm, and workers have what it leaves."""
+    agents = make(SAYS)
+    start(agents, job)
+    asked(agents)
+    job.set(JobState="COMPLETING")
+    signal_both(agents)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")
+    (why,) = agents.entries(DrainExplained)
+    assert (Cause.CANCEL, "the job was cancelled") == why[1:3]
+    assert why.left_s is not None
+    limit_s = why.left_s
+    wait_for(lambda: len(left_s(agents)) == 4 and max(left_s(agents)) <= limit_s, "the workers to hear of it")
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.OK] * 2 == [agents.code(0), agents.code(1)]
+    assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
+
+
+def test_a_second_signal_is_explained_too(make: MakeAgents, job: FakeJob) -> None:
+    """A job that is cancelled within the grace of its preemption has no more than Slurm leaves it then."""
+    agents = make(SAYS)
+    start(agents, job)
+    job.set(PreemptTime="2026-11-22T10:00:00", EndTime="2026-11-22T10:10:00")
+    signal_both(agents)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")
+    wait_for(lambda: len(left_s(agents)) == 4 and min(left_s(agents)) > 300, "the grace to be known")
+    job.set(JobState="COMPLETING", PreemptTime="None")
+    signal_both(agents)
+    wait_for(lambda: len(agents.entries(DrainExplained)) == 2, "the other reason")
+    wait_for(lambda: len(left_s(agents)) == 4 and max(left_s(agents)) < 60, "less time")
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.REQUEUE] * 2 == [agents.code(0), agents.code(1)]
+    assert [Cause.CANCEL] == [entry.cause for entry in agents.entries(Drained)]
 
 
 def test_a_time_that_was_given_holds(make: MakeAgents, job: FakeJob) -> None:

@@ -156,6 +156,20 @@ def test_last_call_starts_with_the_minimum() -> None:
     assert Wait(2, ("n3",)) == join(view, waited, 0.0)
 
 
+def test_last_call_starts_when_the_round_before_has_ended() -> None:
+    """Who has stood beside a round for long gives its members the same time to come back as anybody."""
+    members = roster(
+        seen("n3", round_number=2),
+        seen("n4", round_number=2),
+        *(seen(n, Phase.RUNNING) for n in ("n1", "n2")),
+    )
+    running = after(start(), formed(1, ("n1", "n2")))
+    waited = rules.wait_on(joining(running, members, me="n3"), Waited(0.0), 1.0)
+    assert waited.quorum_since is None
+    over = joining(after(crash(1), state=running), members, me="n3")
+    assert 2.0 == rules.wait_on(over, waited, 2.0).quorum_since
+
+
 def test_last_call_starts_again_when_too_few_are_left() -> None:
     """A node that came and went does not shorten the last call of those who come later."""
     both = joining(after(start()), TWO_IN)
@@ -219,6 +233,49 @@ def test_after_a_round_only_the_living_are_waited_for() -> None:
     """A lost node does not hold up the next round: no last call, no join timeout."""
     state = after(start(), formed(1), loss(1, "n3"))
     members = roster(*(seen(node, round_number=2, at=20) for node in ("n1", "n2")), seen("n3", Phase.RUNNING))
+    assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
+
+
+@pytest.mark.parametrize("min_nodes", [2, 3])
+def test_who_has_succeeded_in_a_round_that_failed_comes_back(min_nodes: int) -> None:
+    """Its workers had ended well before one elsewhere failed: it lives, so it is waited for."""
+    state = after(start(), formed(1), crash(1))
+    waiting = (seen("n1", round_number=2, at=20), seen("n2", round_number=2, at=20))
+    settings = SETTINGS._replace(min_nodes=min_nodes)
+    on_its_way = joining(
+        state, roster(*waiting, seen("n3", Phase.SUCCEEDED, at=19)), settings=settings, me="n1"
+    )
+    assert Wait(2, ("n3",)) == step(on_its_way, now=20, since=20)
+    back = joining(state, roster(*waiting, seen("n3", round_number=2, at=20)), settings=settings)
+    assert Form(EVERYBODY) == step(back, now=20, since=20)
+
+
+def test_who_has_succeeded_and_is_silent_is_lost() -> None:
+    """A node that dies after its workers have ended well does not hold up the next round for ever."""
+    state = after(start(), formed(1), crash(1))
+    members = roster(
+        seen("n1", round_number=2, at=20),
+        seen("n2", round_number=2, at=20),
+        seen("n3", Phase.SUCCEEDED, at=8),
+    )
+    assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
+    three = joining(state, members, settings=SETTINGS._replace(min_nodes=3))
+    assert TooFew(2, ("n3",), timed_out=False) == step(three, now=20, since=20)
+
+
+def test_what_is_known_from_before_the_last_round_ends_no_start() -> None:
+    """A round may form and fail between two looks: its members' names of the round before are no farewell."""
+    state = after(start(), formed(1), loss(1, "n3"), formed(2, ("n1", "n2")), crash(2))
+    members = roster(*(seen(node, Phase.SUCCEEDED, at=19) for node in ("n1", "n2")))
+    assert Wait(0, ("n1", "n2")) == step(joining(state, members), now=20, since=20)
+
+
+def test_who_had_succeeded_in_an_older_round_is_not_waited_for() -> None:
+    """Its name is left over from a round before the last one."""
+    state = after(start(), formed(1), crash(1), formed(2, ("n1", "n2")), crash(2))
+    members = roster(
+        *(seen(node, round_number=3, at=20) for node in ("n1", "n2")), seen("n3", Phase.SUCCEEDED, at=19)
+    )
     assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
 
 

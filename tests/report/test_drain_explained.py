@@ -39,11 +39,20 @@ def records(*entries: Entry) -> list[Record]:
 
 
 def test_the_reason_replaces_what_was_assumed() -> None:
-    """Once; a second one, of a node that asked too, changes nothing."""
-    state = fold(RunState(), records(ASKED, WHY, WHY._replace(cause=Cause.TIME_LIMIT)))
+    """Once; the same again, of a node that asked too, changes nothing."""
+    state = fold(RunState(), records(ASKED, WHY, WHY._replace(left_s=11.0)))
     assert state.drain is not None
     assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, state.drain.detail)
     assert (WHY, Cause.CANCEL) == (state.explained, state.leave_cause)
+
+
+def test_the_reason_of_a_further_signal_replaces_the_first() -> None:
+    """A job that is cancelled while it drains for a preemption is a cancelled one."""
+    preempted = DrainExplained(EPOCH, Cause.PREEMPTION, "preempted, with grace until 10:00:00", 60.0)
+    state = fold(RunState(), records(ASKED, preempted, WHY))
+    assert state.drain is not None
+    assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, state.drain.detail)
+    assert WHY == state.explained
 
 
 def test_a_reason_of_nothing_changes_nothing() -> None:

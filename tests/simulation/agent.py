@@ -55,6 +55,7 @@ class Start(NamedTuple):
     settings: RendezvousSettings
     work_s: float  # how long a round must run for the run to be done [s]
     task: TaskStart | None = None  # in array mode: which start of which task the agent is
+    early: float = 0.0  # the chance that the workers of a node have less to do than those of the others
 
 
 class Shares(NamedTuple):
@@ -192,9 +193,19 @@ class SimulatedAgent:
         assert info.world_size == len(info.round.members)
         self.group = Group.RUNNING
         self.has_succeeded = False
-        self._changes_at = (self.node.monotonic() + self.start.work_s, Group.SUCCEEDED)
+        self._changes_at = (self.node.monotonic() + self._work_s(), Group.SUCCEEDED)
         self._barrier_since = None
         self.node.world.tell(f"{self.name} is rank {info.rank} of {info.world_size} in {info.round.number}")
+
+    def _work_s(self) -> float:
+        """Return how long the workers of this node run when nothing happens [s]."""
+        work_s, dice = self.start.work_s, self.node.world.random
+        return dice.uniform(0, work_s) if self.start.early and dice.random() < self.start.early else work_s
+
+    @property
+    def wants_a_place(self) -> bool:
+        """Whether nothing keeps it from being in the next round."""
+        return not self.outcome and not self.is_signalled and self._wedged is None
 
     # supervising
 

@@ -176,8 +176,11 @@ class Invariants:
         if isinstance(entry, RoundEnded) and entry.cause is Cause.NODE_LOSS:
             assert before is not None
             self._check_verdict(mount, before, entry.nodes)
+        if isinstance(entry, RoundFormed):
+            self._check_left_out(entry)
         if isinstance(entry, Drained):
             self._check_drained()
+            self._check_given_back(entry)
         if isinstance(entry, RunEnded):
             self.ended_at = world.now
         if isinstance(entry, RunEnded) and entry.decision is Decision.DONE:
@@ -196,6 +199,42 @@ class Invariants:
         working = self._working_members()
         if working:
             raise BrokenError("all have stopped", f"the job is handed back, but {sorted(working)} work")
+
+    def _living(self) -> dict[str, SimulatedAgent]:
+        """Return by id the agents of this start that have been well for a lease and want a place."""
+        since = self._world.now - self._settings.lease - SLACK_S
+        return {
+            agent.node_id: agent
+            for agent in self.agents.values()
+            if agent.start.epoch == self.account.epoch
+            and agent.began_at <= since
+            and agent.wants_a_place
+            and _was_well(agent, since)
+        }
+
+    def _check_left_out(self, formed: RoundFormed) -> None:
+        """Check that no round counts a node as lost that lives, or is formed without one that was there."""
+        last = self.account.rounds.get(formed.number - 1)
+        if last is None or last.epoch != formed.epoch:
+            return
+        living = self._living().keys()
+        gone = {member.node for member in last.members if member.node_id not in living}
+        before = {member.node for member in last.members} - gone
+        lost = sorted(before.intersection(formed.lost))
+        if lost:
+            raise BrokenError("alive is not lost", f"{formed} counts {lost}, which were well all the time")
+        out = sorted(before - {member.node for member in formed.members})
+        has_room = len(formed.members) < self.account.sizes[1] and self.account.state.wanted is None
+        if out and has_room:
+            raise BrokenError("alive is not lost", f"{formed} has room, but not for {out}, which were well")
+
+    def _check_given_back(self, drained: Drained) -> None:
+        """Check that no start of the job is given back for want of nodes while enough of them live."""
+        if drained.cause not in (Cause.NODE_LOSS, Cause.JOIN_TIMEOUT):
+            return
+        living = sorted({agent.node.name for agent in self._living().values()})
+        if len(living) >= self.account.sizes[0]:
+            raise BrokenError("enough live", f"{drained}, but {living} were well all the time")
 
     def _check_success(self) -> None:
         """Check that the workers of the newest round have all ended well, on every node of it."""

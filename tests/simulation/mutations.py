@@ -224,6 +224,11 @@ MUTATIONS = (
         ("array leaves",),
     ),
     Mutation(
+        "who has succeeded in a round that failed is lost",
+        (Change(f"{_RULES}:_returning", "if last is None or", "if True or last is None or"),),
+        ("uneven", "uneven loss"),
+    ),
+    Mutation(
         "an older start of a task takes part",
         (Change("hpc_elastic.rendezvous.array_task:outdated", "start[1:] < newest", "() > newest"),),
         ("array of three", "array"),

@@ -34,6 +34,7 @@ class Chances(NamedTuple):
     weather: Weather = Weather()
     work_s: tuple[float, float] = (2.0, 10.0)
     may_lose: bool = True  # whether a round may end because nodes are lost
+    early: float = 0.0  # the chance that the workers of a node have less to do than those of the others
 
 
 class Scenario:
@@ -99,7 +100,8 @@ class Scenario:
         names = tuple(f"n{i}" for i in range(chances.nodes))
         expected = names if world.random.random() < 0.7 else ()
         epoch = Epoch(0, self._restarts, 0)
-        start = Start(epoch, expected, self.settings, world.random.uniform(*chances.work_s))
+        work_s = world.random.uniform(*chances.work_s)
+        start = Start(epoch, expected, self.settings, work_s, early=chances.early)
         world.tell(f"start {epoch.text()}, expected: {', '.join(expected) or 'nobody knows'}")
         world.counts["starts of the job"] += 1
         self._current = []

@@ -19,6 +19,12 @@ WORLDS = {
     "two-of-four": Chances(min_nodes=2, max_nodes=3, faults=(4, 12), weather=ROUGH),
     "eight": Chances(nodes=8, max_nodes=8, faults=(4, 12), weather=ROUGH),
     "loss": Chances(faults=(1, 2), kinds=("kill",), within_s=12.0),
+    "uneven": Chances(
+        nodes=3, min_nodes=3, max_nodes=3, faults=(2, 5), kinds=("worker crash",), within_s=12.0, early=0.6
+    ),
+    "uneven loss": Chances(
+        min_nodes=2, faults=(2, 6), kinds=("worker crash", "worker crash", "kill"), within_s=15.0, early=0.6
+    ),
     "stall": Chances(faults=(1, 4), kinds=("stall of all",), within_s=12.0, may_lose=False),
     "stall of most": Chances(
         nodes=5,
