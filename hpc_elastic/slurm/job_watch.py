@@ -1,7 +1,7 @@
 """What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
 
 The first node of a round asks once how long the job may run, and again shortly before the end, which
-may have been moved. A drain begins by itself before the end though no signal has come. After SIGTERM
+may have been moved; where Slurm does not answer, what it has told last holds. A drain begins by itself before the end though no signal has come. After SIGTERM
 the node that told the others asks why it came. Nothing here is a verdict on whether a node is alive.
 """
 
@@ -117,6 +117,7 @@ class JobWatch:
         self._is_closed = False
         self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
         self._first_left_s: float | None = None  # how long the job might run at the first look [s]
+        self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
         self._draining: set[str] = set()
 
     def begin(self, *, is_first: bool) -> None:
@@ -244,18 +245,34 @@ class JobWatch:
         return _Reason(Told(Cause.PREEMPTION, words, until, explains=True), is_sure=False)
 
     def _left_s(self) -> float | None:
-        """Return how long the job may run [s], infinite without a limit; None: nobody knows."""
-        end_s = self._place.end_time_s
-        told_s = None if end_s is None else end_s - self._clock.wall()
-        if told_s is not None and (self._first_left_s is None or told_s > _FAR_S):
-            return told_s
+        """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
+        known_s = self._known_left_s()
+        is_new = self._first_left_s is None and known_s is not None
+        if known_s is not None and (is_new or known_s > _FAR_S or self._is_due(known_s)):
+            return known_s
         try:
             left_s = self._slurm.time_left_s(self._place.job_ref)
         except SlurmNotFoundError:
-            return math.inf if told_s is None else told_s
-        except SlurmError:
-            return told_s
+            return math.inf if known_s is None else known_s
+        except SlurmError:  # the job ends on time, also where slurmctld is away
+            return self._known_left_s()
         return math.inf if left_s is None else left_s
+
+    def _known_left_s(self) -> float | None:
+        """Return how long the job may run by what has been told so far [s]; None: nothing has."""
+        if self._ends_at is not None:
+            return self._ends_at - self._clock.monotonic()
+        end_s = self._place.end_time_s
+        return None if end_s is None else end_s - self._clock.wall()
+
+    def _early_s(self, left_s: float) -> float:
+        """Return how long it is until a drain for the time limit begins [s]."""
+        first_s = left_s if self._first_left_s is None else self._first_left_s
+        return left_s - deadlines.begin_before_s(self._options.warning_s, self._needed_s(), first_s)
+
+    def _is_due(self, left_s: float) -> bool:
+        """Tell whether a drain for the time limit has to begin; then nobody is asked, who may be away."""
+        return self._first_left_s is not None and self._early_s(left_s) <= 0
 
     def _look_at_limit(self) -> float:
         """Begin the drain if it is time; return when to look again [s]."""
@@ -266,19 +283,27 @@ class JobWatch:
             return math.inf
         if self._first_left_s is None:
             self._first_left_s = left_s
-        warning_s, needed_s = self._options.warning_s, self._needed_s()
-        early_s = left_s - deadlines.begin_before_s(warning_s, needed_s, self._first_left_s)
-        if early_s > 0:  # the end may be moved till then, and saves may turn out to be slow
-            return now + (early_s / 2 if early_s > _NEAR_S else early_s)
+        self._ends_at = now + left_s
+        early_s = self._early_s(left_s)
+        if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
+            return now + early_s / 2
+        if early_s > ASK_TIMEOUT_S:  # Slurm has so long to answer for the last time
+            return now + early_s - ASK_TIMEOUT_S
+        if early_s > 0:
+            return now + early_s
         detail = f"the time limit, {left_s:.0f} s from now"
         self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
         return math.inf
 
     def _site(self) -> Site:
+        """Return what the run directory keeps, else what Slurm says, which may take it some time."""
+        kept = read_site(self._place.paths)
+        if kept is not None:
+            return kept
         try:
             fields = self._slurm.show_job(self._place.job_ref) or {}
         except SlurmError:
-            fields = {}
+            return Site()
         return refresh_site(self._place.paths, self._slurm, fields)
 
     def _needed_s(self) -> float | None:

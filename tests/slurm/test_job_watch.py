@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import SlurmError, SlurmNotFoundError
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
@@ -21,6 +21,7 @@ from hpc_elastic.slurm.deadlines import Site
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
 from hpc_elastic.slurm.site import keep_site, learn_site, read_site, refresh_site
+from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
 
 LIMIT_S = 30.0
@@ -38,15 +39,25 @@ class Answers(Slurm):
         self.asked: list[str] = []
         self.draining: dict[str, str] = {}
         self.requeued: list[str] = []
+        self.goes_away_after: int | None = None  # how many questions about the limit
+
+    @property
+    def is_away(self) -> bool:
+        """Whether slurmctld does not answer."""
+        return self.goes_away_after is not None and self.asked.count("left") > self.goes_away_after
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
         """Return the job."""
         self.asked.append(f"job {job_ref}")
+        if self.is_away:
+            raise SlurmCommandError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
         return {"Restarts": "0", "Reason": "None", "PreemptTime": "None", "Partition": "low", **self.job}
 
     def time_left_s(self, job_ref: str) -> float | None:  # noqa: ARG002 - there is one job
         """Return the next answer."""
         self.asked.append("left")
+        if self.is_away:
+            raise SlurmCommandError(("squeue",), 1, "Unable to contact slurm controller (connect failure)")
         if not self.left:
             raise SlurmNotFoundError("squeue")
         return self.left.pop(0)
@@ -75,13 +86,13 @@ class Answers(Slurm):
 class Heard:
     """A watch, and what has been heard of it."""
 
-    def __init__(self, paths: RunPaths, slurm: Slurm, **place: object) -> None:
+    def __init__(self, paths: RunPaths, slurm: Slurm, clock: Clock | None = None, **place: object) -> None:
         self._woken = threading.Semaphore(0)
         self.held_up = 0.0
         self.slurm = slurm
         job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
         options = WatchOptions(warning_s=10.0, node_drain=True)
-        self.watch = JobWatch(job, options, slurm, SystemClock(), self)
+        self.watch = JobWatch(job, options, slurm, clock or SystemClock(), self)
 
     def wake(self) -> None:
         """Take note that there is a notice."""
@@ -109,8 +120,8 @@ def listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen]:
         monkeypatch.setattr(job_watch, name, seconds)
     with ExitStack() as stack:
 
-        def new(slurm: Slurm, **place: object) -> Heard:
-            heard = Heard(RunPaths(tmp_path), slurm, **place)
+        def new(slurm: Slurm, clock: Clock | None = None, **place: object) -> Heard:
+            heard = Heard(RunPaths(tmp_path), slurm, clock, **place)
             stack.callback(heard.watch.close)
             return heard
 
@@ -188,24 +199,71 @@ def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
     assert (Cause.PREEMPTION, 100.0 + 40 + 15) == (told.cause, told.until)
 
 
+def looks(heard: Heard, clock: FakeClock) -> list[float]:
+    """Look at the limit until the drain begins; return how long it was to the end each time [s]."""
+    ends_at, found = clock.monotonic() + 400.0, []
+    while True:
+        found.append(ends_at - clock.monotonic())
+        look_at = heard.watch._look_at_limit()
+        if look_at == float("inf"):
+            return found
+        clock.advance(look_at - clock.monotonic())
+
+
 def test_a_drain_begins_before_the_end(listen: Listen) -> None:
     """The end is asked for once, and again when it comes near: it may have been moved."""
-    slurm = Answers({"JobState": "RUNNING"}, left=[0.04, 0.04, 0.001])
-    heard = listen(slurm)
-    heard.watch.begin(is_first=True)
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[400.0, 205.0, 107.5, 60.0, 15.0])
+    heard = listen(slurm, clock)
+    assert [400.0, 205.0, 107.5, 58.75, 18.75, 13.75] == looks(heard, clock)
     told = heard.next()
     assert (Cause.TIME_LIMIT, False) == (told.cause, told.explains)
-    assert "the time limit, 0 s from now" == told.detail
-    assert 3 == slurm.asked.count("left")
+    assert told.detail.startswith("the time limit, ")
+    assert 5 == slurm.asked.count("left")
 
 
 def test_the_end_that_slurm_has_told_is_not_asked_for(listen: Listen) -> None:
     """From Slurm 23.02 on it is in the environment; it is asked for only when it comes near."""
-    slurm = Answers({"JobState": "RUNNING"}, left=[0.001])
-    heard = listen(slurm, end_time_s=SystemClock().wall() + 0.05)
-    heard.watch.begin(is_first=True)
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[5000.0])
+    heard = listen(slurm, clock, end_time_s=clock.wall() + 10_000)
+    clock.advance(heard.watch._look_at_limit() - clock.monotonic())
+    assert [] == slurm.asked
+    clock.advance(heard.watch._look_at_limit() - clock.monotonic())
+    heard.watch._look_at_limit()
+    assert ["left"] == slurm.asked
+
+
+@pytest.mark.parametrize("told_by", ["squeue", "the environment"])
+def test_a_drain_begins_before_the_end_though_slurm_is_away(listen: Listen, told_by: str) -> None:
+    """What was told last holds: no step is lost because slurmctld does not answer just then."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[400.0])
+    heard = listen(slurm, clock, end_time_s=None if told_by == "squeue" else clock.wall() + 400.0)
+    slurm.goes_away_after = 1 if told_by == "squeue" else 0
+    assert 10.0 == pytest.approx(looks(heard, clock)[-1])
+    told = heard.next()
+    assert (Cause.TIME_LIMIT, "the time limit, 10 s from now") == told[:2]
+    assert told.until is not None
+    assert told.until > clock.monotonic() + 10.0
+
+
+def test_nobody_is_asked_when_the_drain_has_to_begin(listen: Listen) -> None:
+    """An answer that takes its time, or never comes, would take it from the workers."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[60.0, 20.0])
+    heard = listen(slurm, clock)
+    clock.advance(heard.watch._look_at_limit() - clock.monotonic())
+    clock.advance(heard.watch._look_at_limit() - clock.monotonic())
+    assert float("inf") == heard.watch._look_at_limit()
+    assert 2 == slurm.asked.count("left")
+
+
+def test_an_end_that_nobody_could_tell_is_asked_for_again(listen: Listen) -> None:
+    """Slurm was away at the first look."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[0.0])
+    slurm.goes_away_after = 0
+    heard = listen(slurm, clock)
+    assert heard.watch._look_at_limit() == clock.monotonic() + 60.0
+    slurm.goes_away_after = None
+    heard.watch._look_at_limit()
     assert Cause.TIME_LIMIT is heard.next().cause
-    assert 1 == slurm.asked.count("left")
 
 
 def test_other_nodes_ask_nothing(listen: Listen) -> None:
