@@ -1,8 +1,9 @@
 """What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
 
 The first node of a round asks once how long the job may run, and again shortly before the end, which
-may have been moved; where Slurm does not answer, what it has told last holds. A drain begins by itself before the end though no signal has come. After SIGTERM
-the node that told the others asks why it came. Nothing here is a verdict on whether a node is alive.
+may have been moved; where Slurm does not answer, what it has told last holds. A drain begins by itself
+before the end though no signal has come. After SIGTERM a node asks why it came. Nothing here is a
+verdict on whether a node is alive.
 """
 
 from __future__ import annotations
