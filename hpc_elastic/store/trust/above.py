@@ -112,13 +112,16 @@ def _is_private_group(gid: int) -> bool:
     return False
 
 
-def refuse_open(path: str, where: str, *, with_groups: bool = True) -> list[Exposure]:
+def refuse_open(
+    path: str, where: str, *, with_groups: bool = True, spares_public: bool = False
+) -> list[Exposure]:
     """Refuse a run directory that anybody can exchange; return where people who share it with the user can.
 
     Args:
         path: absolute path of the run directory.
         where: names it in the error.
         with_groups: as for `exposures`.
+        spares_public: refuse only foreign links and foreign directories with a name of this package's.
 
     Raises:
         RunDirError: a directory above it is open.
@@ -126,7 +129,8 @@ def refuse_open(path: str, where: str, *, with_groups: bool = True) -> list[Expo
     """
     found = exposures(path, with_groups=with_groups)
     for exposure in found:
-        if exposure.level is Level.OPEN:
+        is_public = exposure.by[0].kind is Kind.EVERYBODY
+        if exposure.level is Level.OPEN and not (is_public and spares_public):
             trouble = open_text(exposure, path)
             raise RunDirError(trouble.what, where=where, fix=trouble.fix)
     return found
