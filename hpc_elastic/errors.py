@@ -3,6 +3,7 @@
 HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
+│       └── TakenOverError    another directory is in its place, or others can write to it
 ├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
 │   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
 │       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
@@ -48,6 +49,10 @@ class InputError(HpcElasticError):
 
 class RunDirError(InputError):
     """The run directory is missing, foreign, not writable or holds another run."""
+
+
+class TakenOverError(RunDirError):
+    """Where the run directory was is now another one, or others can write to it: it is not waited for."""
 
 
 class StoreError(HpcElasticError, RuntimeError):

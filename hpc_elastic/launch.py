@@ -28,7 +28,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.launch_env import run_env
-from hpc_elastic.launch_finish import finish_in_its_place
+from hpc_elastic.launch_finish import finish_in_its_place, record_takeover
 from hpc_elastic.launch_rendezvous import ended_before, rendezvous_of
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
@@ -44,6 +44,7 @@ from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.admission import admit, ended_text
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.mount import mount_at, safe_lease
+from hpc_elastic.store.trust.root import HeldRoot
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
@@ -105,6 +106,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
     with open_agent(options, slurm, owns_process=True) as opened:
         outcome = opened.agent.run_to_end()
+        record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
         finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
         if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
@@ -120,6 +122,7 @@ class OpenAgent(NamedTuple):
     loop: EventLoop
     log: AgentLog
     own_log: AgentLog  # only the agent's file, not the console
+    root: HeldRoot  # the run directory
     shares_console: bool = False  # with the agents on the other nodes of the same step
 
 
@@ -149,18 +152,20 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
         stack.callback(remove_directory, scratch)
         guard.inherit(scratch)
         is_task = slurm is not None and slurm.task is not None
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        root = HeldRoot(options.paths.root)
+        stack.callback(root.close)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         agent_log = os.open(options.paths.agent_log(options.node), flags, 0o600)
         stack.callback(os.close, agent_log)
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
-        rendezvous = rendezvous_of(options, slurm, loop, log.say)
+        rendezvous = rendezvous_of(options, slurm, loop, log.say, root.check)
         context = StartContext(
             guard, scratch, slurm is not None, owns_process, is_task, _notices_of(options, slurm, loop)
         )
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
-        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, slurm is not None and not is_task)
+        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:

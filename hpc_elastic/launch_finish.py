@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError, TakenOverError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import Decision, RunEnded
+from hpc_elastic.rendezvous.run_log import RunLog
+from hpc_elastic.store.shared_dir import SharedDirStore
 
 if TYPE_CHECKING:
+    from hpc_elastic.agent.outcome import Outcome
     from hpc_elastic.launch import OpenAgent
     from hpc_elastic.rendezvous.array_task import TaskStart
 
@@ -31,6 +37,16 @@ def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAge
         _finish_job(paths, opened, is_told_to_leave=is_told_to_leave)
     elif is_told_to_leave:
         _finish_task(paths, task, opened)
+
+
+def record_takeover(opened: OpenAgent, outcome: Outcome) -> None:
+    """Write into the directory of a run why it has ended, wherever that is, if another one took its place."""
+    if not isinstance(outcome.error, TakenOverError):
+        return
+    log = RunLog(SharedDirStore(opened.root.reached), SystemClock(), opened.run.node)
+    ending = RunEnded(Decision.FAILED, ExitCode.FAILED, outcome.reason, None)
+    with suppress(HpcElasticError, OSError):
+        log.commit(lambda state: ending if state.ending is None else None)
 
 
 def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -> None:

@@ -55,7 +55,11 @@ def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
 
 
 def rendezvous_of(
-    options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop, say: Callable[[str], None]
+    options: LaunchOptions,
+    slurm: SlurmEnv | None,
+    loop: EventLoop,
+    say: Callable[[str], None],
+    check_place: Callable[[], None],
 ) -> SharedFsRendezvous:
     """Return how an agent meets the others in its run directory, which has been prepared.
 
@@ -64,6 +68,7 @@ def rendezvous_of(
         slurm: what Slurm told this process, if it started it as a step.
         loop: where the agent waits.
         say: shows a line in its log.
+        check_place: raises if another directory is in the place of the run's.
     """
     paths, clock = options.paths, SystemClock()
     store = SharedDirStore(paths.root)
@@ -89,6 +94,7 @@ def rendezvous_of(
             latest_checkpoint=lambda: _latest_checkpoint(paths),
             tidy=lambda first: tidy_run_dir(paths, first),
             open_store=lambda number: open_round_store(paths.root, round_scope(number)),
+            check_place=check_place,
         ),
     )
     port = options.master_port

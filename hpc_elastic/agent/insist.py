@@ -15,12 +15,16 @@ def insist(write: Callable[[], object], parts: AgentParts, limit: float) -> None
         write: writes it, or raises StoreError.
         parts: clock, loop and log of the agent.
         limit: until when it is tried again, monotonic [s].
+
+    Raises:
+        TakenOverError: another directory is in the place of the run's.
     """
     pause_s = parts.rendezvous.run.settings.heartbeat_interval
     while True:
         try:
             write()
         except StoreError as error:
+            parts.rendezvous.run.check_place()
             if parts.clock.monotonic() >= limit or parts.loop.signals:
                 parts.log.say(f"left without a word: {error}")
                 return

@@ -9,7 +9,7 @@ from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.facts import GONE, gather
 from hpc_elastic.agent.local_group import LocalGroup
 from hpc_elastic.agent.node_workers import NodeWorkers
-from hpc_elastic.agent.outcome import FENCED, Outcome, out_of_touch, outcome_of
+from hpc_elastic.agent.outcome import FENCED, Outcome, out_of_touch, outcome_of, taken_over
 from hpc_elastic.agent.own_leave import OwnLeave
 from hpc_elastic.agent.parts import AgentParts
 from hpc_elastic.agent.reports import Reports
@@ -24,6 +24,7 @@ from hpc_elastic.errors import (
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
     StoreError,
+    TakenOverError,
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, RoundFormed, Then
@@ -83,6 +84,8 @@ class NodeAgent(ElasticAgent):
                     outcome = self._join() or self._supervise()
                     if outcome is not None:
                         return self._workers.left(outcome)
+        except TakenOverError as error:
+            return self._workers.left(taken_over(error))
         finally:
             self._parts.notices.close()
             self._stopping.of_round = None

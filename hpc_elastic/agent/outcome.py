@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.agent.spec import RunResult, WorkerState
+from hpc_elastic.errors import TakenOverError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.state import RunState
@@ -75,6 +76,12 @@ def out_of_touch(root: str, error: Exception, failure: FailureRecord | None, *, 
     if signalled:
         return Outcome(ExitCode.REQUEUE, f"{reason}: {error}", error=error)
     return Outcome(ExitCode.FAILED, f"{reason}: {error}", None, RunResult(WorkerState.FAILED), error)
+
+
+def taken_over(error: TakenOverError) -> Outcome:
+    """Return how an agent ends that finds another directory in the place of the run's."""
+    reason = f"{error.where}: {error.message}; the workers are ended, nothing is requeued"
+    return Outcome(ExitCode.FAILED, reason, None, RunResult(WorkerState.FAILED), error)
 
 
 def _result(

@@ -181,6 +181,7 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
     from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415
     from hpc_elastic.store.probe import nearest, probe_directory  # noqa: PLC0415
     from hpc_elastic.store.probe_findings import directory_findings, sharing_findings  # noqa: PLC0415
+    from hpc_elastic.store.trust.findings import trust_findings  # noqa: PLC0415
 
     place = nearest(path)
     found = []
@@ -196,6 +197,7 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
     except OSError as error:
         return [*found, Finding("directory", str(error), Level.PROBLEM, "name a directory you may write to")]
     found += directory_findings(probed, heartbeat_s=DEFAULT_HEARTBEAT_S, lease_s=DEFAULT_LEASE_S)
+    found += trust_findings(path)
     return [*found, *sharing_findings(probed.path, probed.mount)] if is_alone else found
 
 

@@ -52,7 +52,8 @@ class GroupLogs:
             if paths:
                 self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), None)
             if paths and texts and common:
-                file = os.open(common, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                file = os.open(common, flags, 0o666)
                 self._files.append(file)
                 self._add(paths, Console(file), _contains(texts))
 

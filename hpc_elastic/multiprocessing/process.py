@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd, set_limit_mark
 from hpc_elastic.multiprocessing.procfs import MARKER_ENV, mark_number
 
@@ -221,6 +222,9 @@ class _Child(NamedTuple):
     pass_fds: tuple[int, ...]
 
 
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+
 def open_stdio(spec: ProcessSpec) -> list[int]:
     """Return new descriptors for the child's stdin, stdout and stderr."""
     fds: list[int] = []
@@ -228,7 +232,9 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
         fds.append(os.dup(0) if _is_terminal(0) else os.open(os.devnull, os.O_RDONLY))
         for own, path in ((1, spec.stdout), (2, spec.stderr)):
             if path is not None:
-                fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
+                # nobody else can make links in a run directory; the names of other files are the user's choice
+                is_ours = path.startswith(f"{spec.env.get(Env.RUN_DIR, os.sep)}{os.sep}")
+                fds.append(os.open(path, _LOG_FLAGS | (os.O_NOFOLLOW if is_ours else 0), 0o666))
             else:
                 fds.append(_dup_or_null(own))
     except OSError as error:

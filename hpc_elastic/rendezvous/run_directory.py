@@ -9,8 +9,10 @@ import shlex
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.directories import make_directories
-from hpc_elastic.store.ownership import require_own
+from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.shared_dir import segment_name
+from hpc_elastic.store.trust.above import refuse_open
+from hpc_elastic.store.trust.root import require_same
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
 
@@ -19,14 +21,18 @@ def prepare_run_dir(paths: RunPaths) -> None:
     """Make what is missing of the run directory; it must belong to this user alone.
 
     Raises:
-        RunDirError: it cannot be made or belongs to somebody else.
+        RunDirError: it cannot be made or belongs to somebody else, as does what is above or in it.
     """
+    where = f"run directory {paths.root}"
     try:
+        refuse_open(paths.root, where, with_groups=False, spares_public=True)
         make_directories(paths.root)
-        require_own(paths.root, f"run directory {paths.root}")
+        require_own(paths.root, where)
         present = set(os.listdir(paths.root))
-        for directory in paths.directories():
-            if os.path.relpath(directory, paths.root).split(os.sep)[0] not in present:
+        firsts = {each: os.path.relpath(each, paths.root).split(os.sep)[0] for each in paths.directories()}
+        require_own_entries(paths.root, present.intersection(firsts.values()), where)
+        for directory, first in firsts.items():
+            if first not in present:
                 make_directories(directory)
         make_directories(paths.agent_logs)
         make_directories(os.path.join(paths.journal, segment_name(1)))
@@ -36,7 +42,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         raise RunDirError(
             f"it cannot be used: {'it is no directory' if in_the_way else error.strerror}",
-            where=f"run directory {paths.root}",
+            where=where,
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error
 
@@ -61,13 +67,38 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def require_run(paths: RunPaths) -> None:
-    """Check that a submitted run is where it was; what is gone is never made again.
+def require_same_run(paths: RunPaths, run_id: str) -> None:
+    """Check that a directory, if it is there, is this user's alone, and that of a run.
+
+    Args:
+        paths: the run.
+        run_id: its name; empty: any.
 
     Raises:
+        TakenOverError: it is not.
+        StoreError: the file system does not tell.
+    """
+    try:
+        require_same(paths.root, run_id)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise StoreError(f"{paths.root}: {error.strerror}", errno=error.errno) from error
+
+
+def require_run(paths: RunPaths, run_id: str = "") -> None:
+    """Check that a submitted run is where it was; what is gone is never made again.
+
+    Args:
+        paths: the run.
+        run_id: its name, as it was submitted; empty: any.
+
+    Raises:
+        TakenOverError: another directory is in its place, or others can write to it.
         RunDirError: the directory, or what was submitted in it, is gone.
         StoreError: the file system does not tell.
     """
+    require_same_run(paths, run_id)
     if holds_submitted_run(paths):
         return
     has_root = os.path.isdir(paths.root)

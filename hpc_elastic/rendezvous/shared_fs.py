@@ -18,6 +18,7 @@ from hpc_elastic.errors import (
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
     StoreError,
+    TakenOverError,
 )
 from hpc_elastic.rendezvous import liveness, rules
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
@@ -112,8 +113,9 @@ class SharedFsRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         """Leave the run, which goes on for the others; that this node has succeeded stays known."""
         try:
+            self.run.check_place()
             self.run.membership.leave(self.run.state.rounds)
-        except StoreError:
+        except (StoreError, TakenOverError):
             return False
         return True
 

@@ -34,6 +34,7 @@ class Around(NamedTuple):
     latest_checkpoint: Callable[[], Checkpoint | None]
     tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
+    check_place: Callable[[], None] | None = None  # raises if another directory is in the place of the run's
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
@@ -175,7 +176,12 @@ class SharedRun(RunReports):
 
         Args:
             look: look at the peers whether it is this node's turn or not.
+
+        Raises:
+            TakenOverError: another directory is in the place of the run's.
         """
+        if self.now() >= self.membership.next_beat_at():
+            self.check_place()
         try:
             nothing_new = self._take_turn(look=look)
             state = self._log.state if nothing_new else self.refresh()
@@ -184,6 +190,15 @@ class SharedRun(RunReports):
             return self._log.state
         self._blind_since = None
         return state
+
+    def check_place(self) -> None:
+        """Check that the directory of the run is where it was.
+
+        Raises:
+            TakenOverError: another one is there, or others can write to it.
+        """
+        if self.around.check_place is not None:
+            self.around.check_place()
 
     def look_through(self) -> RunState:
         """Look at everything again after a blindness; all leases start anew.
@@ -198,7 +213,12 @@ class SharedRun(RunReports):
         return state
 
     def note_blindness(self) -> None:
-        """Remember that the shared directory does not answer; what was concluded before is void."""
+        """Remember that the shared directory does not answer; what was concluded before is void.
+
+        Raises:
+            TakenOverError: it does not because another directory is in its place.
+        """
+        self.check_place()
         self._lost = (0, {})
         self._failed_at = self.now()
         if self._blind_since is None:

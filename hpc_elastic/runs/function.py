@@ -236,7 +236,7 @@ def _load(path: str) -> Any:
 
     try:
         above = os.stat(os.path.dirname(path))
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise RunDirError(
             f"{path} cannot be read: {error.strerror}", where="run directory", fix="was it moved away?"

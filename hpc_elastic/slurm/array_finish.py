@@ -65,6 +65,7 @@ class ArrayFinish:
         self._task: TaskStart = start.task
         self._paths = start.paths
         self._is_submitted = start.is_submitted
+        self._run_id = start.run_id
         self._submission = start.epoch.submission
         self._link = start.link
         self._srun_exit_code = start.srun_exit_code
@@ -87,7 +88,7 @@ class ArrayFinish:
             RendezvousStateError: a record of the run is damaged.
         """
         if self._is_submitted:
-            self._patiently(lambda: require_run(self._paths), GONE_PATIENCE_S, RunDirError)
+            self._patiently(lambda: require_run(self._paths, self._run_id), GONE_PATIENCE_S, RunDirError)
         records = self._patiently(lambda: read_records(self._paths))
         state = self._patiently(self._log.refresh)
         outdated = self._patiently(self._is_outdated)

@@ -11,6 +11,7 @@ from hpc_elastic.errors import (
     SlurmError,
     SlurmNotFoundError,
     StoreError,
+    TakenOverError,
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
@@ -23,7 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RunEnded,
 )
-from hpc_elastic.rendezvous.run_directory import require_run
+from hpc_elastic.rendezvous.run_directory import require_run, require_same_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import batch_log, hand_back, lifecycle, setup_failure
@@ -86,6 +87,7 @@ class Finish:
         """Decide and carry out.
 
         Raises:
+            TakenOverError: another directory is in the place of the run's, or others can write to it.
             RunDirError: the run directory is gone, or was never made.
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
@@ -151,6 +153,8 @@ class Finish:
         while True:
             try:
                 return self._look_for_run()
+            except TakenOverError:
+                raise
             except RunDirError as error:
                 if self._clock.monotonic() >= give_up_at or self._is_unknown():
                     raise
@@ -172,8 +176,9 @@ class Finish:
     def _look_for_run(self) -> None:
         paths = self._start.paths
         if self._start.is_submitted:
-            require_run(paths)
-        elif not os.path.isdir(paths.journal):
+            return require_run(paths, self._start.run_id)
+        require_same_run(paths, "")
+        if not os.path.isdir(paths.journal):
             raise RunDirError(
                 "no agent has begun a run in it",
                 where=f"run directory {paths.root}",

@@ -35,6 +35,7 @@ class Start(NamedTuple):
     node_list: str = ""  # the nodes of the allocation as it was at the start, as Slurm writes them
     chain: int = 0  # jobs of the chain that this one belongs to; 0: it is in none
     launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    run_id: str = ""  # name of the run that the script was made for
 
     @property
     def link(self) -> int:
@@ -64,6 +65,7 @@ class Start(NamedTuple):
             end_file=environ.get(LOCAL_END, ""),
             node_list=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "",
             task=task._replace(relaunch=relaunch) if task is not None else None,
+            run_id=environ.get(Env.RUN_ID, "") if Env.SUBMISSION in environ else "",
         )
 
 

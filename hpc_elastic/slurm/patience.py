@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, StoreError
+from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError
 from hpc_elastic.slurm.job_start import Say
 
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
@@ -46,6 +46,7 @@ class Patience:
 
         Raises:
             HpcElasticError: the last error, after that time.
+            TakenOverError: at once.
             OSError: the same, of the file system.
         """
         pause_s, give_up_at = FIRST_PAUSE_S, self._clock.monotonic() + patience_s
@@ -53,6 +54,8 @@ class Patience:
         while True:
             try:
                 return act()
+            except TakenOverError:
+                raise
             except (StoreError, OSError, passing) as error:
                 if self._clock.monotonic() >= give_up_at:
                     raise

@@ -15,6 +15,7 @@ from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import RunNames, Template
 from hpc_elastic.slurm.spec_rules import warning_time_s
+from hpc_elastic.slurm.templates import EPILOG
 from hpc_elastic.slurm.values import number_text
 
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
@@ -130,7 +131,7 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
-    names = RunNames(run_id, paths.root, workdir, python, batch_log)
+    names = RunNames(run_id, paths.root, workdir, python, batch_log, EPILOG)
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
 

@@ -14,9 +14,11 @@ from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
-from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.directories import make_directories, make_directory
 from hpc_elastic.store.finding import Level
 from hpc_elastic.store.mount import Sharing
+from hpc_elastic.store.ownership import require_own, require_own_entries
+from hpc_elastic.store.trust import above
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
@@ -38,42 +40,27 @@ def check(root: str, *, allow_local: bool) -> list[str]:
     Raises:
         RunDirError: foreign, not a directory, not writable, not empty, not shared, or holds a run.
     """
-    _check_links(root)
+    shared = _check_above(root)
     if os.path.lexists(root):
         _check_existing(root)
     else:
         _check_parent(root)
     warnings = [] if allow_local else _check_shared(root)
-    return [*warnings, *_check_works(root)]
+    return [*shared, *warnings, *_check_works(root)]
 
 
-def _ancestors(path: str) -> list[str]:
-    """Return a path and all directories above it, the root first."""
-    found = [path]
-    while os.path.dirname(found[0]) != found[0]:
-        found.insert(0, os.path.dirname(found[0]))
-    return found
-
-
-def _check_links(root: str) -> None:
-    for place in _ancestors(root):
-        if os.path.islink(place) and os.lstat(place).st_uid not in (os.geteuid(), 0):
-            raise RunDirError(
-                f"the run directory {root} goes through {place}, a symbolic link of {owner_of(place)}'s",
-                where="run_dir",
-                fix=f"{_OTHER_DIR}, or give the real path",
-            )
+def _check_above(root: str) -> list[str]:
+    """Refuse a directory that anybody can exchange; warn of one that is shared with others."""
+    try:
+        found = above.refuse_open(root, "run_dir")
+    except OSError:  # what comes next tells what is wrong
+        return []
+    return [f"the run directory {root} is in a shared place: {above.shared_text(found)}"] if found else []
 
 
 def owner_of(place: str) -> str:
     """Return the name of who owns a file or link, for people."""
-    import pwd  # noqa: PLC0415 - only for this message
-
-    uid = os.lstat(place).st_uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+    return above.user_name(os.lstat(place).st_uid)
 
 
 def _check_existing(root: str) -> None:
@@ -99,6 +86,29 @@ def _check_existing(root: str) -> None:
             where="run_dir",
             fix="name a new directory",
         )
+    _check_entries(root, names)
+
+
+def _check_entries(root: str, names: list[str]) -> None:
+    """Refuse what others have put into a directory under a name that a run uses."""
+    used = sorted(name for name in names if _OWN_NAMES.fullmatch(name) and not name.startswith("."))
+    require_own_entries(root, used, "run_dir")
+
+
+def require_own_run(root: str) -> None:
+    """Check that the directory of a run that is to go on is the user's alone, as are those above it.
+
+    Raises:
+        RunDirError: it is not.
+    """
+    try:
+        above.refuse_open(root, "run_dir")
+        require_own(root, f"run directory {root}")
+        _check_entries(root, os.listdir(root))
+    except OSError as error:
+        raise RunDirError(
+            f"{error.filename or root} cannot be read: {error.strerror}", where="run_dir", fix=_OTHER_DIR
+        ) from None
 
 
 def _holds_a_run(root: str) -> RunDirError:
@@ -283,6 +293,7 @@ def _make_private(root: str) -> bool:
             ) from None
         if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
             os.chmod(root, 0o700)
+            _check_entries(root, os.listdir(root))  # nobody else can add to them any more
         return False
     return True
 
@@ -291,7 +302,7 @@ def _make_with_parents(root: str) -> None:
     try:
         os.mkdir(root, 0o700)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(root), exist_ok=True)
+        make_directories(os.path.dirname(root))
         os.mkdir(root, 0o700)
 
 

@@ -34,6 +34,7 @@ class RunNames:
         workdir: absolute path of the directory the workers start in.
         python: interpreter of the agents.
         batch_log: Slurm file name pattern of the batch script's output.
+        epilog: program of this package that Slurm runs on each node after its agent.
     """
 
     run_id: str
@@ -41,6 +42,7 @@ class RunNames:
     workdir: str
     python: str
     batch_log: str
+    epilog: str
 
 
 def quote(text: str) -> str:

@@ -315,10 +315,13 @@ def read_request(paths: RunPaths) -> SubmitRequest:
     """
     has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
     is_lost = has_job and not os.path.lexists(paths.identity)
+    if os.path.isdir(paths.root):
+        if os.stat(paths.root).st_uid != os.geteuid():
+            owner = run_dir.owner_of(os.path.realpath(paths.root))
+            raise RunDirError(
+                f"the run in {paths.root} belongs to {owner}", where="run_dir", fix="ask its owner"
+            )
+        run_dir.require_own_run(paths.root)
     identity = {"run_id": paths.name} if is_lost else run_dir.read_identity(paths)
-    if os.stat(paths.root).st_uid != os.geteuid():
-        raise RunDirError(
-            f"the run in {paths.root} belongs to {identity.get('user')}", where="run_dir", fix="ask its owner"
-        )
     spec, script = read_spec(paths, identity.get("version")), read_script(paths)
     return SubmitRequest(spec, paths, str(identity.get("run_id")), request.new_token(), 0, script)

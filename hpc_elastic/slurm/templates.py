@@ -9,6 +9,7 @@ from hpc_elastic.slurm.script import BASE, Template
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
+EPILOG = str(_PACKAGE / "slurm" / "epilog")  # lies with the code: who can change it can change that, too
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
 

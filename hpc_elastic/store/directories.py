@@ -43,21 +43,34 @@ def make_directories(path: str, mode: int = 0o700) -> None:
 
     Args:
         path: the directory.
-        mode: its permissions, if it is made here; those above get what the umask leaves.
+        mode: the permissions of all that are made here, less what the umask takes away.
 
     Raises:
         OSError: the file system refused, or something else has the name.
     """
     for pause_s in _PAUSES_S:
         try:
-            os.makedirs(path, mode, exist_ok=True)
+            _make_all(path, mode)
         except OSError as error:
             if not _passes(path, error):
                 raise
         else:
             return
         SystemClock().sleep(pause_s)
-    os.makedirs(path, mode, exist_ok=True)
+    _make_all(path, mode)
+
+
+def _make_all(path: str, mode: int) -> None:
+    """Make a directory and those above it; unlike `os.makedirs`, all with the same permissions."""
+    missing = [path]
+    while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.exists(above):
+        missing.append(above)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, mode)
+        except OSError:  # file servers may refuse with another error what is there already
+            if not os.path.isdir(each):
+                raise
 
 
 def _passes(path: str, error: OSError) -> bool:

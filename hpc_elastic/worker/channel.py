@@ -75,7 +75,7 @@ class Channel:
         Raises:
             FileExistsError: the name is taken.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(descriptor, SIZE)
             channel = cls(path, mmap.mmap(descriptor, SIZE))
@@ -93,7 +93,7 @@ class Channel:
             OSError: the file cannot be opened.
             ChannelError: it is not a channel, or one of another version.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             size = os.fstat(descriptor).st_size
             if size != SIZE:

@@ -18,7 +18,12 @@ from tests.slurm.test_script import GOLDEN, SPECS
 
 ROOT = "/shared/runs/train-1"
 NAMES = RunNames(
-    "train-1", ROOT, "/shared/code", "/opt/env/bin/python", batch_log_pattern(f"{ROOT}/slurm-%j.out", "array")
+    "train-1",
+    ROOT,
+    "/shared/code",
+    "/opt/env/bin/python",
+    batch_log_pattern(f"{ROOT}/slurm-%j.out", "array"),
+    "/opt/env/hpc_elastic/slurm/epilog",
 )
 ARRAYS = {
     "array": {**SPECS["elastic"], "mode": "array", "spares": 1},

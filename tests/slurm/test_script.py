@@ -23,7 +23,7 @@ from hpc_elastic.slurm.script import (
     render,
     worker_command,
 )
-from hpc_elastic.slurm.templates import FOLDERS, read_template
+from hpc_elastic.slurm.templates import EPILOG, FOLDERS, read_template
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = RunNames(
@@ -32,6 +32,7 @@ NAMES = RunNames(
     "/shared/code",
     "/opt/env/bin/python",
     "/shared/runs/train-1/slurm-%j.out",
+    "/opt/env/hpc_elastic/slurm/epilog",
 )
 SPECS: dict[str, dict[str, Any]] = {
     "minimal": {"command": ["python", "train.py"], "name": "train"},
@@ -219,7 +220,12 @@ class Node:
         (self.home / "answers").write_text(json.dumps(answers))
         names = replace(
             RunNames(
-                "train-1", str(self.home / "run dir"), str(self.home), str(self.home / "python"), "/dev/null"
+                "train-1",
+                str(self.home / "run dir"),
+                str(self.home),
+                str(self.home / "python"),
+                "/dev/null",
+                EPILOG,
             ),
             **(names or {}),
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_script import Node, make_node
+from hpc_elastic.slurm.templates import EPILOG
+from tests.slurm.test_script import GOLDEN, Node, make_node
 
 NAP = """#!/bin/sh
 [ "$1" = 10 ] && exec /bin/sleep 0.3
@@ -65,8 +69,6 @@ def test_an_srun_with_agents_is_left_alone(node: Node) -> None:
     assert "sign of life" not in node.done.stderr
 
 
-FULL = "#!/bin/bash\necho 'cat: write error: No space left on device' >&2\nexit 1\n"
-"""In the place of ``cat``."""
 NAMELESS = """#!/bin/bash
 printf '%s\\n' "$@" > {home}/sruns
 for word; do [[ $word != --task-epilog=* ]] || SLURMD_NODENAME=n1 "${{word#*=}}"; done
@@ -84,18 +86,82 @@ def test_whose_agent_never_came_is_told_by_the_epilog(
     assert [f"n1.0+0-{restart}-0+absent+0+0+0"] == (node.home / "names").read_text().split()
 
 
-def test_on_a_full_disk_the_epilog_of_the_last_start_does(node: Node) -> None:
-    """A node whose agent dies as the disk is full would be waited for by all others otherwise."""
-    write(node, "srun", NAMELESS.format(home=node.home))
-    write(node, "cat", FULL)
-    assert 0 == node.run([("", 0)])
-    assert "--task-epilog" not in (node.home / "sruns").read_text()
-    (node.home / "cat").unlink()
-    assert 0 == node.run([("", 0)])
-    write(node, "cat", FULL)
-    (node.home / "names").unlink()
-    assert 0 == node.run([("", 0)])
+TASK = """#!/bin/bash
+for at in $(seq $#); do [[ ${{!at}} != /bin/bash ]] || break; done
+{before}
+SLURMD_NODENAME=n1 "${{@:at}}"
+echo $? > {home}/ended
+{after}
+cd {home}/run\\ dir/members && ls > {home}/names
+"""
+"""In the place of srun: begins one task as it does, without what Slurm does after it."""
+AWAY = {
+    "python": ("chmod a-x {home}/python", "chmod +x {home}/python"),
+    "package": ("mv {home}/epilog {home}/gone", "mv {home}/gone {home}/epilog"),
+}
+
+
+@pytest.mark.parametrize("away", AWAY)
+def test_where_python_cannot_be_run_the_task_itself_says_that_no_agent_comes(node: Node, away: str) -> None:
+    """The epilog, which would say it, lies on the same file system."""
+    shutil.copy(EPILOG, node.home / "epilog")
+    before, after = (line.format(home=node.home) for line in AWAY[away])
+    write(node, "srun", TASK.format(home=node.home, before=before, after=after))
+    assert 0 == node.run([("", 0)], names={"epilog": str(node.home / "epilog")})
+    assert "126" == (node.home / "ended").read_text().strip()
     assert ["n1.0+0-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
+
+
+def test_the_task_becomes_the_agent(node: Node) -> None:
+    """Slurm signals the agent itself, with the environment and the exit code as they would be without."""
+    write(node, "srun", TASK.format(home=node.home, before="export BATCH_PID=$$ SHLVL=7", after=""))
+    assert 0 == node.run([("", 0)], env={"WORKER_CODE": "9"})
+    assert ["9", ""] == [(node.home / name).read_text().strip() for name in ("ended", "names")]
+    (agent,) = [call["env"] for call in node.lines("calls") if call["words"][2] == "run"]
+    assert "7" == agent["SHLVL"]
+
+
+def test_the_epilog_has_the_functions_of_the_script() -> None:
+    """It is a file of its own, as the script names it to Slurm."""
+    script = (GOLDEN / "minimal.sbatch").read_text()
+    epilog = Path(EPILOG).read_text()
+    for name in ("enter_run", "tell_absent"):
+        own, its = (text.partition(f"\n{name}() {{")[2].partition("\n}\n")[0] for text in (script, epilog))
+        assert own
+        assert own == its
+
+
+def take_by_another_run(run: Path) -> None:
+    """Put another run in the place of one."""
+    (run / "run.json").write_text('{\n "run_id": "train-2"\n}\n')
+
+
+def open_to_others(run: Path) -> None:
+    """Let others write to it."""
+    run.chmod(0o770)
+
+
+@pytest.mark.parametrize("take", [take_by_another_run, open_to_others])
+def test_nothing_is_started_in_another_directory_than_that_of_the_run(
+    node: Node, take: Callable[[Path], None]
+) -> None:
+    """The script ends at once, and the only words do not depend on what is there."""
+    take(node.home / "run dir")
+    assert 76 == node.run([])
+    assert node.done.stderr.startswith("hpc_elastic: another directory is in the place of ")
+    assert (1, "") == (node.done.stderr.count("\n"), node.done.stdout)
+    assert [] == node.lines("sruns")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_somebody_elses_directory_gets_no_names(node: Node) -> None:
+    """It takes the place of the run's while the agent runs; the epilog and the script write nothing into it."""
+    run = node.home / "run dir"
+    before = f"mv '{run}' '{run}.moved'; mkdir -p '{run}/members' '{run}/nodes'; chown -R 65534 '{run}'"
+    write(node, "srun", TASK.format(home=node.home, before=before, after=f"SLURMD_NODENAME=n1 {EPILOG}"))
+    assert 0 == node.run([("", 0)])
+    assert "" == (node.home / "names").read_text()
+    assert [] == os.listdir(run / "nodes")
 
 
 @pytest.mark.slow

@@ -1,0 +1,76 @@
+"""What leads to a run directory, on a real file system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.store.trust.above import exposures, refuse_open, shared_text, way_to
+from hpc_elastic.store.trust.judge import Level
+
+NOBODY = 65534
+GROUP = 54321  # nobody's
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+
+
+def shared(folder: Path, mode: int = 0o2775) -> Path:
+    """Return a new directory that members of a group can write to."""
+    folder.mkdir()
+    os.chown(folder, 0, GROUP)
+    folder.chmod(mode)
+    return folder
+
+
+def test_a_directory_of_ones_own_below_tmp_is_private(tmp_path: Path) -> None:
+    """The sticky /tmp counts, and what is not there yet."""
+    assert [] == exposures(str(tmp_path / "runs" / "a"))
+
+
+def test_every_directory_above_counts(tmp_path: Path) -> None:
+    """A private one below a shared one is renamed with it."""
+    (shared(tmp_path / "proj") / "me").mkdir(mode=0o700)
+    (found,) = exposures(str(tmp_path / "proj" / "me" / "run"))
+    assert (Level.SHARED, str(tmp_path / "proj" / "me")) == (found.level, found.place.entry)
+    assert f"members of group gid {GROUP} can rename {tmp_path / 'proj' / 'me'}" in shared_text([found])
+
+
+def test_what_links_lead_through_counts(tmp_path: Path) -> None:
+    """Relative, absolute, and from link to link."""
+    (shared(tmp_path / "proj") / "me").mkdir(mode=0o700)
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "runs").symlink_to("../proj/./me")
+    (tmp_path / "home" / "more").symlink_to(tmp_path / "home" / "runs")
+    (found,) = exposures(str(tmp_path / "home" / "more" / "run"))
+    assert str(tmp_path / "proj") == found.place.path
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    """As for the kernel."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert way_to(str(tmp_path / "a" / "run"))
+
+
+def test_an_open_directory_is_refused_by_name(tmp_path: Path) -> None:
+    """With owner, mode and what mends it."""
+    place = shared(tmp_path / "all", 0o777)
+    with pytest.raises(RunDirError) as caught:
+        refuse_open(str(place / "run"), "run_dir")
+    assert f"everybody can write to {place} (owner root, mode 777)" in caught.value.message
+    assert f"chmod go-w {place}" in caught.value.fix
+    assert [Level.OPEN] == [each.level for each in refuse_open(str(place / "run"), "", spares_public=True)]
+
+
+def test_a_folder_with_our_name_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """The fix is a directory that works."""
+    folder = shared(tmp_path / "hpc_elastic_runs", 0o755)
+    os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(RunDirError) as caught:
+        refuse_open(str(folder / "run"), "run_dir", spares_public=True)
+    assert f"{folder} (owner nobody, mode 755) belongs to somebody else" in caught.value.message
+    own = f"{folder}_root/run"
+    assert f"--run-dir {own}" in caught.value.fix
+    assert [] == refuse_open(own, "run_dir")
