@@ -10,13 +10,14 @@ import stat
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import RunDirError, UnfitFileError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
 from hpc_elastic.store.directories import make_directory
 from hpc_elastic.store.finding import Level
 from hpc_elastic.store.mount import Sharing
+from hpc_elastic.store.plain_file import owner_name
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
@@ -67,13 +68,7 @@ def _check_links(root: str) -> None:
 
 def owner_of(place: str) -> str:
     """Return the name of who owns a file or link, for people."""
-    import pwd  # noqa: PLC0415 - only for this message
-
-    uid = os.lstat(place).st_uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+    return owner_name(os.lstat(place).st_uid)
 
 
 def _check_existing(root: str) -> None:
@@ -113,7 +108,7 @@ def _holds_a_run(root: str) -> RunDirError:
     return RunDirError(
         f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
         where="run_dir",
-        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {root}",
+        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {shlex.quote(root)}",
     )
 
 
@@ -180,7 +175,9 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         data = files.read(paths.identity)
     except OSError as error:
         raise RunDirError(
-            f"{paths.identity} cannot be read: {error.strerror}", where="run_dir", fix=_OTHER_DIR
+            f"{paths.identity} cannot be read: {error.strerror}",
+            where="run_dir",
+            fix=error.fix if isinstance(error, UnfitFileError) else _OTHER_DIR,
         ) from None
     if data is None:
         raise RunDirError(

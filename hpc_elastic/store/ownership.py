@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.store import files
@@ -29,4 +30,6 @@ def require_own(root: str, where: str) -> None:
             )
     if found.st_mode & 0o022:
         mode = found.st_mode & 0o777
-        raise RunDirError(f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {root}")
+        raise RunDirError(
+            f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {shlex.quote(root)}"
+        )
