@@ -35,4 +35,7 @@ def hand_out(text: str) -> None:
     Args:
         text: with its last line end.
     """
-    typer.echo(visible_lines(text) if sys.stdout.isatty() else text, nl=False)
+    if sys.stdout.isatty():
+        typer.echo(visible_lines(text), nl=False)
+    else:
+        typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)

@@ -13,7 +13,6 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.stored_job import read_script, read_spec
 
 
-
 def test_a_file_server_that_is_away_is_no_damage(
     run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

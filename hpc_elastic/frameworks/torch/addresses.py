@@ -112,6 +112,7 @@ def listening_address(environ: Mapping[str, str], address: str | None) -> str:
     own = {one for those in interfaces.values() for one in those}
     if address is not None:
         wished = _chosen(interfaces, address)
+        own.update(LOOPBACK)
     else:
         names = (environ.get("MASTER_ADDR", ""), os.uname().nodename)
         wished = (*_ordered(interfaces, _pinned(environ), only=True), *names)
