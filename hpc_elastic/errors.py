@@ -4,6 +4,7 @@ HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
 │       └── TakenOverError    another directory is in its place, or others can write to it
+├── UnfitFileError            a file of a run is foreign, no plain file, or far too large (also an OSError)
 ├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
 │   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
 │       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
@@ -53,6 +54,35 @@ class RunDirError(InputError):
 
 class TakenOverError(RunDirError):
     """Where the run directory was is now another one, or others can write to it: it is not waited for."""
+
+
+class UnfitFileError(HpcElasticError, OSError):
+    """What is there in place of a file or directory of a run's is none that this package has made.
+
+    It is an OSError, so that whoever can do without the file goes on. Neither is the file absent nor the
+    file system away: another try finds the same.
+
+    Args:
+        path: the file or directory.
+        what: what is wrong with it, as a sentence that begins with "it".
+        errno: the operating system's error number that comes nearest.
+        fix: what to do, as a sentence.
+    """
+
+    def __init__(self, path: str, what: str, *, errno: int, fix: str) -> None:
+        super().__init__(errno, what, path)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}\n  fix: {self.fix}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unfit_file, (self.filename, self.strerror, self.errno, self.fix)
+
+
+def _unfit_file(path: str, what: str, number: int, fix: str) -> UnfitFileError:
+    """Make the error anew, as pickle does."""
+    return UnfitFileError(path, what, errno=number, fix=fix)
 
 
 class StoreError(HpcElasticError, RuntimeError):

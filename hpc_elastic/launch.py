@@ -330,7 +330,7 @@ def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcom
     from hpc_elastic.slurm.nodes import remember_run  # noqa: PLC0415 - rare
 
     try:
-        remember_run(options.paths, read_records(options.paths), os.environ)
+        remember_run(options.paths, read_records(options.paths), os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")
 

@@ -1,6 +1,19 @@
-"""Numbers in sentences."""
+"""Words for people: numbers in sentences, and foreign text that no terminal acts on."""
 
 from __future__ import annotations
+
+import re
+
+_UNSEEN = (  # controls, what turns the direction of text, line ends of Unicode, halves of characters
+    "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+)
+_ACTS = re.compile(f"[{_UNSEEN}]")
+_ACTS_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_ACTS_IN_LOGS = re.compile(rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_ESCAPED_BYTE = 0xDC00  # what stands for a byte that is no text: 0xDC80 to 0xDCFF
+_SHORT = 0x100
 
 
 def count_text(number: int, noun: str) -> str:
@@ -11,3 +24,26 @@ def count_text(number: int, noun: str) -> str:
 def are_text(number: int, noun: str) -> str:
     """Return ``1 node is``, ``2 nodes are``."""
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def visible(text: str) -> str:
+    r"""Return foreign text as one line in which nothing acts on a terminal: ``\x1b`` for an escape."""
+    return _ACTS.sub(_escaped, text)
+
+
+def visible_lines(text: str) -> str:
+    """Return text of several lines as `visible` does; line ends and tabs stay."""
+    return _ACTS_IN_LINES.sub(_escaped, text)
+
+
+def visible_log(data: bytes) -> bytes:
+    """Return lines of a log as a terminal may have them: colours stay, and what moves no more than a line."""
+    text = data.decode(errors="surrogateescape")
+    shown = _ACTS_IN_LOGS.sub(lambda found: found[1] or _escaped(found), text)
+    return shown.encode(errors="surrogateescape")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found[0]
+    code = ord(char) - _ESCAPED_BYTE if 0xDC80 <= ord(char) <= 0xDCFF else ord(char)  # noqa: PLR2004
+    return _NAMES.get(char) or (f"\\x{code:02x}" if code < _SHORT else f"\\u{code:04x}")

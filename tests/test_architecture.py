@@ -103,6 +103,23 @@ def test_files_are_named_for_what_they_hold() -> None:
     assert set() == bad - BAD_NAMES_ALLOWED
 
 
+PRINTS = {"typer.echo", "typer.secho", "click.echo", "click.secho", "print"}
+
+
+def _called(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield ast.unparse(node)
+
+
+def test_one_file_prints_for_people() -> None:
+    """What the commands print goes through one place, where no name acts on the terminal."""
+    sources = [path for path in PACKAGE_SOURCES if path.is_relative_to(PACKAGE / "cli")]
+    light = {"hpc_elastic/cli/run_command.py"}  # starts on every node, and prints one error by itself
+    found = {name for name, tree in _trees(sources) if PRINTS & set(_called(tree))}
+    assert {"hpc_elastic/cli/say.py"} == found - light
+
+
 def _imports(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.store.files import list_names
 from hpc_elastic.worker.checkpoints import is_half_saved
 
 LOOK_S = 0.1  # between two looks at the marks
@@ -38,7 +37,7 @@ class DurableWait:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             try:
-                self._waits = is_half_saved(os.listdir(self._directory), state.stop_step)
+                self._waits = is_half_saved(list_names(self._directory), state.stop_step)
             except OSError:
                 self._waits = False
         return self._waits

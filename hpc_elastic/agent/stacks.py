@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.agent.hang_facts import catches
+from hpc_elastic.store.plain_file import open_plain
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.process import Process
@@ -128,7 +129,7 @@ def _size(path: str) -> int:
 
 def _tail(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
+from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import adopt as rules
+from hpc_elastic.store.plain_file import read_given
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun.")]
 Write = Annotated[
@@ -27,22 +30,21 @@ def adopt(script: Script, write: Write = False) -> int:  # noqa: FBT002 - typer'
     """
     text = _read(script)
     adopted = rules.adopt(text, script)
-    typer.echo("".join(_difference(text, adopted.text, script)), nl=False)
-    typer.echo("\nwhat changes, and why:", err=True)
+    hand_out("".join(_difference(text, adopted.text, script)))
+    say("\nwhat changes, and why:", err=True)
     for change in adopted.changes:
-        typer.echo(f"  {change.what}\n      {change.why}", err=True)
+        say(f"  {change.what}\n      {change.why}", err=True)
     if write:
         _replace(script, adopted.text)
-        typer.echo(f"\n{script} is changed; the old one is {script}.orig", err=True)
+        say(f"\n{script} is changed; the old one is {script}.orig", err=True)
     else:
-        typer.echo(f"\nto change it: hpc-elastic adopt --write {script}", err=True)
+        say(f"\nto change it: hpc-elastic adopt --write {shlex.quote(script)}", err=True)
     return 0
 
 
 def _read(script: str) -> str:
     try:
-        with open(script, encoding="utf-8", newline="") as file:
-            return file.read()
+        return read_given(script).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{script} is no text", where="SCRIPT", fix="give a job script") from None
     except OSError as error:

@@ -25,6 +25,7 @@ from hpc_elastic.cli import (
     submit,
     usage,
 )
+from hpc_elastic.cli.say import say
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.slurm.commands import hint_for as slurm_hint
@@ -101,7 +102,7 @@ def _options(
 @app.command(rich_help_panel=_CLUSTER)
 def version() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    say(__version__)
 
 
 def run(words: Sequence[str]) -> int:
@@ -120,7 +121,7 @@ def run(words: Sequence[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("\ninterrupted", err=True)
+        say("\ninterrupted", err=True)
         return 130
     except OSError as error:
         return _os_error(error)
@@ -145,5 +146,5 @@ def _os_error(error: OSError) -> int:
 
 def _complain(message: str, fix: str = "") -> int:
     text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
-    typer.echo(f"error: {text}", err=True)
+    say(f"error: {text}", err=True)
     return ExitCode.USAGE

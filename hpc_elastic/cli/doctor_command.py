@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
 
 import typer
 
+from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
 from hpc_elastic.paths import RUNS_FOLDER
@@ -105,10 +106,10 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     code = _print(findings)
     said = ""
     if nodes is not None and (CONTROLLER, Level.PROBLEM) in [(each.what, each.level) for each in findings]:
-        typer.echo(f"Slurm is not asked for {nodes} nodes: its controller does not answer")
+        say(f"Slurm is not asked for {nodes} nodes: its controller does not answer")
     elif nodes is not None:
-        typer.echo(f"\nasking Slurm for {nodes} nodes, then trying {path} from them")
-        typer.echo("  (may take half a minute once they are there) ...")
+        say(f"\nasking Slurm for {nodes} nodes, then trying {path} from them")
+        say("  (may take half a minute once they are there) ...")
         ended, failed = _start(path, nodes, words)
         said = "the nodes have found problems: runs will not work here" if ended == _FOUND else ""
         if failed is not None:
@@ -119,7 +120,7 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
             _print(refused)
             findings += refused
         code = max(code, int(ended != 0))
-    typer.echo(f"\n{said or verdict(findings)}")
+    say(f"\n{said or verdict(findings)}")
     return code
 
 
@@ -171,7 +172,7 @@ def _together(path: str, group: Group) -> int:
         findings = [each for each in findings if each.level is Level.PROBLEM]
     code = _print([each._replace(what=f"{group.node}: {each.what}") for each in findings])
     if not group.rank:
-        typer.echo(f"\n{group.node}: {verdict(findings)}")
+        say(f"\n{group.node}: {verdict(findings)}")
     return code
 
 
@@ -225,10 +226,6 @@ def _print(findings: Sequence[Finding]) -> int:
     from hpc_elastic.store.finding import Level, lines, width_of, worst  # noqa: PLC0415
 
     width = width_of(findings)
-    styled = [
-        typer.style("\n".join(lines(finding, width)), fg=_COLOURS[finding.level.value])
-        for finding in findings
-    ]
-    if styled:
-        typer.echo("\n".join(styled))
+    for finding in findings:
+        say_in_colour("\n".join(lines(finding, width)), _COLOURS[finding.level.value])
     return int(worst(findings) is Level.PROBLEM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from hpc_elastic.cli.drill_before import (
     tell_hang_limit,
     unchanged,
 )
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.run_argument import RunArgument, find_one_run
+from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
@@ -75,7 +77,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     chosen = _chosen(flags)
     check_rank(chosen, rank)
     patience_s = parse_patience_s(wait)
-    found = read_run(find_run(run))
+    found = read_run(find_one_run(run))
     slurm = Slurm()
     check_node(found, chosen, node)
     target = target_of(found, slurm, chosen, node, rank)
@@ -90,12 +92,12 @@ def drill(  # noqa: PLR0913 - one flag per drill
     site = striker.granted(target) if chosen is Drill.PREEMPT else None
     with _interruptible():
         blow = _strike(found, striker, chosen, target)
-        typer.echo(f"done: {words}")
+        say(f"done: {words}")
         try:
             course = _follow(found, blow, patience_s)
         except KeyboardInterrupt:
             course = _course(found, blow)
-            typer.echo("no longer followed")
+            say("no longer followed")
         finally:
             if chosen is Drill.HANG:
                 _let_go_on(found, striker, target, blow)
@@ -129,7 +131,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     try:
         struck = striker.strike(chosen, target)
     except (UnsureError, SlurmTimeoutError, KeyboardInterrupt):
-        typer.echo(_UNSURE, err=True)
+        say(_UNSURE, err=True)
         if chosen is Drill.HANG:
             with suppress(HpcElasticError):
                 striker.let_go_on(target)
@@ -137,7 +139,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     except HpcElasticError as error:
         off = f"the drill was called off, nothing was struck: {_in_one_line(error)}"
         log.commit(lambda state: Note(state.epoch, off, calls_off=number))
-        typer.echo("nothing was struck, and the run goes on as before:", err=True)
+        say("nothing was struck, and the run goes on as before:", err=True)
         raise
     is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
     member = target.member
@@ -171,7 +173,7 @@ def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
             if what not in told:
                 told.add(what)
                 told_at = clock.monotonic()
-                typer.echo(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
+                say(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
         if course.is_over or clock.monotonic() - began >= patience_s:
             return course
         if clock.monotonic() - told_at >= _TELL_S:
@@ -207,7 +209,7 @@ def _tell_waiting(run: RunFiles, waited_s: float) -> None:
         if word
         else ""
     )
-    typer.echo(f"  {waited_s:7.0f} s  waiting{how}")
+    say(f"  {waited_s:7.0f} s  waiting{how}")
 
 
 def _course(run: RunFiles, blow: Blow) -> Course:
@@ -234,12 +236,12 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     given_s = stop_s if isinstance(stop_s, int | float) else None
     judgement = judge(course, site, given_s) if site is not None else None
     if judgement is not None:
-        typer.echo(f"  {judgement.text}")
+        say(f"  {judgement.text}")
     but = judgement.but if judgement is not None else ""
     is_well, text = verdict(course, but)
-    typer.secho(text, fg="green" if is_well else "red", bold=True)
+    say_in_colour(text, "green" if is_well else "red", bold=True)
     came_back = course.resumed is not None
-    typer.echo(f"next: hpc-elastic {'timeline' if came_back else 'status'} {run.paths.root}")
+    say(f"next: hpc-elastic {'timeline' if came_back else 'status'} {shlex.quote(run.paths.root)}")
     return ExitCode.OK if is_well else 1
 
 
@@ -254,4 +256,4 @@ def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> N
         return
     text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
     open_log(run.paths, LOGIN).commit(lambda state: Note(state.epoch, text, calls_off=blow.last))
-    typer.echo(f"rank {target.rank} on {target.member.node} goes on")
+    say(f"rank {target.rank} on {target.member.node} goes on")

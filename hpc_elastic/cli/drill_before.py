@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import typer
 
+from hpc_elastic.cli.say import say
 from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.report.drill_budget import budget_warnings
@@ -67,7 +69,7 @@ def target_of(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank
         raise InputError(
             "the run has no workers now, so there is nothing to try on",
             where="RUN",
-            fix=f"wait until hpc-elastic status {run.paths.root} says that it runs",
+            fix=f"wait until hpc-elastic status {shlex.quote(run.paths.root)} says that it runs",
         )
     if not run.job_id:
         raise InputError(
@@ -84,12 +86,12 @@ def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
     if not run.spec:
         return  # its agents have flags of their own
     if limit == "off":
-        typer.echo("warning: hang_timeout is off in this run: nobody finds a worker that hangs", err=True)
+        say("warning: hang_timeout is off in this run: nobody finds a worker that hangs", err=True)
         return
     limit_s = _AUTO_LEAST_S if limit == "auto" else parse_duration_s(limit)
     if limit_s >= patience_s:
         when = "half an hour at the earliest (hang_timeout = auto)" if limit == "auto" else f"{limit_s:g} s"
-        typer.echo(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
+        say(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
 
 
 def tell_budgets(run: RunFiles, chosen: Drill, target: Target) -> None:
@@ -98,7 +100,7 @@ def tell_budgets(run: RunFiles, chosen: Drill, target: Target) -> None:
     restarts = start.restart if start is not None else None
     cause, has_queue = CAUSES[chosen][0], not run.is_local
     for text in budget_warnings(cause, run.state, run.spec, has_queue=has_queue, task_restarts=restarts):
-        typer.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
 
 
 def confirm(run: RunFiles, text: str) -> None:
@@ -111,7 +113,7 @@ def confirm(run: RunFiles, text: str) -> None:
         raise InputError(
             "nobody can be asked: standard input is no terminal", where="drill", fix="give --yes"
         )
-    typer.echo(f"{run.name} in {run.paths.root}: {text}")
+    say(f"{run.name} in {run.paths.root}: {text}")
     typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
 
 

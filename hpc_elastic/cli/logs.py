@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Optional
@@ -10,8 +12,11 @@ from typing import Annotated, Optional
 import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.say import say, say_aside
+from hpc_elastic.cli.terminal_sink import TerminalSink
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import InputError, RendezvousStateError
+from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
+from hpc_elastic.multiprocessing.sinks import Console
 from hpc_elastic.multiprocessing.tail import Tail
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.run_log import open_log
@@ -115,7 +120,7 @@ def _nothing(run: RunFiles, wanted: Wanted) -> InputError:
         return InputError(
             "there are no logs yet",
             where="RUN",
-            fix=f"look where the run stands: hpc-elastic status {run.paths.root}",
+            fix=f"look where the run stands: hpc-elastic status {shlex.quote(run.paths.root)}",
         )
     asked = [f"--{name} {value}" for name, value in wanted._asdict().items() if value is not None]
     return InputError(
@@ -135,6 +140,8 @@ class _Shown:
     def __init__(self, lines: int) -> None:
         self._lines = lines
         self._tails: dict[str, Tail] = {}
+        self._sink = TerminalSink(Console(1)) if os.isatty(1) else Console(1)
+        self._told: set[str] = set()  # files of which was said that they are none
 
     def show(self, files: list[LogFile], *, new_from_start: bool = False) -> None:
         """Show what is new in all files, and the end (or all) of files that are new."""
@@ -142,9 +149,12 @@ class _Shown:
             if file.path not in self._tails:
                 whole = new_from_start or not self._lines
                 offset = 0 if whole else log_files.offset_of_last(file.path, self._lines)
-                self._tails[file.path] = Tail(file.path, 1, file.prefix.encode(), offset=offset)
+                self._tails[file.path] = Tail(file.path, self._sink, file.prefix.encode(), offset=offset)
         for tail in self._tails.values():
             _pump_all(tail)
+            if isinstance(tail.error, UnfitFileError) and tail.path not in self._told:
+                self._told.add(tail.path)
+                say_aside(f"left out: {tail.error}")
 
     def finish(self, keep: Sequence[LogFile] = ()) -> None:
         """Show what is left, unfinished lines too, and let go of all files that are not to be kept."""
@@ -177,9 +187,9 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
         shown.finish(keep=files)
         if where.phase.is_final or where.phase is Phase.GONE:
             shown.finish()
-            typer.echo(f"--- {where.text}")
+            say(f"--- {where.text}")
             return
         if where.phase is not said and where.phase in (Phase.QUEUED, Phase.REQUEUED, Phase.SILENT):
-            typer.echo(f"--- {where.text}")
+            say(f"--- {where.text}")
         said = where.phase
         clock.sleep(_LOOK_S)

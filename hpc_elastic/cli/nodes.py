@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 from typing import Annotated, NamedTuple, Optional
 
 import typer
 
+from hpc_elastic.cli.say import say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import Env
@@ -17,7 +19,8 @@ from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Standing, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
-from hpc_elastic.store.node_ledger import FOLDER, place_for, read_ledger, remember
+from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from hpc_elastic.wording import visible
 
 _ACTIONS = {"forgive": Fault.FORGIVEN, "suspect": Fault.SUSPECTED}
 _HEAD = ("NODE", "SCORE", "STATE", "LAST", "WHEN", "RUN", "WHY")
@@ -63,18 +66,19 @@ def nodes(
     known = standings(ledger.events, now)
     left_out = _left_out()
     if as_json:
-        typer.echo(json.dumps([_fields(one, left_out) for one in known], indent=1))
+        say(json.dumps([_fields(one, left_out) for one in known], indent=1))
         return 0
     if known:
         _print_table(known, left_out)
     else:
-        typer.echo("no node has failed of late")
-    typer.echo(f"remembered in {place}")
+        say("no node has failed of late")
+    say(f"remembered in {place}")
     if ledger.damaged:
-        typer.echo(f"damaged: {', '.join(ledger.damaged)}; they do not count and may be removed")
+        say(f"damaged: {', '.join(map(visible, ledger.damaged))}; they do not count and may be removed")
     suspects = [one.host for one in known if one.is_suspect]
     if suspects:
-        typer.echo(f"next: hpc-elastic nodes forgive {suspects[0]}{_where(project)}, once it has been mended")
+        host = shlex.quote(suspects[0])
+        say(f"next: hpc-elastic nodes forgive {host}{_where(project)}, once it has been mended")
     return 0
 
 
@@ -98,13 +102,13 @@ def place_of(project: str | None, from_environ: str | None) -> str:
         )
     is_run = os.path.isdir(os.path.join(where, "journal"))
     is_above = os.path.isdir(os.path.join(where, RUNS_FOLDER)) and not os.path.isdir(
-        os.path.join(where, FOLDER)
+        os.path.dirname(place_for(os.path.join(where, "a-run")))
     )
     return place_for(where if is_run else os.path.join(where, *([RUNS_FOLDER] if is_above else []), "a-run"))
 
 
 def _where(project: str | None) -> str:
-    return f" --project {project}" if project else ""
+    return f" --project {shlex.quote(project)}" if project else ""
 
 
 def _change(place: str, words: list[str], reason: str) -> int:
@@ -132,7 +136,7 @@ def _change(place: str, words: list[str], reason: str) -> int:
     remember(place, [NodeEvent(host, _ACTIONS[action], now, key, "", said) for host in hosts])
     for host in hosts:
         after = "counts as sound from now on" if action == "forgive" else "is left out from now on"
-        typer.echo(f"{host} {after}")
+        say(f"{host} {after}")
     return 0
 
 
@@ -151,7 +155,7 @@ def _known(place: str, hosts: list[str], now: float) -> list[str]:
             fix="see hpc-elastic nodes for those that are known; --project names another directory",
         )
     if strangers:
-        typer.echo(f"nothing is held against {', '.join(strangers)}")
+        say(f"nothing is held against {', '.join(strangers)}")
     return [host for host in hosts if host in known]
 
 
@@ -202,10 +206,10 @@ def _state(one: Standing, jobs: list[str]) -> str:
 
 def _print_table(known: tuple[Standing, ...], left_out: dict[str, list[str]]) -> None:
     rows = [_HEAD, *(row_of(one, left_out.get(one.host, [])) for one in known)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    widths = [max(len(visible(row[column])) for row in rows) for column in range(len(_HEAD))]
     for row in rows:
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+        cells = (f"{visible(cell):<{width}}" for cell, width in zip(row, widths, strict=True))
+        say("  ".join(cells).rstrip())
 
 
 def _fields(one: Standing, left_out: dict[str, list[str]]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.say import hand_out
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm import options, request
 from hpc_elastic.slurm.commands import Slurm
@@ -20,4 +21,4 @@ def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgum
     """
     with job_spec(job_file, given, context.obj or ()) as spec:
         options.check_known(spec.option_names(), Slurm().option_names())
-    typer.echo(request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall()).script, nl=False)
+    hand_out(request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall()).script)

@@ -5,17 +5,31 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from hpc_elastic.errors import HpcElasticError, RunDirError
+from hpc_elastic.cli.living_run import line_of_living
+from hpc_elastic.cli.say import say_aside
+from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm import run_dir
-from hpc_elastic.slurm.existing_run import existing_run, is_run, names_of_runs
+from hpc_elastic.slurm.existing_run import (
+    Folder,
+    existing_run,
+    foreign_owner,
+    is_run,
+    look_into,
+    names_of_runs,
+    refuse_foreign_link,
+)
 from hpc_elastic.slurm.links import read_links
 from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.store.plain_file import list_plain
+from hpc_elastic.wording import visible
 
 RunArgument = Annotated[
     str,
@@ -23,27 +37,57 @@ RunArgument = Annotated[
         metavar="RUN", help=f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."
     ),
 ]
+Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
 _OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # what `submit` adds to the job name in a run id
 _FIX = "give the directory that submit printed"
 _ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
 
 def find_run(word: str) -> RunPaths:
-    """Return the run that is meant.
+    """Return the run that is meant; of several with a job name, the newest.
 
     Raises:
         RunDirError: there is none, it is no run directory, or it belongs to somebody else.
     """
+    return _found(word, _newest)
+
+
+def find_one_run(word: str) -> RunPaths:
+    """Return the run that is meant by who wants to change it; as `find_run` else.
+
+    Raises:
+        InputError: several runs that have not ended have that job name.
+        RunDirError: as `find_run`.
+    """
+    return _found(word, _only_one)
+
+
+def _found(word: str, choose: Choose) -> RunPaths:
     path = os.path.expanduser(word)
-    if os.path.lexists(path) and is_run(RunPaths(path)):
+    owner = foreign_owner(path)
+    if os.path.lexists(path) and not owner and is_run(RunPaths(path)):
         return _checked(path)
-    place = _place_of(word)  # a job may be called like a folder that is no run, or have a slash in its name
+    there = look_into()
+    # a job may be called like a folder that is no run, or have a slash in its name
+    place = _place_of(word, there, choose)
+    if place is not None and owner:
+        say_aside(f"{visible(path)} belongs to user {owner}; this is your run {visible(place)}")
     if place is not None or os.path.lexists(path) or "/" in word:
         return _checked(place or path)
-    names = list(names_of_runs())
-    near = difflib.get_close_matches(word, names, n=1)
-    fix = f"perhaps {os.path.join(RUNS_FOLDER, near[0])}" if near else _ALL if names else _FIX
-    raise RunDirError(
+    raise _unknown(word, there)
+
+
+def _unknown(word: str, there: Folder) -> RunDirError:
+    theirs = [name for name in there.foreign if word in (name, _OF_DATE.sub("", name))]
+    if theirs:
+        name = visible(os.path.join(RUNS_FOLDER, theirs[-1]))
+        return RunDirError(
+            f"{name} belongs to user {there.foreign[theirs[-1]]}", where="RUN", fix="ask its owner"
+        )
+    near = difflib.get_close_matches(word, there.runs, n=1)
+    proposed = [shlex.quote(os.path.join(RUNS_FOLDER, name)) for name in near]
+    fix = f"perhaps {proposed[0]}" if proposed else _ALL if there.runs else _FIX
+    return RunDirError(
         f"{word!r} is neither a directory nor a run id, job id or job name "
         f"below {os.path.abspath(RUNS_FOLDER)}",
         where="RUN",
@@ -51,29 +95,49 @@ def find_run(word: str) -> RunPaths:
     )
 
 
-def _place_of(word: str) -> str | None:
+def _place_of(word: str, there: Folder, choose: Choose) -> str | None:
     """Return the directory of the run with an id, a job or a job name; None if there is none."""
     job_id = re.sub(r"^(\d+)_\d+$", r"\1", word)  # of a task of an array, as squeue shows it
-    for name in names_of_runs():
-        place = os.path.join(RUNS_FOLDER, name)
+    places = [os.path.join(RUNS_FOLDER, name) for name in there.runs]
+    for name, place in zip(there.runs, places, strict=True):
         if name == word or job_id in _job_ids(RunPaths(place)):
             return place
-    named = [name for name in names_of_runs() if _job_name(RunPaths(os.path.join(RUNS_FOLDER, name))) == word]
-    if len(named) > 1:  # their names end with the date
-        typer.echo(f"{len(named)} runs are called {word}; this is the newest, {named[-1]}", err=True)
-    return os.path.join(RUNS_FOLDER, named[-1]) if named else None
+    named = [place for place in places if _job_name(RunPaths(place)) == word]
+    return choose(word, named) if len(named) > 1 else next(iter(named), None)
 
 
-def runs_in(folder: str) -> list[RunPaths]:
-    """Return the runs in a folder that belong to this user."""
-    return [RunPaths(os.path.join(folder, name)) for name in names_of_runs(folder)]
+def _newest(word: str, places: list[str]) -> str:
+    newest = places[-1]  # their names end with the date
+    say_aside(f"{len(places)} runs are called {word}; this is the newest, {visible(RunPaths(newest).name)}")
+    return newest
+
+
+def _only_one(word: str, places: list[str]) -> str:
+    """Return the one run that has not ended, or the newest if all have.
+
+    Raises:
+        InputError: several have not.
+    """
+    lines = {place: line for place in places if (line := line_of_living(RunPaths(place)))}
+    if not lines:
+        return _newest(word, places)
+    if len(lines) > 1:
+        raise InputError(
+            f"{len(lines)} runs that are called {word} have not ended:\n" + "\n".join(lines.values()),
+            where="RUN",
+            fix="give the run id or the job id of the one that is meant",
+        )
+    (chosen,) = lines
+    say_aside(f"{len(places)} runs are called {word}; this is the one that has not ended:\n{lines[chosen]}")
+    return chosen
 
 
 def holds_runs(word: str) -> str | None:
     """Return the folder that is meant if it is no run itself but holds runs, else None."""
     path = os.path.expanduser(word)
+    refuse_foreign_link(path, "RUN")
     is_folder = os.path.isdir(path) and not is_run(RunPaths(path))
-    return path if is_folder and next(names_of_runs(path), None) is not None else None
+    return path if is_folder and names_of_runs(path) else None
 
 
 def _job_name(paths: RunPaths) -> str:
@@ -90,7 +154,7 @@ def _job_ids(paths: RunPaths) -> list[str]:
         done = read_submissions(paths)
         jobs = [each.job_id for each in done]
         jobs += [link.job_id for each in done for link in read_links(paths, each.number)]
-        logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in os.listdir(paths.root)]
+        logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in list_plain(paths.root)]
     except (HpcElasticError, OSError):
         return []
     return [*(job_id for job_id in jobs if job_id), *(log[1] for log in logs if log)]

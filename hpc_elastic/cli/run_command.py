@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.cli.run_flags import parser
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.wording import visible_lines
 
 if TYPE_CHECKING:
     from hpc_elastic.cli.run_options import Plan
@@ -37,10 +38,10 @@ def main(argv: Sequence[str]) -> int:
             _tell(plan)
         return run_agent(plan.options, plan.slurm)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's output
+        print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE
     except HpcElasticError as error:  # not the user's: another start may do better
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's output
+        print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.FAILED
     except KeyboardInterrupt:  # before the agent waits for signals
         return 128 + signal.SIGINT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -100,7 +101,7 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
         raise InputError(
             f"the program {script} cannot be executed",
             where="training_script",
-            fix=f"chmod +x {script}, or leave --no-python out if it is a Python script",
+            fix=f"chmod +x {shlex.quote(script)}, or leave --no-python out if it is a Python script",
         )
 
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.run_argument import RunArgument, find_one_run
+from hpc_elastic.cli.say import say
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.scale import scale as change_size
 
@@ -30,5 +31,5 @@ def scale(
     A run that is one job keeps its nodes: those beyond N stand by. In array mode they are given back,
     and N may be more than the run was submitted for.
     """
-    change_size(find_run(run), nodes, typer.echo, slurm=Slurm(), keep_spares=keep_spares)
+    change_size(find_one_run(run), nodes, say, slurm=Slurm(), keep_spares=keep_spares)
     return 0

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
+from hpc_elastic.cli.say import say, say_aside, say_in_colour
 from hpc_elastic.cli.status_facts import batch_log, status_facts
 from hpc_elastic.cli.status_list import list_runs
 from hpc_elastic.clock import SystemClock, date_text
@@ -21,6 +22,7 @@ from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run
 from hpc_elastic.slurm.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.slurm.still_there import first_to_do
 from hpc_elastic.store.files import list_names
+from hpc_elastic.wording import visible
 
 _GOOD = (Phase.RUNNING, Phase.DONE)
 _MENDED = "when it is mended"
@@ -50,24 +52,20 @@ def status(
         return list_runs(folder)
     found = read_run(find_run(run or ""))
     asked = ask_job(found, Slurm())
-    silent_s = (
-        silent_for(found, SystemClock(), lambda text: typer.echo(text, err=True))
-        if may_live(asked.job)
-        else None
-    )
+    silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
     where = status_of(RunView.of(found, asked.job, silent_s))
     is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
     colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
-    typer.secho(f"{found.name}: {where.text}", fg=colour, bold=True)
+    say_in_colour(visible(f"{found.name}: {where.text}"), colour, bold=True)
     facts = status_facts(found, asked, where.text)
     if not where.phase.is_final and where.phase is not Phase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
     for label, text in facts:
-        typer.echo(f"  {label:<12}{text}")
+        say(f"  {label:<12}{visible(text)}")
     if timeline:
         _print_timeline(found)
-    typer.echo(f"next: {_next(found, where, asked)}")
+    say(f"next: {_next(found, where, asked)}")
     return 0
 
 
@@ -82,12 +80,12 @@ def _print_timeline(run: RunFiles) -> None:
     for moment in moments_of(run.records, by_torchrun=run.is_torchruns):
         for done in run.submissions:
             if told < done.number <= moment.submission:
-                typer.echo(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+                say(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
                 told = done.number
-        typer.echo(f"{date_text(moment.at)}  {moment.text}")
+        say(f"{date_text(moment.at)}  {visible(moment.text)}")
     for done in run.submissions:
         if done.number > told:
-            typer.echo(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+            say(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
 
 
 def _job_name(job_id: str) -> str:

@@ -10,6 +10,7 @@ from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.deadlines import Site, p99
 from hpc_elastic.slurm.job_watch import drain_times
 from hpc_elastic.slurm.site import read_site
+from hpc_elastic.store import files
 from hpc_elastic.wording import count_text
 from hpc_elastic.worker.checkpoints import save_times
 
@@ -28,7 +29,7 @@ def drain_facts(paths: RunPaths) -> list[tuple[str, str]]:
 def held_texts(paths: RunPaths) -> list[str]:
     """Return why the ends of workers wait, as their agents say it."""
     try:
-        names = sorted(name for name in os.listdir(paths.nodes) if name.endswith(_HELD))
+        names = [name for name in files.list_names(paths.nodes) if name.endswith(_HELD)]
     except OSError:
         return []
     return [text for name in names if (text := _read(os.path.join(paths.nodes, name)))]
@@ -37,10 +38,10 @@ def held_texts(paths: RunPaths) -> list[str]:
 def _read(path: str) -> str:
     node = os.path.basename(path).removesuffix(_HELD).rpartition(".")[0]
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return f"{node}: {file.readline().strip()}"
+        text = (files.read(path) or b"").decode(errors="replace")
     except OSError:
-        return ""  # it goes on
+        text = ""
+    return f"{node}: {text.splitlines()[0].strip()}" if text else ""  # none: it goes on
 
 
 def _saves_text(paths: RunPaths) -> str:

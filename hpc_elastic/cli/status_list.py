@@ -5,33 +5,45 @@ from __future__ import annotations
 import os
 import shlex
 
-import typer
-
-from hpc_elastic.cli.run_argument import runs_in
+from hpc_elastic.cli.say import say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
+from hpc_elastic.slurm.existing_run import look_into, names_of_runs
 from hpc_elastic.slurm.run_files import RunFiles, read_run
 from hpc_elastic.slurm.signs_of_life import is_in_doubt, signs_of
+from hpc_elastic.wording import visible
+
+_MOST_FOREIGN = 10  # directories of other users that are named
 
 
 def list_runs(folder: str) -> int:
     """Print a line for each run in a folder, the one that changed last first; asks no Slurm."""
-    lines = sorted(map(_line, runs_in(folder)), reverse=True)
-    if not lines:
-        typer.echo(f"there are no runs below {os.path.abspath(folder)}")
-        if folder == RUNS_FOLDER and runs_in(os.curdir):
-            typer.echo("next: hpc-elastic status .  (there are some right here)")
-        return 0
-    width = max(len(name) for _, name, _ in lines)
+    there = look_into(folder)
+    lines = sorted((_line(RunPaths(os.path.join(folder, name))) for name in there.runs), reverse=True)
+    foreign = list(there.foreign.items()) if folder == RUNS_FOLDER else []
+    shown = foreign[:_MOST_FOREIGN]
+    width = max((len(visible(name)) for name in (*(line[1] for line in lines), *dict(shown))), default=0)
     for time, name, text in lines:
-        typer.echo(f"{name:<{width}}  {time or '?':<19}  {text}")
-    newest = lines[0][1]
-    word = newest if folder == RUNS_FOLDER else shlex.quote(os.path.join(folder, newest))
-    typer.echo(f"next: hpc-elastic status {word}  (asks Slurm, too)")
+        say(f"{visible(name):<{width}}  {time or '?':<19}  {visible(text)}")
+    if not lines:
+        say(f"there are no runs below {os.path.abspath(folder)}" + (" of yours" if foreign else ""))
+    for name, owner in shown:
+        say(f"{visible(name):<{width}}  belongs to user {owner}")
+    if len(foreign) > len(shown):
+        say(f"and {len(foreign) - len(shown)} more of other users")
+    _say_next(folder, lines[0][1] if lines else "")
     return 0
+
+
+def _say_next(folder: str, newest: str) -> None:
+    if newest:
+        word = shlex.quote(newest if folder == RUNS_FOLDER else os.path.join(folder, newest))
+        say(f"next: hpc-elastic status {word}  (asks Slurm, too)")
+    elif folder == RUNS_FOLDER and names_of_runs(os.curdir):
+        say("next: hpc-elastic status .  (there are some right here)")
 
 
 def _line(paths: RunPaths) -> tuple[str, str, str]:

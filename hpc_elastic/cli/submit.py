@@ -10,6 +10,7 @@ import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
 from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
@@ -84,7 +85,7 @@ def _queue(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
 
 def _submitter() -> Submitter:
     slurm, clock = Slurm(), SystemClock()
-    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, _say_aside))
+    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, say_aside))
 
 
 def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
@@ -113,7 +114,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
     if dry_run:
-        typer.echo(wanted.script)
+        hand_out(f"{wanted.script}\n")
         return 0
     return run_local(wanted, nodes=nodes)
 
@@ -138,7 +139,7 @@ def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
     wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
     _warn(validate.check(wanted, None, is_local=True))
     if dry_run:
-        typer.echo(wanted.script)
+        hand_out(f"{wanted.script}\n")
         return 0
     run_dir.create(wanted, now_s=SystemClock().wall())
     return run_local(wanted, nodes=nodes)
@@ -156,30 +157,27 @@ def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
 
 
 def _print_request(wanted: SubmitRequest) -> None:
-    typer.echo(wanted.script)
-    typer.echo(shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments)))
-
-
-def _say_aside(text: str) -> None:
-    typer.echo(text, err=True)
+    hand_out(f"{wanted.script}\n")
+    command = shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments))
+    hand_out(f"{command}\n")
 
 
 def _warn(warnings: list[str]) -> None:
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _tell(queued: Submitted) -> None:
     root = shlex.quote(queued.request.paths.root)
     if queued.trouble:
-        typer.echo(f"warning: {queued.trouble}", err=True)
+        say(f"warning: {queued.trouble}", err=True)
     word = "was already queued as" if queued.was_queued_before else "is queued as"
-    typer.echo(f"{queued.request.spec.name} {word} job {queued.job_id}")
+    say(f"{queued.request.spec.name} {word} job {queued.job_id}")
     if queued.chain:
-        typer.echo(f"then as {', '.join(queued.chain)}, each when the one before has ended")
+        say(f"then as {', '.join(queued.chain)}, each when the one before has ended")
     if lead := lead_text(queued.request):
-        typer.echo(lead)
-    typer.echo(f"run directory: {root}")
-    typer.echo(f"  hpc-elastic status {root}")
-    typer.echo(f"  hpc-elastic logs -f {root}")
-    typer.echo(f"  hpc-elastic stop {root}")
+        say(lead)
+    say(f"run directory: {root}")
+    say(f"  hpc-elastic status {root}")
+    say(f"  hpc-elastic logs -f {root}")
+    say(f"  hpc-elastic stop {root}")

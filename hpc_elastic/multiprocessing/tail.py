@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hpc_elastic.multiprocessing.sinks import Console, Sink
+from hpc_elastic.store.plain_file import open_plain
 
 MAX_LINE: Final = 16 << 20
 """Longest line that is kept whole [bytes]; a longer one is shown in pieces of this size."""
@@ -101,7 +102,7 @@ class Tail:
     def _read(self) -> bytes:
         try:
             if self._fd < 0:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = open_plain(self.path, own=False)
             chunk = os.pread(self._fd, _CHUNK, self._offset)
             if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by somebody
                 self._offset = 0

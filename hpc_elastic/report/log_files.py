@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Record, RoundFormed
 from hpc_elastic.rendezvous.roster import natural
+from hpc_elastic.store.plain_file import list_plain, open_plain
 
-_NEWLINE = ord("\n")
+_STEP = 1 << 16
+_MOST_SEEN = 64 << 20  # bytes that are looked through for line ends; a file may have none
 _STREAMS = (("stdout.log", ""), ("stderr.log", " err"))
 
 
@@ -90,24 +92,36 @@ def batch_logs(paths: RunPaths) -> list[LogFile]:
 
 def _names(directory: str) -> list[str]:
     try:
-        return os.listdir(directory)
+        return list_plain(directory, links=True)  # logs may be kept elsewhere
     except OSError:
         return []
 
 
 def offset_of_last(path: str, lines: int) -> int:
-    """Return where the last lines of a file begin [bytes]; 0 if it has no more than these."""
-    step, kept = 1 << 16, b""
+    """Return where the last lines of a file begin [bytes]; 0 if it has no more than these.
+
+    Of a file with endless lines it is the place 64 MiB before the end.
+    """
     try:
-        with open(path, "rb") as file:
-            at = file.seek(0, os.SEEK_END)
-            while at > 0:
-                size = min(step, at)
-                at = file.seek(at - size)
-                kept = file.read(size) + kept
-                ends = [i for i, byte in enumerate(kept) if byte == _NEWLINE and i < len(kept) - 1]
-                if len(ends) >= lines:
-                    return at + (ends[-lines] + 1 if lines else len(kept))
+        with os.fdopen(open_plain(path), "rb") as file:
+            return _offset_in(file, file.seek(0, os.SEEK_END), lines)
     except OSError:
         return 0
-    return 0
+
+
+def _offset_in(file: BinaryIO, end: int, lines: int) -> int:
+    if not lines:
+        return end
+    at, missing, until = end, lines, max(end - _MOST_SEEN, 0)
+    while at > until:
+        at = max(at - _STEP, until)
+        file.seek(at)
+        chunk = file.read(min(_STEP, end - at))
+        stop = len(chunk) - (at + len(chunk) >= end)  # the end of the last line begins none
+        found = chunk.count(b"\n", 0, stop)
+        if found >= missing:
+            for _ in range(missing):
+                stop = chunk.rindex(b"\n", 0, stop)
+            return at + stop + 1
+        missing -= found
+    return at

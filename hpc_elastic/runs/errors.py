@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hpc_elastic.errors import HpcElasticError
 
 
@@ -19,8 +21,9 @@ class NotDoneError(HpcElasticError):
         self.text = text
 
     def __str__(self) -> str:
+        root = shlex.quote(self.root)
         return (
             f"the run in {self.root} is not done: {self.text}\n"
-            f"  fix: hpc-elastic timeline {self.root} tells what happened; "
-            f"to take it up again: hpc-elastic submit --resume {self.root}"
+            f"  fix: hpc-elastic timeline {root} tells what happened; "
+            f"to take it up again: hpc-elastic submit --resume {root}"
         )

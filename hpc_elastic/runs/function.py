@@ -7,6 +7,7 @@ of a notebook work. Nothing is unpickled that another user could have written.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.plain_file import open_plain
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -236,7 +238,7 @@ def _load(path: str) -> Any:
 
     try:
         above = os.stat(os.path.dirname(path))
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = open_plain(path)
     except OSError as error:
         raise RunDirError(
             f"{path} cannot be read: {error.strerror}", where="run directory", fix="was it moved away?"
@@ -247,6 +249,6 @@ def _load(path: str) -> Any:
                 raise RunDirError(
                     f"{where} can be written by others, so it is not unpickled",
                     where="run directory",
-                    fix=f"if you trust it: chmod go-w {where}",
+                    fix=f"if you trust it: chmod go-w {shlex.quote(where)}",
                 )
         return pickle.load(file)  # noqa: S301 - this user's own, as has just been checked

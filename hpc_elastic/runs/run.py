@@ -24,6 +24,7 @@ from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, newest_world_size, read_run
 from hpc_elastic.slurm.scale import scale as change_size
 from hpc_elastic.slurm.signs_of_life import may_live, silent_for
+from hpc_elastic.store.plain_file import open_plain, read_plain
 
 _FIX = "give the directory that submit printed, or the attribute `directory` of a Run"
 RUNNER_LOG = "slurm-local.out"  # what the runner of a run without Slurm prints
@@ -81,8 +82,8 @@ class Run:
             return None
         if self._read().job_id:  # it was quick
             return None
-        with open(os.path.join(self.directory, RUNNER_LOG), encoding="utf-8", errors="replace") as log:
-            return RunStatus(Phase.GONE, f"it could not be started: {log.read().strip()}")
+        said = read_plain(os.path.join(self.directory, RUNNER_LOG)).decode(errors="replace")
+        return RunStatus(Phase.GONE, f"it could not be started: {said.strip()}")
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended, over requeues, and return how.
@@ -197,7 +198,7 @@ def _status(run: RunFiles, clock: Clock) -> RunStatus:
 
 
 def _prefixed(file: log_files.LogFile) -> str:
-    with open(file.path, encoding="utf-8", errors="replace") as lines:
+    with open(open_plain(file.path), encoding="utf-8", errors="replace") as lines:
         return "".join(f"{file.prefix}{line.rstrip()}\n" for line in lines)
 
 

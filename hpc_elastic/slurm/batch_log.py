@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.plain_file import open_plain
 
 _END = 65536  # bytes that are looked through
 
@@ -26,9 +27,9 @@ def end_of(paths: RunPaths, job_ref: str, *, since: int = 0) -> str:
         since: where what is wanted begins [bytes]; earlier starts have written before that.
     """
     try:
-        with open(_place(paths, job_ref), "rb") as file:
+        with os.fdopen(open_plain(_place(paths, job_ref)), "rb") as file:
             file.seek(max(since, os.fstat(file.fileno()).st_size - _END))
-            return file.read().decode(errors="replace")
+            return file.read(_END).decode(errors="replace")
     except OSError:
         return ""
 

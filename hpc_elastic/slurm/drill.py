@@ -7,6 +7,7 @@ through a job step beside the agents.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from enum import Enum
 from typing import Any, NamedTuple
@@ -316,7 +317,7 @@ class Striker:
             return None
         held = facts.to_be_released
         how = "is held in the queue" if held else f"does not run now: {facts.word or 'it is gone'}"
-        root = self._run.paths.root
+        root = shlex.quote(self._run.paths.root)
         return InputError(
             f"job {job} {how}, so nothing could be struck",
             where="drill",

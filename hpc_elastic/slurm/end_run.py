@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -149,7 +150,7 @@ class EndRun:
                 raise InputError(
                     "the workers do not come to an end",
                     where="stop",
-                    fix=f"end them without saving: hpc-elastic cancel {self._run.paths.root}",
+                    fix=f"end them without saving: hpc-elastic cancel {shlex.quote(self._run.paths.root)}",
                 )
             case StopStep.ASK:
                 self._ask_workers()
@@ -194,10 +195,11 @@ class EndRun:
 
     def _refuse_unstarted(self) -> None:
         if not self._run.submissions and not self._run.records:
+            root = shlex.quote(self._run.paths.root)
             raise InputError(
                 f"nothing was ever started in {self._run.paths.root}",
                 where="RUN",
-                fix=f"hpc-elastic submit --resume {self._run.paths.root}, or remove the directory",
+                fix=f"hpc-elastic submit --resume {root}, or remove the directory",
             )
 
     def _refuse_foreign(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import options
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.store.plain_file import read_given
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
@@ -53,8 +54,7 @@ def read_job_file(path: str) -> JobFile:
             f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- {path}"
         )
     try:
-        with open(path, "rb") as file:
-            text = file.read().decode("utf-8")
+        text = read_given(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"the job file is not UTF-8: {error}", where=path, fix="save it as UTF-8") from None
     except FileNotFoundError:

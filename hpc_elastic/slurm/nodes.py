@@ -23,7 +23,7 @@ from hpc_elastic.slurm.ledger_rules import RULES, Exclusion, Wanted
 from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store.node_events import Fault, NodeEvent
-from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
 
 Say = Callable[[str], None]
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
@@ -94,7 +94,9 @@ def keep_off(requeue: Requeue, slurm: Slurm, say: Say) -> None:
         say(f"the job may get its bad nodes again ({names}): {one_line(error)}")
 
 
-def remember_run(paths: RunPaths, records: Iterable[Record], environ: Mapping[str, str]) -> list[NodeEvent]:
+def remember_run(
+    paths: RunPaths, records: Iterable[Record], environ: Mapping[str, str], say: Say
+) -> list[NodeEvent]:
     """Write down what happened on the nodes of a run; return what is new.
 
     Raises:
@@ -102,7 +104,11 @@ def remember_run(paths: RunPaths, records: Iterable[Record], environ: Mapping[st
         OSError: it cannot be written.
     """
     events = [blamed.event for blamed in node_faults(records, paths.name)]
-    return remember(ledger_of(paths.root, stored_spec(paths), environ), events)
+    place = ledger_of(paths.root, stored_spec(paths), environ)
+    new = remember(place, events)
+    if new and (note := foreign_folder(place)):
+        say(note)
+    return new
 
 
 def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
@@ -110,7 +116,8 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
     place = ledger_of(paths.root, spec, slurm.environ)
     events = [one.event for one in blamed]
     try:
-        remember(place, events)
+        if remember(place, events) and (note := foreign_folder(place)):
+            say(note)
         events = [*read_ledger(place, since=RULES.oldest(now)).events]
     except (HpcElasticError, OSError) as error:
         say(f"nodes are not remembered beyond this run: {one_line(error)}")

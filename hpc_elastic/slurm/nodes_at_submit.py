@@ -11,7 +11,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Wanted
 from hpc_elastic.slurm.nodes import Say, choose, hosts, ledger_of, one_line, told
 from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.store.node_ledger import place_for, read_ledger
+from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger
 
 
 def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say) -> SubmitRequest:
@@ -23,6 +23,8 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
     if place != place_for(wanted.paths.root):
         wanted = replace(wanted, spec=spec.model_copy(update={"ledger": place}))
+    if note := foreign_folder(place):
+        say(f"warning: {note}")
     if not spec.exclude_suspects:
         return wanted
     now = clock.wall()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError
+from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError, UnfitFileError
 from hpc_elastic.slurm.job_start import Say
 
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
@@ -45,6 +45,7 @@ class Patience:
             passing: such an error.
 
         Raises:
+            UnfitFileError: a file is none of the run's; another try finds the same.
             HpcElasticError: the last error, after that time.
             TakenOverError: at once.
             OSError: the same, of the file system.
@@ -54,7 +55,7 @@ class Patience:
         while True:
             try:
                 return act()
-            except TakenOverError:
+            except (TakenOverError, UnfitFileError):  # no file system that is away
                 raise
             except (StoreError, OSError, passing) as error:
                 if self._clock.monotonic() >= give_up_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from hpc_elastic.clock import Clock
@@ -69,7 +70,7 @@ def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm:
         raise RunDirError(
             f"submission {submission} of the run in {paths.root} left no record",
             where="run_dir",
-            fix=f"hpc-elastic submit --resume {paths.root}",
+            fix=f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
         )
     request = replace(stored_request(paths, submission), token=f"{known[0]} for:{task}")
     found = slurm.jobs_with_comment(request.token)

@@ -10,7 +10,7 @@ import stat
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import RunDirError, UnfitFileError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
@@ -18,6 +18,7 @@ from hpc_elastic.store.directories import make_directories, make_directory
 from hpc_elastic.store.finding import Level
 from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.ownership import require_own, require_own_entries
+from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.store.trust import above
 
 FORMAT = 1
@@ -60,7 +61,7 @@ def _check_above(root: str) -> list[str]:
 
 def owner_of(place: str) -> str:
     """Return the name of who owns a file or link, for people."""
-    return above.user_name(os.lstat(place).st_uid)
+    return owner_name(os.lstat(place).st_uid)
 
 
 def _check_existing(root: str) -> None:
@@ -123,7 +124,7 @@ def _holds_a_run(root: str) -> RunDirError:
     return RunDirError(
         f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
         where="run_dir",
-        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {root}",
+        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {shlex.quote(root)}",
     )
 
 
@@ -190,7 +191,9 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         data = files.read(paths.identity)
     except OSError as error:
         raise RunDirError(
-            f"{paths.identity} cannot be read: {error.strerror}", where="run_dir", fix=_OTHER_DIR
+            f"{paths.identity} cannot be read: {error.strerror}",
+            where="run_dir",
+            fix=error.fix if isinstance(error, UnfitFileError) else _OTHER_DIR,
         ) from None
     if data is None:
         raise RunDirError(

@@ -252,7 +252,8 @@ def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
         found = checkpoints.latest(paths)
         if found is None:
             return None
-        marks = [name for name in os.listdir(paths.checkpoints) if name.startswith(f"{found.step:012d}.")]
+        names, of_step = files.list_names(paths.checkpoints), f"{found.step:012d}."
+        marks = [name for name in names if name.startswith(of_step)]
         saved_at = max(os.stat(os.path.join(paths.checkpoints, name)).st_mtime for name in marks)
     except (OSError, ValueError):
         return None

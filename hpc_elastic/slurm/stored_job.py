@@ -12,6 +12,7 @@ from typing import Any
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.store.plain_file import read_plain
 
 _MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
 _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
@@ -42,8 +43,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
 
 def _spec_in(paths: RunPaths) -> dict[str, Any]:
     try:
-        with open(paths.job, "rb") as file:
-            stored = json.loads(file.read())["spec"]
+        stored = json.loads(read_plain(paths.job))["spec"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _unreadable(paths.job, error) from None
     if not isinstance(stored, dict):
@@ -59,8 +59,7 @@ def read_script(paths: RunPaths) -> str:
         StoreError: the file system does not give it now.
     """
     try:
-        with open(paths.script, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            script = file.read()
+        script = read_plain(paths.script).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise _unreadable(paths.script, error) from None
     found = _NAMES_RUN.search(script)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ class UncertainSubmissionError(SlurmCommandError):
     def __str__(self) -> str:
         return (
             f"sbatch did not say whether it queued the job: {self.stderr.strip()}\n"
-            f"  fix: when Slurm answers again: hpc-elastic submit --resume {self.root}\n"
+            f"  fix: when Slurm answers again: hpc-elastic submit --resume {shlex.quote(self.root)}\n"
             "       (it looks for the job first and queues it only if it is not there)"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess  # noqa: TID251 - asks an interpreter for this package
 import sys
@@ -212,7 +213,9 @@ def _check_worker(request: SubmitRequest) -> list[str]:
             fix=_near_file(path) or "check the name, or set workdir",
         )
     if path and not os.access(path, os.R_OK):
-        raise InputError(f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {path}")
+        raise InputError(
+            f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {shlex.quote(path)}"
+        )
     return []
 
 
@@ -232,7 +235,9 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             )
         if not os.access(path, os.X_OK):
             raise InputError(
-                f"the program {program} is not executable", where=where, fix=f"chmod u+x {program}"
+                f"the program {program} is not executable",
+                where=where,
+                fix=f"chmod u+x {shlex.quote(program)}",
             )
     elif is_certain and shutil.which(program) is None:
         hint = (

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.store.plain_file import MOST_BYTES, list_plain, read_plain
 
 _TRIES = 5
 _PAUSES_S = (0.0, 0.001, 0.01, 0.05)  # Gluster needs some time while a file is replaced again and again
@@ -71,6 +73,8 @@ def named(path: str) -> Iterator[None]:
     """Have errors name `path`: calls on descriptors name nothing, others a private file."""
     try:
         yield
+    except UnfitFileError:  # names it already
+        raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
 
@@ -194,7 +198,7 @@ def _judge_link(error: OSError, private: str, path: str, *, is_last: bool) -> bo
 def _links(path: str) -> int:
     """Return the link count as the server knows it: opening makes a client ask, `stat` may not."""
     try:
-        fd = retry(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = retry(lambda: os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
         return 0
     try:
@@ -252,19 +256,24 @@ def _rename_private(path: str, data: bytes, *, durable: bool) -> None:
             return
 
 
-def read(path: str) -> bytes | None:
+def read(path: str, *, limit: int = MOST_BYTES) -> bytes | None:
     """Return the content of a file, or None if there is none.
 
     A file that is replaced while it is read shows up as ESTALE or, for a moment, as absent on
     network file systems; the path is then opened again a bounded number of times.
 
+    Args:
+        path: the file.
+        limit: of its size [bytes].
+
     Raises:
+        UnfitFileError: it is somebody else's, no plain file, or larger.
         OSError: the file system refused.
     """
     for _ in range(_TRIES):
         try:
             with named(path):
-                return retry(lambda: _read_once(path))
+                return retry(lambda: read_plain(path, limit=limit))
         except FileNotFoundError:
             if not _is_there(path):
                 return None
@@ -278,28 +287,18 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _read_once(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        chunks = []
-        while chunk := os.read(fd, 1 << 16):
-            chunks.append(chunk)
-        return b"".join(chunks)
-    finally:
-        _close_quietly(fd)
-
-
 def list_names(directory: str) -> list[str]:
     """Return the published names in a directory, sorted; an absent directory has none.
 
     Private files of writers and names the file system itself makes (``.nfs…``) are left out.
 
     Raises:
+        UnfitFileError: it is somebody else's, or no directory.
         OSError: the directory cannot be listed; never told as "empty", which would be a fact.
     """
     with named(directory):
         try:
-            names = retry(lambda: os.listdir(directory))
+            names = retry(lambda: list_plain(directory))
         except FileNotFoundError:
             return []
     return sorted(name for name in names if not name.startswith("."))
@@ -312,8 +311,9 @@ def touch_name(directory: str, name: str) -> None:
         OSError: the file system refused.
     """
     path = os.path.join(directory, name)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     with named(path):
-        _close_quietly(retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)))
+        _close_quietly(retry(lambda: os.open(path, flags, 0o600)))
 
 
 def rename_name(directory: str, old: str, new: str) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import RunDirError
@@ -19,10 +18,12 @@ from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directories, make_directory
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.ownership import require_own
+from hpc_elastic.store.plain_file import owner_name
 
 FORMAT = 1
 FOLDER = ".hpc_elastic"
 _NODES = "nodes"
+_MOST_FOLDERS = 10  # names that are tried where other users have taken some
 _MAX_BYTES = 1 << 16
 _MOST_DETAIL = 500  # characters
 _NAME = re.compile(r"(\d+)\.[^/]+\.json")
@@ -43,8 +44,51 @@ def name_of(event: NodeEvent) -> str:
 
 
 def place_for(run_root: str) -> str:
-    """Return where the nodes of a run are remembered, together with those of the runs beside it."""
-    return os.path.join(os.path.dirname(os.path.abspath(run_root)), FOLDER, _NODES)
+    """Return where the nodes of a run are remembered, together with those of the runs beside it.
+
+    Where somebody else has the usual name, it is the next one of this user's; see `candidates`.
+    """
+    above = os.path.dirname(os.path.abspath(run_root))
+    return os.path.join(above, _own_folder(above), _NODES)
+
+
+def candidates() -> Iterator[str]:
+    """Yield the names that a ledger may have beside the runs, the usual one first."""
+    own = f"{FOLDER}-{os.geteuid()}"
+    yield from (FOLDER, own, *(f"{own}-{number}" for number in range(1, _MOST_FOLDERS)))
+
+
+def foreign_folder(place: str) -> str:
+    """Return what to tell of a ledger that has not the usual place, and whose that is; else nothing."""
+    above, name = os.path.split(os.path.dirname(place))
+    usual = os.path.join(above, FOLDER)
+    if name == FOLDER or name not in candidates() or not os.path.lexists(usual):
+        return ""
+    whose = owner_name(os.lstat(usual).st_uid)
+    return f"{usual} belongs to user {whose}, so nodes are remembered in {os.path.dirname(place)}"
+
+
+def _own_folder(above: str) -> str:
+    """Return the name of this user's ledger in a folder: one that is there, else the first that is free."""
+    try:
+        there = set(os.listdir(above))  # no look-up of names that are not there yet
+        names = list(candidates())
+        mine = (name for name in names if name in there and _is_own(os.path.join(above, name)))
+        free = (name for name in names if name not in there)
+        return next(mine, None) or next(free, FOLDER)
+    except OSError:
+        return FOLDER
+
+
+def _is_own(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_beside_runs(above: str) -> bool:
+    return os.path.basename(above) in candidates()
 
 
 def remember(place: str, events: Iterable[NodeEvent]) -> list[NodeEvent]:
@@ -67,7 +111,7 @@ def _make(place: str) -> None:
     above = os.path.dirname(place)
     if not os.path.isdir(above):
         make_directories(above)
-    if os.path.basename(above) == FOLDER:
+    if _is_beside_runs(above):
         require_own(above, f"ledger {above}")
     make_directory(place)
     _check(place)
@@ -92,7 +136,7 @@ def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
         OSError: it cannot be listed.
     """
     above = os.path.dirname(place)
-    if os.path.basename(above) == FOLDER and os.path.isdir(above):  # nobody else can look into it
+    if _is_beside_runs(above) and os.path.isdir(above):  # nobody else can look into it
         require_own(above, f"ledger {above}")
     if not os.path.isdir(place):
         return Ledger(())
@@ -118,18 +162,10 @@ def _encode(event: NodeEvent) -> bytes:
 def _read(path: str) -> NodeEvent | None:
     """Return the event in a file; None if it is damaged, no plain file of this user's, or too long."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = files.read(path, limit=_MAX_BYTES)
     except OSError:
         return None
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            return None
-        return _parse(os.read(fd, _MAX_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    return None if data is None else _parse(data)
 
 
 def _parse(data: bytes) -> NodeEvent | None:

@@ -32,7 +32,9 @@ def require_own(root: str, where: str) -> None:
             )
     if found.st_mode & 0o022:
         mode = found.st_mode & 0o777
-        raise RunDirError(f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {root}")
+        raise RunDirError(
+            f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {shlex.quote(root)}"
+        )
 
 
 def require_own_entries(root: str, names: Iterable[str], where: str) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
 
 SEGMENT_RECORDS = 256
+_MOST_BYTES = 64 << 20  # of a record; values of the key-value store are the largest
 _FIRST_LOOK_S = 0.001  # time between two looks while waiting: grows from here ...
 _LOOK_GROWTH = 1.5
 _LOOK_S = 0.05  # ... to this: as fresh as the listings of network file systems are
@@ -95,7 +96,7 @@ class SharedDirStore:
         """Return a file's value, or None."""
         path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            return files.read(path)
+            return files.read(path, limit=_MOST_BYTES)
 
     def create(self, directory: str, name: str, value: bytes) -> bool:
         """Create a file exclusively; see `Store.create`."""
@@ -193,7 +194,7 @@ def _read_run(segment: str, first: int) -> list[tuple[int, bytes]]:
     got: list[tuple[int, bytes]] = []
     number = first
     while record_name(number) in names and number // SEGMENT_RECORDS == first // SEGMENT_RECORDS:
-        value = files.read(os.path.join(segment, record_name(number)))
+        value = files.read(os.path.join(segment, record_name(number)), limit=_MOST_BYTES)
         if value is None:  # listed but not visible by name yet: the next look gets it
             break
         got.append((number, value))
@@ -206,6 +207,8 @@ def _errors_named(path: str) -> Iterator[None]:
     """Turn an OSError into a StoreError that names the path and what to look at."""
     try:
         yield
+    except UnfitFileError:  # it stays so, whoever waits
+        raise
     except OSError as error:
         hint = {
             errno.ENOSPC: " (the file system is full, or out of inodes)",

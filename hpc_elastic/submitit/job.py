@@ -25,6 +25,7 @@ from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, newest_world_size, read_run, stored_spec
 from hpc_elastic.slurm.submissions import read_submissions
 from hpc_elastic.slurm.values import parse_nodes
+from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.submitit.shared_look import SharedLook
 
 if TYPE_CHECKING:
@@ -260,12 +261,12 @@ class HpcElasticJob(Job[R]):
     def _printed(self, name: str, rank: int | None = None) -> str | None:
         paths = self._paths_of_run()
         found = [
-            Path(file.path)
+            file.path
             for attempt in log_files.attempts(paths)
             for file in log_files.worker_files(paths, attempt, log_files.Wanted(rank), None)
             if file.path.endswith(name)
         ]
-        return "".join(path.read_text(errors="replace") for path in found) if found else None
+        return "".join(map(_text_in, found)) if found else None
 
     def _paths_of_run(self) -> RunPaths:
         return RunPaths(os.path.realpath(self._link))
@@ -342,3 +343,8 @@ def _tasks_asked_for(spec: dict[str, Any]) -> int:
     nodes = parse_nodes(spec.get("nodes", "1")).low
     gpus = str(spec.get("gpus_per_node") or 1).rpartition(":")[2]
     return nodes * int(spec.get("workers_per_node") or gpus)
+
+
+def _text_in(path: str) -> str:
+    with open(open_plain(path), errors="replace") as file:
+        return file.read()

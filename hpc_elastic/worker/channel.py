@@ -18,6 +18,7 @@ import os
 from typing import NamedTuple
 
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.store.plain_file import open_plain
 
 SIZE = 4096
 MAGIC = 0x48504345_00000002  # "HPCE", format 2
@@ -93,7 +94,7 @@ class Channel:
             OSError: the file cannot be opened.
             ChannelError: it is not a channel, or one of another version.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_plain(path, os.O_RDWR)
         try:
             size = os.fstat(descriptor).st_size
             if size != SIZE:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.plain_file import read_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,11 +140,7 @@ def latest(paths: RunPaths) -> Checkpoint | None:
     Raises:
         OSError: the directory of marks exists and cannot be listed.
     """
-    try:
-        names = os.listdir(paths.checkpoints)
-    except FileNotFoundError:
-        return None
-    for mark in complete_marks(names):
+    for mark in complete_marks(files.list_names(paths.checkpoints)):
         checkpoint = _read(os.path.join(paths.checkpoints, encode_name(mark)))
         if checkpoint is not None and checkpoint.step == mark.step:
             return checkpoint
@@ -152,8 +149,7 @@ def latest(paths: RunPaths) -> Checkpoint | None:
 
 def _read(path: str) -> Checkpoint | None:
     try:
-        with open(path, "rb") as file:
-            return parse_mark(file.read())
+        return parse_mark(read_plain(path))
     except OSError:
         return None
 
@@ -198,10 +194,7 @@ def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
     Raises:
         OSError: the directory of marks exists and cannot be listed.
     """
-    try:
-        names = os.listdir(paths.checkpoints)
-    except FileNotFoundError:
-        return []
+    names = files.list_names(paths.checkpoints)
     taken: dict[tuple[int, int], float] = {}
     marks = sorted(filter(None, map(parse_name, names)), reverse=True)[:newest]
     for mark in marks:
@@ -213,8 +206,7 @@ def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
 
 def _took(path: str) -> float | None:
     try:
-        with open(path, "rb") as file:
-            record = json.loads(file.read())
+        record = json.loads(read_plain(path))
     except (OSError, ValueError):
         return None
     took_s = record.get("took_s") if isinstance(record, dict) else None

@@ -309,7 +309,7 @@ def test_the_run_of_somebody_else_is_refused(paths: RunPaths, capfd: pytest.Capt
     """Its owner is named."""
     os.chown(paths.root, 65534, 65534)
     assert 2 == app.run(["stop", "toy-1"])
-    assert "the run in hpc_elastic_runs/toy-1 belongs to user " in capfd.readouterr().err
+    assert "RUN: hpc_elastic_runs/toy-1 belongs to user " in capfd.readouterr().err
 
 
 def test_logs_that_match_nothing_name_the_rounds_there_are(

@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import reach as reach_module
-from hpc_elastic.frameworks.torch.addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch.addresses import (
+    Contact,
+    addresses,
+    decoded,
+    encoded,
+    listening_address,
+    machine,
+)
 from hpc_elastic.frameworks.torch.addresses import _chosen as chosen
 from hpc_elastic.frameworks.torch.addresses import _is_for_others as is_for_others
 from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
@@ -149,3 +157,29 @@ def test_another_store_is_no_answer(port: int) -> None:
     reach = Reach(told._replace(token=told.token.upper()), answers.client)
     said = "  localhost: another store answers there"
     wait_until(lambda: reach.until(0.05) is None and said == reach.said(), said, timeout_s=LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("environ", "address", "expected"),
+    [
+        ({"LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7"}, None, "127.0.0.1"),
+        ({"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7"}, None, "10.0.0.7"),
+        ({"MASTER_ADDR": "10.0.0.7", "NCCL_SOCKET_IFNAME": "ib"}, None, "10.1.0.7"),
+        ({"MASTER_ADDR": "10.0.0.7", "NCCL_SOCKET_IFNAME": "^ib"}, None, "10.0.0.7"),
+        ({"MASTER_ADDR": "fd00::7"}, None, "fd00::7"),
+        ({"MASTER_ADDR": "127.0.0.1"}, None, ""),
+        ({"MASTER_ADDR": "10.9.9.9"}, None, ""),
+        ({"MASTER_ADDR": NO_NAME}, None, ""),
+        ({"LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7"}, "ib0", "10.1.0.7"),
+        ({"MASTER_ADDR": "10.0.0.7"}, "10.1.0.7", "10.1.0.7"),
+        ({"MASTER_ADDR": "10.0.0.7"}, "127.0.0.1", "127.0.0.1"),
+        ({"MASTER_ADDR": "10.0.0.7"}, "10.9.9.9", ""),
+    ],
+)
+def test_rank_0_listens_at_the_address_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], address: str | None, expected: str
+) -> None:
+    """At all only where none is known to be this node's."""
+    monkeypatch.setattr(addresses_module, "_interfaces", lambda: iter(INTERFACES.items()))
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": NO_NAME}))
+    assert expected == listening_address({"WORLD_SIZE": "4", **environ}, address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
@@ -75,6 +77,25 @@ def test_outside_of_a_worker_one_error_says_so(
     """It names the variable and the fix."""
     with pytest.raises(InputError, match=f"is no worker of a run: {said}\n  fix: start it by hpc-elastic"):
         elastic.store({**environment(run_paths), **change})
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("more", "options"),
+    [({"LOCAL_WORLD_SIZE": "2"}, {}), ({}, {"address": "127.0.0.1"})],
+    ids=["one node", "address"],
+)
+def test_nobody_elsewhere_reaches_a_store_that_is_for_one_address(
+    distributed: Any, run_paths: RunPaths, more: dict[str, str], options: dict[str, str]
+) -> None:
+    """Torch itself would listen on all interfaces."""
+    environs = [{**environment(run_paths, rank, 2), **more} for rank in range(2)]
+    stores = together(lambda rank: elastic.store(environs[rank], timeout=LIMIT_S, **options))
+    stores[0].set("key", "value")
+    assert b"value" == stores[1].get("key")
+    port = json.loads(from_env(environs[0]).get("torch/address"))["port"]
+    listening = [one.laddr for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"]
+    assert {"127.0.0.1"} == {place.ip for place in listening if place.port == port}
 
 
 def test_a_rank_beyond_the_world_is_refused(run_paths: RunPaths) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, StoreError
+from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, StoreError, UnfitFileError
 from hpc_elastic.slurm.patience import PATIENCE_S, Patience
 from hpc_elastic.testing.clock import FakeClock
 
@@ -44,6 +44,15 @@ def test_the_file_systems_own_errors_pass_as_well() -> None:
     patiently = Patience(clock, said.append, ", then the job ends")
     assert 2 == patiently(Flaky(OSError(5, "Input/output error")))
     assert ["trying again for up to 300 s, then the job ends: [Errno 5] Input/output error"] == said
+
+
+def test_a_file_that_is_none_of_the_runs_does_not_become_one() -> None:
+    """It is no file system that is away."""
+    clock, said = FakeClock(), list[str]()
+    odd = UnfitFileError("/run/record", "it is a FIFO", errno=22, fix="take it away")
+    with pytest.raises(UnfitFileError):
+        Patience(clock, said.append)(Flaky(odd))
+    assert [] == said
 
 
 def test_only_what_may_pass_is_tried_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,18 @@ from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.stored_job import read_script, read_spec
 
-OWN_MEMORY = "/proc/self/mem"  # its first bytes cannot be read: EIO
 
-
-def test_a_file_server_that_is_away_is_no_damage(run_paths: RunPaths) -> None:
+def test_a_file_server_that_is_away_is_no_damage(
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`finish` tries again; a run that it took for damaged would have failed for good."""
     for path in (run_paths.job, run_paths.script):
-        Path(path).symlink_to(OWN_MEMORY)
+        Path(path).write_text("{}")
+
+    def fail(*_words: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "read", fail)
     with pytest.raises(StoreError, match=r"job\.json cannot be read now"):
         read_spec(run_paths, None)
     with pytest.raises(StoreError, match=r"job\.sbatch cannot be read now"):

@@ -12,9 +12,12 @@ import pytest
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.store.node_events import Fault, NodeEvent
-from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
 
 LOST = NodeEvent("n1", Fault.NODE_LOSS, 1000.5, "run-7", "run", "vanished in round 2")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_a_directory_that_others_can_write_to_is_refused(place: Path) -> None:
         assert "HPC_ELASTIC_LEDGER" in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@needs_root
 @pytest.mark.parametrize("level", [0, 1], ids=["nodes", "above"])
 def test_a_directory_of_somebody_else_is_refused(place: Path, level: int) -> None:
     """Also the one above, through which it could be replaced."""
@@ -127,7 +130,7 @@ def test_a_directory_of_somebody_else_is_refused(place: Path, level: int) -> Non
         remember(str(place), [LOST._replace(at=5.0)])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@needs_root
 def test_what_somebody_else_remembers_is_not_nothing(place: Path) -> None:
     """Nobody can see what is in their directory, so that it looks as if nothing were there."""
     place.parent.mkdir(mode=0o700)
@@ -136,7 +139,7 @@ def test_what_somebody_else_remembers_is_not_nothing(place: Path) -> None:
         read_ledger(str(place))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@needs_root
 def test_a_link_of_somebody_else_is_refused(place: Path, tmp_path: Path) -> None:
     """A foreign link in its place would tell others where to write."""
     place.parent.mkdir(mode=0o700)
@@ -151,3 +154,29 @@ def test_a_long_reason_is_cut(place: Path) -> None:
     """A record stays small."""
     remember(str(place), [LOST._replace(detail="x" * 100_000)])
     assert 500 == len(read_ledger(str(place)).events[0].detail)
+
+
+@needs_root
+def test_where_the_usual_place_is_taken_another_is_found_again(tmp_path: Path) -> None:
+    """Somebody who makes it first, and the next one, too, does not keep nodes from being remembered."""
+    run = str(tmp_path / "run")
+    own = f".hpc_elastic-{os.geteuid()}"
+    for name, place in ((".hpc_elastic", own), (own, f"{own}-1")):
+        (tmp_path / name).mkdir(mode=0o700)
+        os.chown(tmp_path / name, 65534, 65534)
+        assert f"{tmp_path}/{place}/nodes" == place_for(run)
+    remember(place_for(run), [LOST])
+    (tmp_path / ".hpc_elastic").rmdir()  # what is known stays known
+    assert [LOST] == list(read_ledger(place_for(str(tmp_path / "later"))).events)
+
+
+@needs_root
+def test_it_is_told_that_the_usual_place_is_taken(tmp_path: Path) -> None:
+    """With whose it is; a place that the user has chosen needs no word."""
+    run = str(tmp_path / "run")
+    assert "" == foreign_folder(place_for(run))
+    assert "" == foreign_folder(str(tmp_path / "chosen" / "nodes"))
+    (tmp_path / ".hpc_elastic").mkdir()
+    os.chown(tmp_path / ".hpc_elastic", 65534, 65534)
+    said = f"{tmp_path}/.hpc_elastic belongs to user nobody, so nodes are remembered in "
+    assert f"{said}{tmp_path}/.hpc_elastic-{os.geteuid()}" == foreign_folder(place_for(run))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
 from tests.store.contract import StoreContract
@@ -31,6 +31,20 @@ class TestSharedDirStore(StoreContract):
     def store(self, shared_dir_store: SharedDirStore) -> SharedDirStore:
         """Return a store in a fresh run directory."""
         return shared_dir_store
+
+
+@pytest.mark.timeout(20)
+def test_a_record_that_is_none_is_no_store_that_is_away(shared_dir_store: SharedDirStore) -> None:
+    """Whoever waits for a store to come back would wait for ever."""
+    assert shared_dir_store.append("journal", 1, b"x")
+    os.mkfifo(os.path.join(shared_dir_store.root, "journal", segment_name(1), record_name(2)))
+    os.mkfifo(os.path.join(shared_dir_store.root, "offer"))
+    with pytest.raises(UnfitFileError, match=f"{record_name(2)}: it is a FIFO"):
+        shared_dir_store.read_after("journal", 0)
+    with pytest.raises(UnfitFileError, match="offer: it is a FIFO"):
+        shared_dir_store.get(".", "offer")
+    with pytest.raises(UnfitFileError, match=f"{record_name(2)}: it is a FIFO"):
+        shared_dir_store.read_after("journal", 1)
 
 
 # Where a directory's times advance in steps, as on NFS 3

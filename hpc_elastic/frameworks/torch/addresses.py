@@ -76,8 +76,12 @@ def addresses(environ: Mapping[str, str], address: str | None) -> tuple[str, ...
     if address is not None:
         return _chosen(interfaces, address)
     names = (environ.get("MASTER_ADDR", ""), os.uname().nodename)
-    pinned = tuple(environ[name] for name in _PINNED if environ.get(name))
-    return tuple(dict.fromkeys((*filter(_is_for_others, names), *_ordered(interfaces, pinned))))
+    ordered = _ordered(interfaces, _pinned(environ))
+    return tuple(dict.fromkeys((*filter(_is_for_others, names), *ordered)))
+
+
+def _pinned(environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(environ[name] for name in _PINNED if environ.get(name))
 
 
 def _chosen(interfaces: Mapping[str, tuple[str, ...]], address: str) -> tuple[str, ...]:
@@ -90,6 +94,39 @@ def _chosen(interfaces: Mapping[str, tuple[str, ...]], address: str) -> tuple[st
             fix=f"interfaces with addresses here are: {names}",
         )
     return found
+
+
+def listening_address(environ: Mapping[str, str], address: str | None) -> str:
+    """Return the one address of this node at which rank 0 is to listen; empty for all, if none is sure.
+
+    Where all ranks are on this node it is the loopback interface. Else it is that of the job: what the
+    user named, an interface that NCCL or gloo was given, or what MASTER_ADDR or the host name leads to.
+
+    Args:
+        environ: the worker's environment.
+        address: the only one, or the only interface, if the user named it.
+    """
+    if address is None and environ.get("LOCAL_WORLD_SIZE", "") == environ.get("WORLD_SIZE"):
+        return LOOPBACK[0]
+    interfaces = dict(_interfaces())
+    own = {one for those in interfaces.values() for one in those}
+    if address is not None:
+        wished = _chosen(interfaces, address)
+        own.update(LOOPBACK)
+    else:
+        names = (environ.get("MASTER_ADDR", ""), os.uname().nodename)
+        wished = (*_ordered(interfaces, _pinned(environ), only=True), *names)
+    return next((one for name in wished for one in _numbers(name) if one in own), "")
+
+
+def _numbers(name: str) -> list[str]:
+    """Return the addresses of a host as this node sees it, IPv4 first; none if there is no such host."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if name else []
+    except (OSError, UnicodeError):
+        return []
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    return [str(one[4][0]) for one in found]
 
 
 def _resolves(address: str) -> bool:
@@ -128,8 +165,16 @@ def _is_for_others(address: str) -> bool:
     return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
 
 
-def _ordered(interfaces: Mapping[str, tuple[str, ...]], pinned: Iterable[str]) -> list[str]:
-    """Return all addresses: of the interfaces that the user chose, of others, and of inner networks."""
+def _ordered(
+    interfaces: Mapping[str, tuple[str, ...]], pinned: Iterable[str], *, only: bool = False
+) -> list[str]:
+    """Return all addresses: of the interfaces that the user chose, of others, and of inner networks.
+
+    Args:
+        interfaces: with their addresses.
+        pinned: what the user chose.
+        only: leave out what the user did not choose.
+    """
     chosen = tuple(
         name.removeprefix("=") for text in pinned if not text.startswith("^") for name in text.split(",")
     )
@@ -139,4 +184,5 @@ def _ordered(interfaces: Mapping[str, tuple[str, ...]], pinned: Iterable[str]) -
             return 0
         return 2 if _INNER.match(name) else 1
 
-    return [address for name in sorted(interfaces, key=place) for address in interfaces[name]]
+    names = [name for name in sorted(interfaces, key=place) if not only or place(name) == 0]
+    return [address for name in names for address in interfaces[name]]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.frameworks.torch.addresses import Contact, addresses, decoded, encoded, machine
+from hpc_elastic.frameworks.torch.addresses import (
+    LOOPBACK,
+    Contact,
+    addresses,
+    decoded,
+    encoded,
+    listening_address,
+    machine,
+)
 from hpc_elastic.frameworks.torch.reach import Reach
 from hpc_elastic.store.kv import KeyValueStore
 from hpc_elastic.store.util import synchronize
@@ -18,6 +27,7 @@ from hpc_elastic.store.util import synchronize
 logger = logging.getLogger(__name__)
 _KEY = "torch/address"
 _SHOWN = 16
+_BACKLOG = 4096  # as many as the kernel allows; all ranks come at once
 _CONNECT_S = 10.0  # what torch has at least for connecting, however little time is left
 _WARN_AFTER_S = 20.0  # an address that does not answer by then is not slow, but wrong
 
@@ -72,19 +82,23 @@ class Meeting:
     def _serve(self, environ: Mapping[str, str], wish: Wish) -> Any:
         """Open the store and tell where it is, unless another process of rank 0 has done so."""
         where = addresses(environ, wish.address)
-        made = self._listening(wish.ports)
+        here = listening_address(environ, wish.address)
+        made = self._listening(wish.ports, here)
+        if here and here not in LOOPBACK:
+            where = (here,) if wish.address is None else tuple(dict.fromkeys((*where, here)))
         token = f"hpc_elastic/{os.urandom(8).hex()}"
         made.set(token, "")
         host = os.uname().nodename
-        own = Contact(made.port, token, machine(), host, where, wish.address is not None)
+        is_one = wish.address is not None or (bool(here) and here not in LOOPBACK)
+        own = Contact(made.port, token, machine(), host, where, is_one)
         told = decoded(self._kv.compare_set(_KEY, "", encoded(own)))
         if told != own:
             return self._reach(told)
         logger.info("serving the store of round %d on port %d of %s", self._round, own.port, ", ".join(where))
         return made
 
-    def _listening(self, ports: tuple[int, ...]) -> Any:
-        """Return a store on the first port that can be had.
+    def _listening(self, ports: tuple[int, ...], address: str) -> Any:
+        """Return a store on the first port that can be had, at one address or at all.
 
         Raises:
             StoreError: none can.
@@ -92,21 +106,32 @@ class Meeting:
         error: Exception | None = None
         for port in ports:
             try:
-                return self._tcp_store("127.0.0.1", port, is_master=True)
-            except RuntimeError as refused:
+                return self._served(address, port)
+            except (RuntimeError, OSError) as refused:
                 error = refused
         raise StoreError(
             f"rank 0 cannot listen on {_ports_text(ports)} of {os.uname().nodename}: {_first_line(error)}\n"
             "  fix: leave out `ports`, or give others"
         ) from error
 
-    def _tcp_store(self, host: str, port: int, *, is_master: bool) -> Any:
+    def _served(self, address: str, port: int) -> Any:
+        if not address:
+            return self._tcp_store(LOOPBACK[0], port, is_master=True)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, port), family=family, backlog=_BACKLOG) as server:
+            number = server.getsockname()[1]
+            made = self._tcp_store(address, number, is_master=True, master_listen_fd=server.fileno())
+            server.detach()  # it is torch's now
+        return made
+
+    def _tcp_store(self, host: str, port: int, *, is_master: bool, **more: Any) -> Any:
         return self._distributed.TCPStore(
             host,
             port,
             is_master=is_master,
             timeout=timedelta(seconds=max(self._timeout_s, _CONNECT_S)),
             wait_for_workers=False,
+            **more,
         )
 
     def _told(self) -> Contact:

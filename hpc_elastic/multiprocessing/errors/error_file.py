@@ -17,6 +17,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from hpc_elastic.store.plain_file import open_plain
+
 _MAX_READ: Final = 16 << 20
 _FAR_FUTURE_S: Final = 1e11  # what is later is no time in seconds
 
@@ -78,7 +80,7 @@ def read_reply(path: str) -> ErrorReply | None:
     if not path:
         return None
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_plain(path, own=False), "rb") as file:
             written_s = os.fstat(file.fileno()).st_mtime
             reply = parse_reply(file.read(_MAX_READ))
     except OSError:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from hpc_elastic.clock import date_text
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
+from hpc_elastic.store.plain_file import open_plain
 
 _MAX_MESSAGE: Final = 2_000
 _MAX_TRACEBACK: Final = 10_000
@@ -113,7 +114,7 @@ def read_tail(path: str) -> str:
     if not path or not os.path.isfile(path):
         return ""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_plain(path, own=False), "rb") as file:
             start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
             file.seek(start)
             lines = file.read(_TAIL_BYTES).decode(errors="replace").rstrip().split("\n")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.store.files import retry
+from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.store.trust.judge import Exposure, Kind, Level, Party, Place, Trusted, judge
 
 _MOST_LINKS = 40  # as the kernel follows
@@ -141,12 +142,12 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
     place, by = exposure.place, exposure.by[0]
     if by.kind is Kind.LINK_OWNER:
         return Trouble(
-            f"{path} goes through {place.entry}, a symbolic link of {user_name(by.number)}'s",
+            f"{path} goes through {place.entry}, a symbolic link of {owner_name(by.number)}'s",
             "choose another --run-dir, or give the real path",
         )
-    shown = f"{place.path} (owner {user_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"
+    shown = f"{place.path} (owner {owner_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"
     if by.kind is Kind.OWNER:
-        own = os.path.join(f"{place.path}_{user_name(os.geteuid())}", os.path.basename(path))
+        own = os.path.join(f"{place.path}_{owner_name(os.geteuid())}", os.path.basename(path))
         return Trouble(
             f"{shown} belongs to somebody else, who could put another directory in the place of {path}",
             f"name a directory of your own: --run-dir {own}",
@@ -178,17 +179,7 @@ def _name(party: Party) -> str:
         case Kind.EVERYBODY:
             return "everybody"
         case _:
-            return f"user {user_name(party.number)}"
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user for people."""
-    import pwd  # noqa: PLC0415 - only for messages
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+            return f"user {owner_name(party.number)}"
 
 
 def _group_name(gid: int) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hpc_elastic.errors import TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
-from hpc_elastic.store.trust.above import user_name
+from hpc_elastic.store.plain_file import owner_name
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _HIDDEN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR)
@@ -40,7 +40,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
             _refuse_foreign_above(root)
         raise
     if found.st_uid != os.geteuid():
-        raise _taken(root, f"it belongs to user {user_name(found.st_uid)}, not to you")
+        raise _taken(root, f"it belongs to user {owner_name(found.st_uid)}, not to you")
     if found.st_mode & OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
         raise TakenOverError(
@@ -87,7 +87,7 @@ def _refuse_foreign_above(root: str) -> None:
     place = _nearest(root)
     found = os.stat(place)
     if found.st_uid not in (0, os.geteuid()):
-        raise _taken(root, f"{place} is in its way, which belongs to user {user_name(found.st_uid)}")
+        raise _taken(root, f"{place} is in its way, which belongs to user {owner_name(found.st_uid)}")
 
 
 def _nearest(path: str) -> str:
@@ -172,7 +172,7 @@ class HeldRoot:
         except OSError:
             return
         if before is not None and now != before and now.uid not in (0, os.geteuid()):
-            raise _taken(self._root, f"{place} above it now belongs to user {user_name(now.uid)}")
+            raise _taken(self._root, f"{place} above it now belongs to user {owner_name(now.uid)}")
 
     def close(self) -> None:
         """Let the directory go."""

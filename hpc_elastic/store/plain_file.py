@@ -1,0 +1,183 @@
+"""Opening what a run keeps: plain files and directories of this user's, never anything that blocks.
+
+Whoever can write into a directory can put a FIFO, a link to an endless device or a file of any size where
+a record is expected. So nothing is believed of a name: what was opened is judged by its descriptor, before
+a byte is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpc_elastic.errors import UnfitFileError
+
+MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
+_CHUNK = 1 << 16
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_EXPLAINED = (  # what a look at the name may explain: a link, a socket, a directory, somebody else's
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.ENXIO,
+    errno.EISDIR,
+    errno.EACCES,
+)
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFREG: "a plain file",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_NUMBERS = {stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}
+
+
+def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True) -> bytes:
+    """Return the content of a plain file.
+
+    Args:
+        path: the file.
+        limit: of its size [bytes].
+        own: it must be this user's or root's, and no link to one.
+
+    Raises:
+        UnfitFileError: it is foreign, no plain file, or larger.
+        OSError: the file system refused.
+    """
+    fd, found = _open(path, os.O_RDONLY, own=own)
+    try:
+        chunks, size = [], 0
+        while max(size, found.st_size) <= limit and (chunk := os.read(fd, _CHUNK)):
+            chunks.append(chunk)
+            size += len(chunk)  # it may grow while it is read
+        if max(size, found.st_size) > limit:
+            raise _too_large(path, max(size, found.st_size), limit)
+        return b"".join(chunks)
+    finally:
+        _close(fd)
+
+
+def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
+    """Return the content of a file that the user has named: anybody's, or a stream such as /dev/stdin.
+
+    Raises:
+        UnfitFileError: it is no plain file and not below /dev, or larger.
+        OSError: the file system refused.
+    """
+    if not path.startswith("/dev/"):
+        return read_plain(path, limit=limit, own=False)
+    with open(path, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise _too_large(path, len(data), limit)
+    return data
+
+
+def open_plain(path: str, flags: int = os.O_RDONLY, *, own: bool = True) -> int:
+    """Open a plain file that exists, of any size, and return its descriptor; never blocks.
+
+    Args:
+        path: the file.
+        flags: how to open it.
+        own: it must be this user's or root's, and no link to one.
+
+    Raises:
+        UnfitFileError: it is foreign, or no plain file.
+        OSError: the file system refused.
+    """
+    return _open(path, flags, own=own)[0]
+
+
+def list_plain(directory: str, *, links: bool = False) -> list[str]:
+    """Return all names in a directory of this user's or root's, in no order.
+
+    Args:
+        directory: the directory.
+        links: follow a link to one.
+
+    Raises:
+        UnfitFileError: it is foreign, or a link.
+        OSError: the file system refused.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if links else os.O_NOFOLLOW) | _FLAGS
+    with _explained(directory, stat.S_IFDIR):
+        fd = os.open(directory, flags)
+    try:
+        _require(directory, os.fstat(fd), stat.S_IFDIR, own=True)
+        return os.listdir(fd)
+    finally:
+        _close(fd)
+
+
+def owner_name(uid: int) -> str:
+    """Return what people call a user."""
+    import pwd  # noqa: PLC0415 - only for messages
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _open(path: str, flags: int, *, own: bool) -> tuple[int, os.stat_result]:
+    with _explained(path, stat.S_IFREG):
+        fd = os.open(path, flags | _FLAGS | (os.O_NOFOLLOW if own else 0))
+    try:
+        found = os.fstat(fd)
+        _require(path, found, stat.S_IFREG, own=own)
+    except BaseException:
+        _close(fd)
+        raise
+    return fd, found
+
+
+@contextmanager
+def _explained(path: str, kind: int) -> Iterator[None]:
+    """Say what is there instead, where that explains why it could not be opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _EXPLAINED:
+            _explain(path, kind)
+        raise
+
+
+def _explain(path: str, kind: int) -> None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    if not (kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode)):  # ENOTDIR says it
+        _require(path, found, kind, own=True)
+
+
+def _require(path: str, found: os.stat_result, kind: int, *, own: bool) -> None:
+    """Refuse what is of another kind, or another user's."""
+    of_kind = stat.S_IFMT(found.st_mode)
+    if of_kind != kind:
+        what = f"it is {_KINDS.get(of_kind, 'of an unknown kind')}, not {_KINDS[kind]}"
+        raise _unfit(path, what, _NUMBERS.get(of_kind, errno.EINVAL))
+    if own and found.st_uid not in (os.geteuid(), 0):
+        raise _unfit(path, f"it belongs to user {owner_name(found.st_uid)}, not to you", errno.EPERM)
+
+
+def _too_large(path: str, size: int, limit: int) -> UnfitFileError:
+    return _unfit(path, f"it has {size:,} bytes; at most {limit:,} are read", errno.EFBIG)
+
+
+def _unfit(path: str, what: str, number: int) -> UnfitFileError:
+    fix = f"see where it comes from (ls -l {shlex.quote(path)}), and take it away"
+    return UnfitFileError(path, what, errno=number, fix=fix)
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
