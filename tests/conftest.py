@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.workermanage import WorkerController
 
 from hpc_elastic.paths import RunPaths
@@ -18,8 +18,10 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.clock import FakeClock
 
 _PR_SET_CHILD_SUBREAPER = 36
-# the same examples each time: a failure that comes and goes tells nobody anything
-settings.register_profile("repeatable", derandomize=True)
+# the same examples each time, however long they take: a failure that comes and goes tells nobody anything
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 _OF_A_JOB = ("SLURM_", "SBATCH_", "HPC_ELASTIC_RUN", "TORCHELASTIC_")

@@ -33,6 +33,7 @@ from hpc_elastic.rendezvous.shared_fs import DismissedError, NodesLostError, Ren
 from hpc_elastic.rendezvous.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
+_CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
 # what ends the turns of a round
 _LAST = (Action.REJOIN, Action.LEAVE, Action.LEAVE_ALONE, Action.STAND_DOWN, Action.ABANDON)
 
@@ -331,6 +332,8 @@ class NodeAgent(ElasticAgent):
             if deadline is not None and not status.is_gone:
                 wake_at = min(wake_at, deadline)
         seconds = min(wake_at - self._now(), self._workers.nap_s)
+        if not status.is_gone and group.context.is_console_full:
+            seconds = min(seconds, _CONSOLE_LOOK_S)
         if self._waits_for_others(status):
             seconds = min(seconds, self._time_to_next_look())
         self._parts.loop.wait(0.0 if more else seconds, group.exit_fds())

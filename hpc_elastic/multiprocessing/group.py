@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.signals import LentTrap, SignalTrap
 
 _CONFIRM_S: Final = 1.0  # a slower start (stalled file system) must not stop the agent's heartbeat
-_CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the last process has ended
 _CONSOLE_RETRY_S: Final = 0.01
 _PUMP_S: Final = 0.1  # how often a blocking wait looks at teed logs
 _NO_PIDFD_S: Final = 0.05  # how often a blocking wait looks where the kernel has no pidfd
@@ -81,7 +80,6 @@ class ProcessGroup(PContext):
         self._is_started = self._is_ended = False
         self._stopped_at: float | None = None
         self._stop_begun_s: float | None = None
-        self._console_until = 0.0
 
     @property
     def _are_children(self) -> bool:
@@ -238,13 +236,8 @@ class ProcessGroup(PContext):
             self._unkillable = self._stopper.remaining()
             self._stopper.end()
             self._copies.stop()
-            self._console_until = now + _CONSOLE_WAIT_S
         self._stopped_at = now
-        before = self._copies.position()
-        is_more = self._copies.pump() or bool(self._copies.blocked_fds())
-        if self._copies.position() > before and not self._settings.is_driven:
-            self._console_until = now + _CONSOLE_WAIT_S  # a slow reader gets everything, a stuck one not
-        if is_more and now < self._console_until:
+        if not self._copies.copy_rest(now):
             return False
         self._end()
         return True
@@ -298,6 +291,11 @@ class ProcessGroup(PContext):
     def pump_logs(self) -> bool:
         """Copy new lines of teed streams to the console; return True when more is there now."""
         return self._copies.pump()
+
+    @property
+    def is_console_full(self) -> bool:
+        """Whether lines wait for the console, so that `pump_logs` is to be called again soon."""
+        return bool(self._copies.blocked_fds())
 
     def log_files(self) -> list[str]:
         """Return the files that `pump_logs` reads."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.multiprocessing.sinks import Console, Sink, sink_of
-from hpc_elastic.multiprocessing.tail import Tail, blocked_fds, pump_all
+from hpc_elastic.multiprocessing.tail import MAX_LAG, Limits, Tail, blocked_fds, pump_all
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.pump import PumpThread
+
+_CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the last process has ended
 
 Filters = tuple[tuple[str, ...], tuple[str, ...]]
 """Texts of which a line of stdout, of stderr, must contain one to be copied to the filtered file."""
@@ -25,7 +27,8 @@ class GroupLogs:
         dest: the files.
         prefixes: what stands before each line, by local rank.
         filters: which lines go to the common files.
-        in_background: a thread copies; otherwise `pump` has to be called.
+        in_background: a thread copies, and a slow console gets every line; otherwise `pump` has to
+            be called, and a console that is too far behind goes on with the newest lines.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class GroupLogs:
         self._tails: list[Tail] = []
         self._files: list[int] = []
         self._thread: PumpThread | None = None
+        self._is_cut_short = False
+        self._rest_until: float | None = None
 
     def open(self) -> None:
         """Note where the logs end now; what is written from now on is copied.
@@ -50,12 +55,13 @@ class GroupLogs:
             (2, self._dest.tee_stderrs, self._dest.filtered_stderr, self._filters[1]),
         ):
             if paths:
-                self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), None)
+                limits = Limits() if self._in_background else Limits(lag=MAX_LAG)
+                self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), limits=limits)
             if paths and texts and common:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 file = os.open(common, flags, 0o666)
                 self._files.append(file)
-                self._add(paths, Console(file), _contains(texts))
+                self._add(paths, Console(file), wanted=_contains(texts))
 
     def start(self) -> None:
         """Begin to copy in the background, if that is wanted."""
@@ -74,6 +80,32 @@ class GroupLogs:
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
+
+    def copy_rest(self, now: float) -> bool:
+        """Copy on when all processes have ended; never blocks.
+
+        A background thread's slow reader gets everything, a stuck one nothing more. Else what is not
+        taken in time is left out, up to the last lines of each log, and these have as long as that.
+
+        Args:
+            now: monotonic time [s].
+
+        Returns:
+            True when there is no more to wait for.
+        """
+        before = self.position()
+        if not self.pump() and not self.blocked_fds():
+            return True
+        if self._rest_until is None or (self._in_background and self.position() > before):
+            self._rest_until = now + (_CONSOLE_WAIT_S if self._in_background else _CONSOLE_WAIT_S / 2)
+        if now < self._rest_until:
+            return False
+        if self._in_background or self._is_cut_short:
+            return True
+        for tail in self._tails:
+            tail.leave_out()
+        self._is_cut_short, self._rest_until = True, now + _CONSOLE_WAIT_S / 2
+        return False
 
     def finish(self) -> None:
         """Copy what is left as far as the console takes it, and close all files."""
@@ -100,9 +132,16 @@ class GroupLogs:
         """Return the files that are followed."""
         return [*self._dest.tee_stdouts.values(), *self._dest.tee_stderrs.values()]
 
-    def _add(self, paths: Mapping[int, str], sink: Sink, wanted: Callable[[bytes], bool] | None) -> None:
+    def _add(
+        self,
+        paths: Mapping[int, str],
+        sink: Sink,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        wanted: Callable[[bytes], bool] | None = None,
+    ) -> None:
         self._tails += [
-            Tail(path, sink, self._prefixes[rank], offset=_size(path), wanted=wanted)
+            Tail(path, sink, self._prefixes[rank], offset=_size(path), wanted=wanted, limits=limits)
             for rank, path in paths.items()
         ]
 

@@ -20,6 +20,10 @@ class Sink(Protocol):
     def is_blocked(self) -> bool:
         """Whether lines wait because no more can be taken now."""
 
+    @property
+    def is_never_slow(self) -> bool:
+        """Whether nobody at the other end can make lines wait, as with a file."""
+
     def put(self, lines: bytes) -> None:
         """Take whole lines; they may wait until `flush`."""
 
@@ -55,6 +59,11 @@ class Console:
     def is_blocked(self) -> bool:
         """Whether lines wait because no more can be taken now."""
         return bool(self._lines)
+
+    @property
+    def is_never_slow(self) -> bool:
+        """Whether it is a file, or nobody reads it any more."""
+        return self._is_file or self._is_broken
 
     def put(self, lines: bytes) -> None:
         """Take whole lines; they wait until `flush`."""
@@ -107,6 +116,11 @@ class TextSink:
     @property
     def is_blocked(self) -> bool:
         """Never: what cannot be taken ends the writing."""
+        return False
+
+    @property
+    def is_never_slow(self) -> bool:
+        """Unknown: whoever reads the stream may take long."""
         return False
 
     def put(self, lines: bytes) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from hpc_elastic.multiprocessing.sinks import Console, Sink
 from hpc_elastic.store.plain_file import open_plain
@@ -19,11 +20,25 @@ _CHUNK: Final = 65536
 _BUDGET: Final = 1 << 20  # bytes per pump, so that the agent's loop gets its turn
 
 
+class Limits(NamedTuple):
+    """How much of a log a tail holds, and what it leaves out when its console does not keep up."""
+
+    line: int = MAX_LINE  # see there [bytes]
+    lag: int | None = None  # how far a console may be behind before lines are left out [bytes]; None for ever
+    newest: int = 1 << 16  # of the lines that are left out none is among the last ones of this size [bytes]
+    always: re.Pattern[bytes] | None = None  # "\n" and how lines begin that are shown nevertheless
+
+
+MAX_LAG: Final = 16 << 20
+"""How far a console that is read slowly may be behind in general [bytes]: more than anybody reads."""
+
+
 class Tail:
     """Follows one file.
 
     What the console cannot take stays in the file until the next pump, so a stuck console
-    costs neither memory nor the agent's heartbeat.
+    costs neither memory nor the agent's heartbeat. Where the limits say so, a console that is too
+    far behind goes on with the newest lines, and one line there tells what was left out.
 
     Args:
         path: the log; need not exist yet.
@@ -31,7 +46,7 @@ class Tail:
         prefix: stands before every line.
         offset: where to begin [bytes]; the end of what earlier attempts wrote.
         wanted: tells of a line, without its end, whether it is copied; None copies all.
-        max_line: see `MAX_LINE`.
+        limits: see there; by default nothing is left out.
     """
 
     def __init__(
@@ -42,7 +57,7 @@ class Tail:
         *,
         offset: int = 0,
         wanted: Callable[[bytes], bool] | None = None,
-        max_line: int = MAX_LINE,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.path = path
         self._sink: Sink = Console(console) if isinstance(console, int) else console
@@ -52,8 +67,11 @@ class Tail:
         self._fd = -1
         self.error: OSError | None = None
         """Why the log cannot be read, other than that it is not there yet."""
-        self._max_line = max_line
+        self._limits = limits
         self._rest = bytearray()  # an unfinished line
+        self._skip_to = 0  # what lies before this is left out [bytes]
+        self._has_gap = False  # between what was shown last and `_skip_to`
+        self._left_out = 0  # how much has been left out and not been told yet [bytes]
 
     def pump(self) -> bool:
         """Copy the new whole lines.
@@ -61,6 +79,8 @@ class Tail:
         Returns:
             True when more could be copied at once (the budget of one call is used up).
         """
+        if self._is_too_far_behind():
+            self.leave_out()
         budget = _BUDGET
         while budget > 0:
             if not self._sink.flush():
@@ -70,8 +90,27 @@ class Tail:
                 self._show_bar()
                 return False
             budget -= len(chunk)
-            self._split(chunk)
+            if self._offset <= self._skip_to:
+                self._pass_over(chunk)
+            else:
+                self._split(self._after_gap(chunk) if self._has_gap else chunk)
         return True
+
+    def leave_out(self) -> None:
+        """Go on with the newest lines; a line before them tells how much was left out, and where it is.
+
+        A tail without a limit to its lag goes on with all.
+        """
+        newest = (
+            self._size() - self._limits.newest - 1
+        )  # with the byte that tells whether a line begins there
+        if self._limits.lag is None or newest <= self._offset:
+            return
+        self._skip_to, self._has_gap = newest, True
+        if self._limits.always is None:
+            self._left_out += newest - self._offset + len(self._rest)
+            self._offset = newest
+            self._rest.clear()
 
     @property
     def position(self) -> int:
@@ -103,9 +142,10 @@ class Tail:
         try:
             if self._fd < 0:
                 self._fd = open_plain(self.path, own=False)
-            chunk = os.pread(self._fd, _CHUNK, self._offset)
+            size = self._skip_to - self._offset
+            chunk = os.pread(self._fd, min(size, _CHUNK) if size > 0 else _CHUNK, self._offset)
             if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by somebody
-                self._offset = 0
+                self._offset, self._skip_to, self._has_gap = 0, 0, False
                 chunk = os.pread(self._fd, _CHUNK, 0)
         except OSError as error:  # not there yet, or a file system that is away: the next pump tries again
             self.error = None if isinstance(error, FileNotFoundError) else error
@@ -114,11 +154,51 @@ class Tail:
         self._offset += len(chunk)
         return chunk
 
+    def _size(self) -> int:
+        """Return the size of the log [bytes]; where it is not known, up to where it has been read."""
+        try:
+            return (os.stat(self.path) if self._fd < 0 else os.fstat(self._fd)).st_size
+        except OSError:
+            return self._offset
+
+    def _is_too_far_behind(self) -> bool:
+        lag = self._limits.lag
+        return lag is not None and not self._sink.is_never_slow and self._size() - self._offset > lag
+
+    def _pass_over(self, chunk: bytes) -> None:
+        """Leave out the whole lines of a chunk, other than those that are always shown."""
+        data = bytes(self._rest) + chunk
+        end, at = data.rfind(b"\n") + 1, 0
+        if not end and len(data) > _CHUNK:  # of a line without an end only its beginning can matter
+            end = len(data)
+        for found in self._limits.always.finditer(b"\n" + data, 0, end) if self._limits.always else ():
+            after = data.find(b"\n", found.start()) + 1
+            if after:
+                self._left_out += found.start() - at
+                self._put(data[found.start() : after])
+                at = after
+        self._left_out += end - at
+        self._rest = bytearray(data[end:])
+
+    def _after_gap(self, chunk: bytes) -> bytes:
+        """Leave out the end of a line that has begun before the newest ones; return what follows.
+
+        A line that is longer than all that is to be shown is shown from its middle.
+        """
+        self._has_gap = False
+        first = chunk.find(b"\n", 0, len(chunk) - 1) + 1
+        if first:
+            self._pass_over(chunk[:first])
+        else:
+            self._left_out += len(self._rest)
+            self._rest.clear()
+        return chunk[first:]
+
     def _split(self, chunk: bytes) -> None:
         """Hand on the whole lines of a chunk; only the first and the last can be too long."""
         first = chunk.find(b"\n")
         end = first - 1 if first > 0 else first  # a line may end in both
-        limit = MAX_BAR if b"\r" in chunk[:end] else self._max_line
+        limit = MAX_BAR if b"\r" in chunk[:end] else self._limits.line
         if first < 0 and len(self._rest) + len(chunk) <= limit:
             self._rest += chunk
             return
@@ -157,6 +237,10 @@ class Tail:
             lines = b"\n".join(chosen) + b"\n"
         if self._prefix:
             lines = self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
+        if self._left_out:
+            told = f"... {self._left_out:,} bytes were left out here; they are in {self.path}\n"
+            lines = self._prefix + told.encode(errors="surrogateescape") + lines
+            self._left_out = 0
         self._sink.put(lines)
 
 

@@ -7,6 +7,7 @@ script is a requeue, as it is with Slurm.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -16,7 +17,8 @@ from collections.abc import Mapping
 from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import LOCAL_JOB, ExitCode
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
-from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.multiprocessing.sinks import sink_of, wait_writable
+from hpc_elastic.multiprocessing.tail import MAX_LAG, Limits, Tail
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
@@ -32,6 +34,9 @@ from hpc_elastic.wording import count_text
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
+_REST_S = 2.0  # for what a slow reader has not taken when the run has ended, before its newest part is shown
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OF_THE_RUN = re.compile(rb"\n(?:\[\d\d:\d\d:\d\d(?: local\d+)?\] |hpc_elastic|srun \(local\): )")
 _KILLED = 128  # exit codes from here on: ended by a signal
 _WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "TMPDIR", "TZ")
 
@@ -104,6 +109,7 @@ class LocalRunner:
         self._ready = os.path.join(scratch, "srun.pid")
         self._end_file = os.path.join(scratch, "ended_by")
         self._journal = open_log(request.paths, "local")
+        self._screen = Screen(self.batch_log, clock)
         self._interrupts = 0
         self._told_to_end = ""  # the name of the signal
         self._to_forward: list[int] = []
@@ -131,14 +137,19 @@ class LocalRunner:
             *(f"  hpc-elastic {command} {root}" for command in ("status", "logs -f", "stop")),
             f"logs: {request.paths.logs}; this output: {self.batch_log}",
         ]
-        _print("\n".join(lines))
+        self._screen.say("\n".join(lines))
 
     def run(self) -> int:
         """Start the script until the run has ended or was asked to leave."""
-        tail = Tail(self.batch_log, 1, b"")
+        try:
+            return self._run()
+        finally:
+            self._screen.close()
+
+    def _run(self) -> int:
         restart = 0
         while True:
-            code = self._start(restart, tail)
+            code = self._start(restart)
             state = self._journal.refresh()
             is_current = state.epoch.submission >= self._request.submission
             ending, wanted = state.ending if is_current else None, ended_by(self._told_to_end, state)
@@ -148,7 +159,7 @@ class LocalRunner:
                 return code if code < _KILLED else ending.exit_code
             if code != ExitCode.REQUEUE or self._interrupts:
                 where = to_go_on(self._request.paths)
-                self._say(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
+                self._say_last(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
                 return code
             restart += 1
             self._say(f"requeued: start {restart + 1} follows")
@@ -160,7 +171,7 @@ class LocalRunner:
     def _quoted_root(self) -> str:
         return shlex.quote(self._request.paths.root)
 
-    def _start(self, restart: int, tail: Tail) -> int:
+    def _start(self, restart: int) -> int:
         """Run the script once and return its exit code."""
         environ = script_environ(
             self._request,
@@ -175,13 +186,12 @@ class LocalRunner:
         script = spawn(ProcessSpec(argv, environ, stdout=self.batch_log, stderr=self.batch_log))
         script.confirm_started(_LOOK_S)
         while script.poll() is None:
-            tail.pump()
-            caught = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, _LOOK_S)
+            pause_s = self._screen.follow(_LOOK_S)
+            caught = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, pause_s)
             if caught is not None and caught.si_signo != signal.SIGCHLD:
                 self._take(caught.si_signo, script)
             self._forward()
         script.reap()
-        tail.pump()
         if self._interrupts > 1:
             return self._end(RunEnded(Decision.CANCELLED, CANCELLED_CODE, "interrupted twice", None))
         code = script.exit_code or 0
@@ -191,6 +201,7 @@ class LocalRunner:
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:
+                self._screen.hurry()
                 self._say("ending everything at once")
                 script.signal_group(signal.SIGKILL)  # the agents follow srun, the workers their agents
                 return
@@ -198,6 +209,7 @@ class LocalRunner:
         elif number in (signal.SIGTERM, signal.SIGHUP):
             self._told_to_end = self._told_to_end or signal.Signals(number).name
             files.replace(self._end_file, self._told_to_end.encode())
+            self._screen.hurry()
             self._say(f"asked to end by {signal.Signals(number).name}: the workers save and stop")
         self._to_forward.append(number)
 
@@ -221,16 +233,91 @@ class LocalRunner:
     def _end(self, ending: RunEnded) -> int:
         """End the run for good, unless it has ended already; say so and return the exit code."""
         ended = self._journal.commit(lambda _state: ending).ending or ending
-        self._say(f"{ended.reason}; to go on: hpc-elastic submit --resume {self._quoted_root}")
+        self._say_last(f"{ended.reason}; to go on: hpc-elastic submit --resume {self._quoted_root}")
         return ended.exit_code
 
     def _say(self, text: str) -> None:
-        _print(f"hpc_elastic: {text}")
+        self._screen.say(f"hpc_elastic: {text}")
+
+    def _say_last(self, text: str) -> None:
+        self._screen.show_rest()
+        self._say(text)
+
+
+class Screen:
+    """The terminal, or what stands in its place: shows a growing log, and lines of the runner between.
+
+    Nobody waits for its reader while the run lasts: one that is too far behind gets the newest lines,
+    those of the run itself, and how much was left out. At the end it waits, up to an interrupt.
+
+    Args:
+        log: the file.
+        clock: tells how long the end takes.
+    """
+
+    def __init__(self, log: str, clock: Clock) -> None:
+        self._clock = clock
+        self._sink = sink_of(sys.stdout)
+        self._tail = Tail(
+            log, self._sink, b"", limits=Limits(lag=MAX_LAG, newest=1 << 20, always=_OF_THE_RUN)
+        )
+        self._ending_since: float | None = None
+        self._is_hurried = self._is_short = self._is_left = False
+
+    def say(self, text: str) -> None:
+        """Show lines before what the log has from now on."""
+        self._sink.put(f"{text}\n".encode(errors="replace"))
+        self._sink.flush()
+
+    def follow(self, wait_s: float) -> float:
+        """Show what is new in the log, as far as the reader takes it.
+
+        Args:
+            wait_s: pause until the next call [s]. A slow reader is waited for as long.
+
+        Returns:
+            What is left of the pause [s].
+        """
+        if self._tail.pump():
+            return 0.0
+        fd = self._sink.blocked_fd()
+        return wait_s if fd is None or not wait_writable([fd], wait_s) else 0.0
+
+    def hurry(self) -> None:
+        """Wait for the reader no longer than a few seconds at the end."""
+        self._is_hurried = True
+
+    def show_rest(self) -> None:
+        """Show what is left of the log, its unfinished last line too; a second call is harmless.
+
+        Of what a reader has not taken after some time, only the newest lines are left.
+        """
+        if self._ending_since is None:
+            self._ending_since = self._clock.monotonic()
+        while (self._tail.pump() or self._tail.is_blocked) and self._wait():
+            if self._ending_s() >= _REST_S and not self._is_short and not self._sink.is_never_slow:
+                self._tail.leave_out()
+                self._is_short = True
+        if not self._is_left:
+            self._tail.finish()
+
+    def close(self) -> None:
+        """Show all that is left, and wait until the reader has taken it or a signal asks to end."""
+        self.show_rest()
+        while not self._sink.flush() and self._wait():
+            pass
+
+    def _ending_s(self) -> float:
+        return 0.0 if self._ending_since is None else self._clock.monotonic() - self._ending_since
+
+    def _wait(self) -> bool:
+        """Wait for the reader for a moment; return False when there is no more waiting."""
+        fd = self._sink.blocked_fd()
+        if fd is not None and not self._is_left:
+            wait_writable([fd], _LOOK_S)
+            is_late = self._is_hurried and self._ending_s() >= 2 * _REST_S
+            self._is_left = is_late or signal.sigtimedwait(_ENDING, 0) is not None
+        return not self._is_left
 
 
 _STAND_IN = "hpc_elastic.slurm.local_srun"
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()

@@ -131,7 +131,7 @@ def test_the_workers_are_told_how_long_they_have(make: MakeAgents) -> None:
 
 def test_a_critical_section_outlives_a_failure_elsewhere(make: MakeAgents) -> None:
     """While rank 0 saves, rank 3's failure ends nobody on rank 0's node; it is shown who holds things up."""
-    agents = make(IN_SECTION + "if rank == '3': time.sleep(0.1); sys.exit(9)\ntime.sleep(600)")
+    agents = make(IN_SECTION + "if rank == '3': wait('worker.1.0.in'); sys.exit(9)\ntime.sleep(600)")
     for node in (0, 1):
         agents.start(node, "--nnodes", "2", "--max-restarts", "1")
     wait_said(agents, "in")
@@ -149,7 +149,7 @@ def test_a_critical_section_outlives_a_failure_elsewhere(make: MakeAgents) -> No
 
 def test_a_critical_section_has_a_limit(make: MakeAgents) -> None:
     """One that is never left holds up a restart for --critical-timeout."""
-    agents = make(IN_SECTION + "if rank == '3': time.sleep(0.1); sys.exit(9)\ntime.sleep(600)")
+    agents = make(IN_SECTION + "if rank == '3': wait('worker.1.0.in'); sys.exit(9)\ntime.sleep(600)")
     for node in (0, 1):
         agents.start(node, "--nnodes", "2", "--max-restarts", "1", "--critical-timeout", "0.5")
     assert [0, 0] == [agents.code(0), agents.code(1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.rendezvous.node_name import claim_node_name
-from tests.agent.agents import QUICK, Agents, wait_for
+from tests.agent.agents import Agents, wait_for
 
 WAIT = """
 import time
@@ -22,14 +22,14 @@ while not os.path.exists(os.path.join(place, "end")):
 class Unnamed(Agents):
     """Agents that nobody has told which node they are."""
 
-    def begin(self, number: int) -> None:
-        """Start another one, with the same line."""
+    def begin(self, number: int, *, last_call: float = 30) -> None:
+        """Start another one, with the same line but for how long it waits for more nodes [s]."""
         self._run(
             number,
             [
                 *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", self.paths.root),
-                *("--nnodes", "1:2", "--nproc-per-node", "1", "--last-call-timeout", "0.1"),
-                *("--local-addr", "127.0.0.1", *QUICK, str(self._script)),
+                *("--nnodes", "1:2", "--nproc-per-node", "1", "--last-call-timeout", str(last_call)),
+                *("--local-addr", "127.0.0.1", "--heartbeat-interval", "0.2", str(self._script)),
             ],
             None,
         )
@@ -45,7 +45,7 @@ def agents(tmp_path: Path) -> Iterator[Unnamed]:
 
 def test_the_same_line_twice_makes_one_world(agents: Unnamed) -> None:
     """The second agent is another node, which drives nobody out."""
-    agents.begin(0)
+    agents.begin(0, last_call=0.1)
     wait_for(lambda: os.path.isdir(agents.paths.journal) and len(agents.rounds()) == 1, "round 1")
     wait_for(lambda: len(agents.workers(1)) == 1, "its worker")
     agents.begin(1)

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.multiprocessing.sinks import Console
-from hpc_elastic.multiprocessing.tail import MAX_BAR, Tail, blocked_fds, pump_all
-
-
-def drain(fd: int) -> bytes:
-    """Return what a pipe holds now."""
-    os.set_blocking(fd, False)
-    chunks = []
-    try:
-        while chunk := os.read(fd, 1 << 16):
-            chunks.append(chunk)
-    except BlockingIOError:
-        pass
-    return b"".join(chunks)
+from hpc_elastic.multiprocessing.tail import MAX_BAR, Limits, Tail, blocked_fds, pump_all
+from tests.multiprocessing.waiting import drain
 
 
 def test_only_whole_lines_are_copied(tmp_path: Path, pipe: tuple[int, int]) -> None:
@@ -82,7 +73,7 @@ def test_an_even_longer_line_comes_in_pieces(tmp_path: Path) -> None:
     size = 100_000
     log.write_bytes(b"x" * (3 * size + 5) + b"\n")
     with console.open("wb") as file:
-        Tail(str(log), file.fileno(), b"> ", max_line=size).finish()
+        Tail(str(log), file.fileno(), b"> ", limits=Limits(line=size)).finish()
     lines = console.read_bytes().split(b"\n")
     assert [len(line) for line in lines] == [size + 2] * 3 + [7, 0]
 
@@ -215,3 +206,99 @@ def test_a_progress_bar_is_seen_while_it_grows(tmp_path: Path, pipe: tuple[int, 
         tail.pump()
         shown.append(drain(pipe[0]))
     assert [b"", b">  1%\n", b">  2%\n", b">  3%\n", b">  4%\n", b"> end\r\n"] == shown
+
+
+def flood(first: int, last: int) -> bytes:
+    """Return numbered lines of 100 bytes."""
+    return b"".join(b"%09d %s\n" % (number, b"y" * 89) for number in range(first, last))
+
+
+def read_on(tail: Tail, fd: int) -> bytes:
+    """Return what a reader gets that reads all from now on."""
+    received = b""
+    while tail.pump() or tail.is_blocked:
+        received += drain(fd)
+    tail.finish()
+    return received + drain(fd)
+
+
+def accounted_for(received: bytes, log: Path, prefix: bytes = b"") -> list[bytes]:
+    """Return what was shown, in runs of lines, after checking that each gap is told with its size."""
+    told = re.compile(
+        re.escape(prefix)
+        + rb"\.\.\. ([\d,]+) bytes were left out here; they are in "
+        + re.escape(bytes(log))
+        + rb"\n"
+    )
+    parts = told.split(received)
+    shown = [part.replace(prefix, b"") for part in parts[::2]]
+    at, written = 0, log.read_bytes()
+    for text, size in zip(shown, [*parts[1::2], b"0"], strict=True):
+        assert text == written[at : at + len(text)]
+        at += len(text) + int(size.replace(b",", b""))
+    assert len(written) == at
+    return shown
+
+
+def test_a_console_that_is_too_far_behind_gets_the_newest_lines(
+    tmp_path: Path, pipe: tuple[int, int]
+) -> None:
+    """One line in the place of what was left out tells how much that is; nothing else is lost."""
+    log = tmp_path / "log"
+    log.write_bytes(flood(0, 20_000))
+    tail = Tail(str(log), pipe[1], b"[rank 3] ", limits=Limits(lag=1 << 20))
+    while tail.pump():
+        pass
+    with log.open("ab") as file:
+        file.write(flood(20_000, 50_000))
+    first, last = accounted_for(read_on(tail, pipe[0]), log, b"[rank 3] ")
+    assert first.startswith(flood(0, 1000))
+    assert flood(49_345, 50_000) == last
+
+
+def test_a_console_that_is_a_file_misses_nothing(tmp_path: Path) -> None:
+    """Nobody is waited for there."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    log.write_bytes(flood(0, 50_000))
+    with console.open("wb") as file:
+        Tail(str(log), file.fileno(), b"", limits=Limits(lag=1 << 20)).finish()
+    assert log.read_bytes() == console.read_bytes()
+
+
+def test_some_lines_are_shown_whatever_is_left_out(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """They stand where they were, with what was left out before and after them told."""
+    log = tmp_path / "log"
+    ours = [b"[12:00:0%d] round %d\n" % (number, number) for number in range(3)]
+    log.write_bytes(
+        flood(0, 20_000) + ours[0] + ours[1] + flood(20_000, 40_000) + ours[2] + flood(40_000, 60_000)
+    )
+    always = re.compile(rb"\n\[[\d:]+\] ")
+    tail = Tail(str(log), pipe[1], b"", limits=Limits(lag=1 << 20, newest=1000, always=always))
+    tail.pump()
+    received = read_on(tail, pipe[0])
+    assert [ours[0] + ours[1], ours[2], flood(59_990, 60_000)] == accounted_for(received, log)[1:]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["unfinished", "whole"])
+def test_of_a_very_long_line_the_newest_part_is_shown(
+    tmp_path: Path, pipe: tuple[int, int], end: bytes
+) -> None:
+    """A line that is longer than what is to be shown is no reason to show nothing."""
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n" + b"x" * (4 << 20) + end)
+    tail = Tail(str(log), pipe[1], b"", limits=Limits(line=1 << 22, lag=1 << 20, newest=999))
+    tail.pump()
+    tail.leave_out()
+    received = read_on(tail, pipe[0])
+    left_out = 6 + (4 << 20) + len(end) - 1000 - 6
+    told = f"... {left_out:,} bytes were left out here; they are in {log}\n".encode()
+    assert b"first\n" + told + b"x" * (1000 - len(end)) + b"\n" == received
+
+
+def test_any_bytes_may_be_left_out(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    """Bytes that are no UTF-8 are counted like all others, and those that are shown are unchanged."""
+    log = tmp_path / "log"
+    log.write_bytes((bytes(range(128, 256)) + b"\x00\xff\r\n") * 40_000)
+    tail = Tail(str(log), pipe[1], b"", limits=Limits(lag=1 << 20))
+    tail.pump()
+    assert 2 == len(accounted_for(read_on(tail, pipe[0]), log))

@@ -61,3 +61,15 @@ if os.fork() == 0:
 os.wait()
 {after}
 """
+
+
+def drain(fd: int) -> bytes:
+    """Return what a pipe holds now."""
+    os.set_blocking(fd, False)
+    chunks = []
+    try:
+        while chunk := os.read(fd, 1 << 16):
+            chunks.append(chunk)
+    except BlockingIOError:
+        pass
+    return b"".join(chunks)

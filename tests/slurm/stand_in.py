@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-_PROGRAM = """#!{python}
+_PROGRAM = """#!{python} -IS
 import json, os, sys
 home = {home!r}
 words = sys.argv[1:]

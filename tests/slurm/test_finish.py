@@ -45,10 +45,15 @@ DRAINED = (
 
 
 class FastClock:
-    """A clock that sleeps in no time."""
+    """A clock that sleeps in no time.
 
-    def __init__(self) -> None:
+    Args:
+        times: how often as long as it is told to: fewer tries are as many programs less to run.
+    """
+
+    def __init__(self, times: float = 1.0) -> None:
         self.now = 0.0
+        self._times = times
 
     def monotonic(self) -> float:
         """Return the time slept [s]."""
@@ -60,7 +65,7 @@ class FastClock:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass [s]."""
-        self.now += seconds
+        self.now += seconds * self._times
 
 
 @pytest.fixture
@@ -92,11 +97,12 @@ def finish(
     *,
     epoch: Epoch = EPOCH,
     srun_exit_code: int = 75,
+    clock: FastClock | None = None,
 ) -> tuple[Ended, list[str]]:
     """End a start; return what is to be done and the lines for the log."""
     start = Start(paths, epoch, "7", 2, local=False, srun_exit_code=srun_exit_code)
     said: list[str] = []
-    ended = Finish(start, Budgets(), Slurm(job.environ), FastClock(), said.append).run()
+    ended = Finish(start, Budgets(), Slurm(job.environ), clock or FastClock(), said.append).run()
     return ended, said
 
 
@@ -140,7 +146,7 @@ def test_a_requeue_that_slurm_refuses_for_good_ends_the_run(paths: RunPaths, job
     """The reason holds Slurm's words."""
     write(paths, *DRAINED)
     job.fail(requeue=1000)
-    ended, _ = finish(paths, job)
+    ended, _ = finish(paths, job, clock=FastClock(times=10))
     ending = read_state(paths).ending
     assert 76 == ended.code
     assert ending is not None
@@ -168,7 +174,7 @@ def test_slurm_that_never_answers_is_left_alone(paths: RunPaths, job: FakeJob) -
     """The job may have been cancelled, so it is not requeued; the log says so."""
     write(paths, *DRAINED)
     job.fail(show=1000)
-    ended, said = finish(paths, job)
+    ended, said = finish(paths, job, clock=FastClock(times=10))
     assert 75 == ended.code
     assert [] == job.calls
     assert "does not answer" in said[-2]

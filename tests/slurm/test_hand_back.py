@@ -18,6 +18,14 @@ def job(tmp_path: Path) -> FakeJob:
     return FakeJob(tmp_path / "slurm")
 
 
+class SlowTries(FakeClock):
+    """A clock whose pauses take ten times as long: fewer tries are as many programs less to run."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass [s]."""
+        super().sleep(10 * seconds)
+
+
 def hand_back(job: FakeJob, clock: FakeClock | None = None) -> HandBack:
     """Return what gives the first start of the job back."""
     return HandBack(Slurm(job.environ), "7", 0, clock or FakeClock())
@@ -40,11 +48,11 @@ def test_a_job_that_is_cancelled_at_the_last_moment_is_not_brought_back(job: Fak
 
 def test_a_controller_that_is_away_is_waited_for(job: FakeJob) -> None:
     """For half an hour: nobody else is served either."""
-    job.fail(requeue=20)
+    job.fail(requeue=3)
     assert Outcome.DONE is hand_back(job).requeue().outcome
     job.set()
     job.fail(requeue=10_000)
-    clock = FakeClock()
+    clock = SlowTries()
     began = clock.monotonic()
     handed = hand_back(job, clock).requeue()
     assert Outcome.REFUSED is handed.outcome
@@ -63,7 +71,7 @@ def test_a_controller_that_is_away_is_waited_for(job: FakeJob) -> None:
 def test_a_controller_that_is_busy_has_refused_nothing(job: FakeJob, words: str) -> None:
     """Else a storm of requeues, as after a fault of the cluster, would fail the runs that wait in it."""
     job.refuse("requeue", words)
-    clock = FakeClock()
+    clock = SlowTries()
     began = clock.monotonic()
     assert Outcome.REFUSED is hand_back(job, clock).requeue().outcome
     assert clock.monotonic() - began >= PATIENCE_S

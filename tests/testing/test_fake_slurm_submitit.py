@@ -33,8 +33,12 @@ class Steps(Checkpointable):
 
 
 def executor(slurm: FakeSlurm, **parameters: Any) -> Any:
-    """Return an executor whose jobs can import this file."""
-    made = submitit.AutoExecutor(folder=f"{slurm.directory}/%j", cluster="slurm")
+    """Return an executor whose jobs can import this file.
+
+    Its folder is there before the job, which may start as soon as sbatch has its answer; one that is
+    named by the job is made by submitit only afterwards.
+    """
+    made = submitit.AutoExecutor(folder=f"{slurm.directory}/logs", cluster="slurm")
     here = str(Path(__file__).parents[2])
     made.update_parameters(timeout_min=60, slurm_partition="low", slurm_setup=[f"export PYTHONPATH={here}"])
     made.update_parameters(**parameters)

@@ -168,8 +168,9 @@ def test_a_job_on_its_way_back_can_do_without_a_node(fake_slurm: FakeSlurm) -> N
     slurm = Slurm(fake_slurm.environ)
     with pytest.raises(SlurmCommandError, match="no longer pending"):
         slurm.update(job, "ExcNodeList=node[1-2]")
-    slurm.requeue(job)
+    slurm.requeue(job, hold=True)  # else it may have started again by then
     slurm.update(job, "ExcNodeList=node[1-2]")
+    fake_slurm.command("scontrol", "release", job)
     fake_slurm.wait_state(job, "RUNNING")
     shown = fake_slurm.job(job)
     assert ("node3", "node[1-2]", "1") == (shown["NodeList"], shown["ExcNodeList"], shown["Restarts"])
