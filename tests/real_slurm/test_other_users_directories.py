@@ -183,7 +183,7 @@ def open_by_the_owner(place: Project, run: Run) -> None:
 
 def exchange_two_runs(place: Project, run: Run) -> None:
     """Put another run of alice's in its place."""
-    other = place.run("--hold", "--run-dir", f"other/{run.directory.name}")
+    other = place.run("-o", "hold", "--run-dir", f"other/{run.directory.name}")
     above = run.directory.parent
     place.bob(f"mv {above} {above}.moved; mv {other.directory.parent} {above}")
 
@@ -232,7 +232,7 @@ def test_a_job_starts_nothing_in_a_directory_that_was_taken_while_it_waited(
 ) -> None:
     """Slurm appends its output to a file of bob's choice: the one line in it is always the same."""
     place = project(cluster, USER, 0o2775)
-    run = place.run("--hold", "--run-dir", f"{RUNS_FOLDER}/run", worker=f"touch {place.path}/began")
+    run = place.run("-o", "hold", "--run-dir", f"{RUNS_FOLDER}/run", worker=f"touch {place.path}/began")
     take(place, run)
     cluster.as_root("scontrol", "release", run.job_id)
     wait_failed(run)

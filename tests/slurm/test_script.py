@@ -218,17 +218,9 @@ class Node:
     def run(self, answers: list[tuple[str, int]], *arguments: str, names: Any = None, **fields: Any) -> int:
         """Run the job script of a spec; `answers` are what finish says in turn."""
         (self.home / "answers").write_text(json.dumps(answers))
-        names = replace(
-            RunNames(
-                "train-1",
-                str(self.home / "run dir"),
-                str(self.home),
-                str(self.home / "python"),
-                "/dev/null",
-                EPILOG,
-            ),
-            **(names or {}),
-        )
+        here = {"workdir": str(self.home), "python": str(self.home / "python"), "batch_log": "/dev/null"}
+        here |= {"run_dir": str(self.home / "run dir"), "epilog": EPILOG}
+        names = replace(NAMES, **{**here, **(names or {})})
         spec = JobSpec(**{"command": [str(self.home / "program")], "time": 60, **fields})
         script = self.home / "job.sbatch"
         script.write_bytes(render(spec, names, read_template()).encode("utf-8", "surrogateescape"))

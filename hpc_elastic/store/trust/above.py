@@ -141,8 +141,9 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
     """Return what is wrong with an open directory above a run, and what to do."""
     place, by = exposure.place, exposure.by[0]
     if by.kind is Kind.LINK_OWNER:
+        through = "is" if place.entry == path else f"goes through {place.entry},"
         return Trouble(
-            f"{path} goes through {place.entry}, a symbolic link of {owner_name(by.number)}'s",
+            f"{path} {through} a symbolic link of {owner_name(by.number)}'s",
             "choose another --run-dir, or give the real path",
         )
     shown = f"{place.path} (owner {owner_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"

@@ -42,7 +42,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
     if found.st_uid != os.geteuid():
         raise _taken(root, f"it belongs to user {owner_name(found.st_uid)}, not to you")
     if found.st_mode & OTHERS_WRITE:
-        mode = stat.S_IMODE(found.st_mode)
+        mode = found.st_mode & 0o777
         raise TakenOverError(
             f"others can write to it (mode {mode:o})",
             where=f"run directory {root}",
