@@ -41,7 +41,7 @@ class Campaign:
             recorder = Recorder(self._project, root / "base", self._jobs, self._say)
             left = [mutant for mutant in mutants if mutant not in fates]
             stages = [(self._project.direct_tests, None), (self._project.wider_tests, self._wide_s)]
-            for tests_of, limit_s in stages:
+            for tests_of, limit_s in stages if self._wide_s else stages[:1]:
                 verdicts = self._stage(left, tests_of, recorder, root / "base", limit_s)
                 fates.update({verdict.mutant: verdict for verdict in verdicts})
                 left = [verdict.mutant for verdict in verdicts if verdict.fate is Fate.SURVIVED]

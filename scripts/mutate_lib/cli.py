@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="of pytest at once"
     )
     parser.add_argument("--match", default="", metavar="TEXT", help="all mutants whose line has this text")
-    parser.add_argument("--wide", type=float, default=120.0, metavar="S", help="limit of wider tests")
+    parser.add_argument(
+        "--wide", type=float, default=120.0, metavar="S", help="limit of wider tests; 0: none run"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants, and run nothing")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE}")
     parser.add_argument("--root", type=Path, default=REPOSITORY, metavar="DIR", help="another repository")

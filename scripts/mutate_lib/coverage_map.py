@@ -79,11 +79,16 @@ class Recorder:
         if new:
             self._say(f"noting which lines the fast tests of {len(new)} of {len(files)} files run")
         chunks = list(enumerate(new[at : at + _AT_ONCE] for at in range(0, len(new), _AT_ONCE)))
-        for noted in in_threads(self._jobs, lambda chunk: self._note(*chunk), chunks):
-            found.update(noted)
+
+        def note(chunk: tuple[int, list[str]]) -> dict[str, Found]:
+            noted = self._note(*chunk)
             for name, known in noted.items():
                 if not known.broken:  # else it may be the load of the machine
                     _write(places[name], known)
+            return noted
+
+        for noted in in_threads(self._jobs, note, chunks):
+            found.update(noted)
         return found
 
     def _key(self, name: str) -> str:
