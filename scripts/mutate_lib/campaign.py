@@ -1,0 +1,71 @@
+"""All mutants of one command: first the tests about their modules, then wider ones for those that live."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mutate_lib.coverage_map import Recorder, in_threads
+from mutate_lib.equivalents import Equivalent, reason_for
+from mutate_lib.judge import Fate, Verdict, judge, tests_for
+from mutate_lib.mutants import Mutant
+from mutate_lib.project import Project, all_files
+from mutate_lib.tree import make_base, remove
+
+
+class Campaign:
+    """Judges mutants.
+
+    Args:
+        project: whose mutants they are.
+        jobs: how many runs of pytest at once.
+        wide_s: how long the wider tests of one mutant may take together.
+        say: prints a line.
+    """
+
+    def __init__(self, project: Project, jobs: int, wide_s: float, say: Callable[[str], None]) -> None:
+        self._project = project
+        self._jobs = jobs
+        self._wide_s = wide_s
+        self._say = say
+
+    def run(self, mutants: Sequence[Mutant], explained: Sequence[Equivalent]) -> list[Verdict]:
+        """Return what becomes of each mutant; explained ones are not run."""
+        reasons = {mutant: reason_for(mutant, explained) for mutant in mutants}
+        fates = {one: Verdict(one, Fate.EQUIVALENT, why) for one, why in reasons.items() if why is not None}
+        root = Path(tempfile.mkdtemp(prefix="mutate-"))
+        root.chmod(0o755)  # tests of root start programs as another user
+        try:
+            make_base(self._project, root / "base")
+            recorder = Recorder(self._project, root / "base", self._jobs, self._say)
+            left = [mutant for mutant in mutants if mutant not in fates]
+            stages = [(self._project.direct_tests, None), (self._project.wider_tests, self._wide_s)]
+            for tests_of, limit_s in stages if self._wide_s else stages[:1]:
+                verdicts = self._stage(left, tests_of, recorder, root / "base", limit_s)
+                fates.update({verdict.mutant: verdict for verdict in verdicts})
+                left = [verdict.mutant for verdict in verdicts if verdict.fate is Fate.SURVIVED]
+        finally:
+            remove(root)
+        return [fates[mutant] for mutant in mutants]
+
+    def _stage(
+        self,
+        mutants: Sequence[Mutant],
+        tests_of: Callable[[str], list[str]],
+        recorder: Recorder,
+        base: Path,
+        limit_s: float | None,
+    ) -> list[Verdict]:
+        """Judge mutants by the tests of some files, which depend on the mutant's module."""
+        files = {mutant: self._project.file_of(mutant.module) for mutant in mutants}
+        useful = {file: tests_of(file) for file in set(files.values())}
+        found = recorder.find(all_files(useful.values()))
+
+        def of(mutant: Mutant) -> Verdict:
+            known = [found[name] for name in useful[files[mutant]]]
+            verdict = judge(base, mutant, files[mutant], tests_for(mutant, files[mutant], known, limit_s))
+            self._say(f"{verdict.fate.value}: {mutant.text()}\n    {verdict.why}")
+            return verdict
+
+        return in_threads(self._jobs, of, mutants)
