@@ -3,6 +3,7 @@
 HpcElasticError
 ├── InputError                what the user gave is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
+├── DamagedError              what a file holds is not what was written to it (also a ValueError)
 ├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
 │   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
 │       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
@@ -48,6 +49,10 @@ class InputError(HpcElasticError):
 
 class RunDirError(InputError):
     """The run directory is missing, foreign, not writable or holds another run."""
+
+
+class DamagedError(HpcElasticError, ValueError):
+    """What a file holds is not what this package writes; the message says what is wrong with it."""
 
 
 class StoreError(HpcElasticError, RuntimeError):
