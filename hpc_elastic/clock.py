@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+NO_TIME = "?"  # in place of a time that cannot be
+_YEAR_10000_S = 253402300800 - 86400  # [s since the epoch], with any time zone
+
 
 class Clock(Protocol):
     """What the loops need to know of time."""
@@ -43,10 +46,16 @@ class SystemClock:
 
 
 def clock_text(wall_s: float) -> str:
-    """Return a wall time as local ``HH:MM:SS`` for a log line."""
-    return time.strftime("%H:%M:%S", time.localtime(wall_s))
+    """Return a wall time as local ``HH:MM:SS`` for a log line; ``?`` for one that no calendar has."""
+    return _local_text("%H:%M:%S", wall_s)
 
 
 def date_text(wall_s: float) -> str:
-    """Return a wall time as local ``YYYY-MM-DD HH:MM:SS``."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s))
+    """Return a wall time as local ``YYYY-MM-DD HH:MM:SS``; ``?`` for one that no calendar has."""
+    return _local_text("%Y-%m-%d %H:%M:%S", wall_s)
+
+
+def _local_text(form: str, wall_s: float) -> str:
+    if not 0 <= wall_s < _YEAR_10000_S:
+        return NO_TIME
+    return time.strftime(form, time.localtime(wall_s))

@@ -5,6 +5,7 @@ HpcElasticError
 │   └── RunDirError           the run directory cannot be used
 │       └── TakenOverError    another directory is in its place, or others can write to it
 ├── UnfitFileError            a file of a run is foreign, no plain file, or far too large (also an OSError)
+├── DamagedError              what a file holds is not what was written to it (also a ValueError)
 ├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
 │   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
 │       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
@@ -83,6 +84,10 @@ class UnfitFileError(HpcElasticError, OSError):
 def _unfit_file(path: str, what: str, number: int, fix: str) -> UnfitFileError:
     """Make the error anew, as pickle does."""
     return UnfitFileError(path, what, errno=number, fix=fix)
+
+
+class DamagedError(HpcElasticError, ValueError):
+    """What a file holds is not what this package writes; the message says what is wrong with it."""
 
 
 class StoreError(HpcElasticError, RuntimeError):

@@ -11,6 +11,7 @@ import os
 
 from hpc_elastic.agent.hang_times import Length, Lengths, decode, encode
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import parse
 
 _MOST_OTHERS = 4  # files of other nodes that are tried
 
@@ -26,7 +27,7 @@ def read_lengths(directory: str, node: str) -> tuple[dict[str, Length], tuple[in
     try:
         names = files.list_names(directory)
         for name in [own] if own in names else names[:_MOST_OTHERS]:
-            lengths, ticking = decode(json.loads(files.read(os.path.join(directory, name)) or b"{}"))
+            lengths, ticking = decode(parse(files.read(os.path.join(directory, name)) or b"{}"))
             if lengths:
                 return lengths, ticking if name == own else ()
     except (OSError, ValueError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.agent import hang_facts
 from hpc_elastic.agent.hang_facts import ProcessFacts, Usage
 from hpc_elastic.agent.hang_groups import RankLook, frames_of, main_stack
 from hpc_elastic.agent.stacks import StackRequest
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import read
 
 if TYPE_CHECKING:
     from hpc_elastic.agent.hang_watch import Sign
@@ -153,12 +154,17 @@ def read_looks(directory: str, nodes: Sequence[str], most: int) -> dict[str, tup
     return {node: _parse(files.read(os.path.join(directory, node + _ENDING)) or b"") for node in written}
 
 
+class _Ranks(NamedTuple):
+    """What a node writes down, as far as every version reads it."""
+
+    ranks: tuple[Any, ...]
+
+
 def _parse(data: bytes) -> tuple[RankLook, ...]:
     """Return what a node has written down; nothing where that is damaged."""
     try:
-        ranks = json.loads(data)["ranks"]
-        return tuple(RankLook.from_json(one) for one in ranks)
-    except (ValueError, KeyError, TypeError):
+        return tuple(RankLook.from_json(one) for one in read(_Ranks, data).ranks)
+    except ValueError:
         return ()
 
 

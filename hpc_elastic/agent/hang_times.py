@@ -10,6 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from hpc_elastic import typed_json
+from hpc_elastic.errors import DamagedError
+from hpc_elastic.typed_json import Count, Prose, Seconds
+
 START = "start"  # from a worker's start to its first tick
 STEP = "step"  # between two ticks, outside of sections
 _SECTION = "section "
@@ -52,6 +56,14 @@ class Length(NamedTuple):
 
 
 Lengths = Mapping[str, Length]
+
+
+class _Measured(NamedTuple):
+    """The JSON form of what a node has measured."""
+
+    format: int
+    kinds: dict[Prose, tuple[Seconds, Count]]
+    ticking: tuple[Count, ...]
 
 
 def learn(lengths: Lengths, kind: str, seconds: float, times: int = 1) -> dict[str, Length]:
@@ -103,14 +115,8 @@ def encode(lengths: Lengths, ticking: tuple[int, ...]) -> dict[str, Any]:
 def decode(data: Any) -> tuple[dict[str, Length], tuple[int, ...]]:
     """Return what `encode` was given; nothing for data of another form."""
     try:
-        if data["format"] != FORMAT:
-            return {}, ()
-        kinds = {
-            str(kind): Length(float(longest), int(count)) for kind, (longest, count) in data["kinds"].items()
-        }
-        ticking = tuple(int(rank) for rank in data["ticking"])
-    except (KeyError, TypeError, ValueError, AttributeError):
+        found = typed_json.decode(_Measured, data)
+    except DamagedError:
         return {}, ()
-    if not all(0 <= length.longest < math.inf for length in kinds.values()):
-        return {}, ()
-    return kinds, ticking
+    kinds = {kind: Length(*length) for kind, length in found.kinds.items()}
+    return (kinds, found.ticking) if found.format == FORMAT else ({}, ())

@@ -6,6 +6,16 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hpc_elastic.typed_json import Count, read
+
+
+class _Fields(NamedTuple):
+    """The JSON form of a `RoleInstanceInfo`."""
+
+    role: str
+    rank: Count
+    local_world_size: Count
+
 
 class RoleInstanceInfo:
     """What one agent tells the others of its workers.
@@ -33,9 +43,12 @@ class RoleInstanceInfo:
 
     @staticmethod
     def deserialize(data: bytes) -> RoleInstanceInfo:
-        """Return what `serialize` made."""
-        fields = json.loads(data.decode())
-        return RoleInstanceInfo(fields["role"], fields["rank"], fields["local_world_size"])
+        """Return what `serialize` made.
+
+        Raises:
+            DamagedError: it has not made that.
+        """
+        return RoleInstanceInfo(*read(_Fields, data))
 
     @staticmethod
     def compare(obj1: RoleInstanceInfo, obj2: RoleInstanceInfo) -> int:

@@ -10,8 +10,10 @@ from hpc_elastic.agent.parts import SignalMeanings
 from hpc_elastic.errors import InputError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.typed_json import whole_number
 
 TORCHS_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_MOST_SLOTS = 10**6
 _HIDDEN = ("", "NoDevFiles")
 
 
@@ -20,12 +22,9 @@ def nodes(text: str | None, default: int) -> tuple[int, int]:
     if text is None:
         return default, default
     low, _, high = text.partition(":")
-    try:
-        least, most = int(low), int(high or low)
-    except ValueError:
-        raise InputError(
-            f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX"
-        ) from None
+    least, most = whole_number(low.strip()), whole_number((high or low).strip())
+    if least is None or most is None:
+        raise InputError(f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX")
     if not 1 <= least <= most:
         raise InputError(
             f"{text!r}: the minimum must be at least 1 and at most the maximum",
@@ -43,7 +42,7 @@ def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) 
         slurm: what Slurm gave this node.
         environ: for the GPUs a scheduler has made visible.
     """
-    if text is not None and text.isdecimal() and int(text) > 0:
+    if text is not None and 0 < (whole_number(text) or 0) <= _MOST_SLOTS:
         return int(text)
     if text is None:
         return (gpus(slurm, environ) or 1) if slurm else 1

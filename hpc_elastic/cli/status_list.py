@@ -6,7 +6,7 @@ import os
 import shlex
 
 from hpc_elastic.cli.say import say
-from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.clock import NO_TIME, SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.report.run_status import Phase, RunView, status_of
@@ -57,7 +57,8 @@ def _line(paths: RunPaths) -> tuple[str, str, str]:
 
 def _changed(run: RunFiles) -> str:
     times = [done.time for done in run.submissions[-1:]]
-    return max([*times, *(date_text(record.at) for record in run.records[-1:])], default="")
+    times += [date_text(record.at) for record in run.records[-1:]]
+    return max((time for time in times if time != NO_TIME), default="")
 
 
 def _standing(run: RunFiles) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hpc_elastic.control_plane.handlers import NOT_FOUND, Answer, Asked, answer, handler_names
 from hpc_elastic.errors import InputError
+from hpc_elastic.typed_json import whole_number
 
 _FIRST_PAGE = '<h1>torch.distributed.WorkerServer</h1>\n<a href="/handler/">Handler names</a>\n'
 _PLACE = "/handler/"
@@ -149,15 +150,16 @@ class _Conversation(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked, response = urlsplit(self.path), Answer()
         length = self.headers.get("Content-Length", "0")
+        size = whole_number(length)
         name = asked.path.removeprefix(_PLACE)
         if not asked.path.startswith(_PLACE) or "/" in name:
             response.set_status(NOT_FOUND)
-        elif not length.isdecimal() or int(length) > _MAX_BODY:
+        elif size is None or size > _MAX_BODY:
             response.set_status(_TOO_LARGE)
             response.set_content(f"a request has at most {_MAX_BODY} bytes, not {length}", "text/plain")
         else:
             params = dict(reversed(parse_qsl(asked.query, keep_blank_values=True)))  # the first one counts
-            response = answer(name, Asked(self.rfile.read(int(length)), params))
+            response = answer(name, Asked(self.rfile.read(size), params))
         self._send(response)
 
     def _send(self, response: Answer) -> None:

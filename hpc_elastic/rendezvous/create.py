@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
@@ -30,6 +31,7 @@ from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.store.shared_dir import SharedDirStore
+from hpc_elastic.typed_json import read
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +109,12 @@ def _epoch(state: RunState, restart: int | None) -> Epoch:
     return known._replace(restart=known.restart + 1) if left else known
 
 
+class _Whose(NamedTuple):
+    """What a directory says about the run that it belongs to."""
+
+    run_id: str
+
+
 def _claim(store: Store, paths: RunPaths, run_id: str) -> None:
     """Make the directory that of a run, or find that it is.
 
@@ -123,7 +131,7 @@ def _claim(store: Store, paths: RunPaths, run_id: str) -> None:
         return
     else:
         data = store.get(NODES, RUN_ID)
-    found = json.loads(data or own)["run_id"]
+    found = read(_Whose, data or own).run_id
     if found != run_id:
         raise ValueError(
             f"The directory {paths.root} belongs to the run '{found}', not to '{run_id}': "

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hpc_elastic.rendezvous.dynamic_rules import Limits
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 
+_LONGEST_S = 1e9  # 31 years
 _DEFAULTS = {
     "join": timedelta(seconds=600),
     "last_call": timedelta(seconds=30),
@@ -155,9 +156,9 @@ def seconds_of(params: RendezvousParameters, key: str, default: float | None = N
         return default
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= _LONGEST_S:
         raise ValueError(
             f"The rendezvous configuration option '{key}' ({value!r}) is not a number of seconds."
         )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hpc_elastic.errors import RendezvousStateError
+from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.rendezvous.journal import Port
 from hpc_elastic.rendezvous.roster import natural
+from hpc_elastic.typed_json import Count, Prose, decode, parse_object
 
 FORMAT = "hpc_elastic.dynamic_rendezvous"
 VERSION = 1
@@ -20,10 +22,10 @@ VERSION = 1
 class NodeDesc(NamedTuple):
     """One handler of one process on one node."""
 
-    addr: str
+    addr: Prose
     pid: int
     local_id: int  # counts the handlers of a process
-    nonce: str = ""  # tells apart containers in which names and process ids repeat
+    nonce: Prose = ""  # tells apart containers in which names and process ids repeat
 
     def __repr__(self) -> str:
         return f"{self.addr}_{self.pid}_{self.local_id}"
@@ -76,6 +78,30 @@ def names(nodes: Iterable[NodeDesc]) -> str:
     return ", ".join(dict.fromkeys(node.addr for node in rank_order(nodes))) or "none"
 
 
+class _Form(NamedTuple):
+    """What tells the form of a state, in that of every version."""
+
+    format: str
+    version: int
+
+
+class _Fields(NamedTuple):
+    """The JSON form of a state; nodes are told by their index in `nodes`."""
+
+    round: Count
+    complete: bool
+    closed: bool
+    closed_by: Prose
+    master: tuple[Prose, Port]
+    nodes: tuple[NodeDesc, ...]
+    participants: tuple[tuple[Count, int, Port], ...]
+    wait_list: tuple[Count, ...]
+    redundancy_list: tuple[Count, ...]
+    beats: tuple[tuple[Count, int], ...]
+    members: tuple[Count, ...]
+    left: tuple[Count, ...]
+
+
 def encode(state: DynamicState) -> bytes:
     """Return the JSON form of a state."""
     groups = (state.participants, state.wait_list, state.redundancy_list, state.beats, state.left)
@@ -111,35 +137,34 @@ def parse(data: bytes, backend: str) -> DynamicState:
         RendezvousStateError: it is damaged, or not written by this version.
     """
     try:
-        fields = json.loads(data)
-        if fields["format"] != FORMAT or fields["version"] != VERSION:
-            found = f"{fields['format']} {fields['version']}"
+        fields = parse_object(data)
+        form = decode(_Form, fields)
+        if form != (FORMAT, VERSION):
+            found = f"{form.format} {form.version}"
             raise RendezvousStateError(
                 f"The rendezvous state in the backend '{backend}' is of the format {found}; "
                 f"this version reads {FORMAT} {VERSION}. Use another run id."
             )
-        return _from_fields(fields)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return _from_fields(decode(_Fields, fields))
+    except (DamagedError, IndexError) as error:
         raise RendezvousStateError(
-            f"The rendezvous state in the backend '{backend}' is corrupt: {error!r}"
+            f"The rendezvous state in the backend '{backend}' is corrupt: {error}"
         ) from error
 
 
-def _from_fields(fields: Mapping[str, Any]) -> DynamicState:
-    nodes = [
-        NodeDesc(str(addr), int(pid), int(local), str(nonce)) for addr, pid, local, nonce in fields["nodes"]
-    ]
+def _from_fields(fields: _Fields) -> DynamicState:
+    nodes = fields.nodes
     return DynamicState(
-        round=int(fields["round"]),
-        complete=bool(fields["complete"]),
-        closed=bool(fields["closed"]),
-        closed_by=str(fields["closed_by"]),
-        master_addr=str(fields["master"][0]),
-        master_port=int(fields["master"][1]),
-        participants={nodes[at]: Place(int(rank), int(port)) for at, rank, port in fields["participants"]},
-        wait_list=frozenset(nodes[at] for at in fields["wait_list"]),
-        redundancy_list=frozenset(nodes[at] for at in fields["redundancy_list"]),
-        beats={nodes[at]: int(count) for at, count in fields["beats"]},
-        members=tuple(nodes[at] for at in fields["members"]),
-        left=frozenset(nodes[at] for at in fields["left"]),
+        round=fields.round,
+        complete=fields.complete,
+        closed=fields.closed,
+        closed_by=fields.closed_by,
+        master_addr=fields.master[0],
+        master_port=fields.master[1],
+        participants={nodes[at]: Place(rank, port) for at, rank, port in fields.participants},
+        wait_list=frozenset(nodes[at] for at in fields.wait_list),
+        redundancy_list=frozenset(nodes[at] for at in fields.redundancy_list),
+        beats={nodes[at]: count for at, count in fields.beats},
+        members=tuple(nodes[at] for at in fields.members),
+        left=frozenset(nodes[at] for at in fields.left),
     )

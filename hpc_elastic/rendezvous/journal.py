@@ -9,14 +9,17 @@ fields are ignored, an unknown version or kind is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 from hpc_elastic import __version__
-from hpc_elastic.errors import RendezvousStateError
+from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 
 FORMAT = 1
+
+Port = Annotated[int, Range(0, 65535)]
+Sizes = Annotated[str, Like(r"([0-9]{1,9}:[0-9]{1,9})?", "MIN:MAX")]
 
 
 class Cause(str, Enum):
@@ -71,7 +74,7 @@ class Member(NamedTuple):
 
     node_id: str  # unique per agent process
     node: str  # the node's name for people and for Slurm
-    slots: int  # workers on this node
+    slots: Count  # workers on this node
     role: str = "default_role"
 
 
@@ -89,7 +92,7 @@ class EpochStarted(NamedTuple):
     job_id: str
     expected: tuple[str, ...]  # node names in Slurm's order; empty if unknown
     batch_host: str = ""  # the node that runs the batch script, if there is one
-    sizes: str = ""  # how many nodes its agents were started for, MIN:MAX; empty if they may differ
+    sizes: Sizes = ""  # how many nodes its agents were started for, MIN:MAX; empty if they may differ
 
 
 class RunFacts(NamedTuple):
@@ -104,11 +107,11 @@ class RunFacts(NamedTuple):
 class RoundFormed(NamedTuple):
     """The membership of a round: decided once, the same for everybody."""
 
-    number: int
+    number: Count
     epoch: Epoch
     members: tuple[Member, ...]
     master_addr: str
-    master_port: int
+    master_port: Port
     checkpoint: Checkpoint | None
     lost: tuple[str, ...] = ()  # nodes of the round before that have vanished
 
@@ -134,7 +137,7 @@ class DrainRequested(NamedTuple):
     cause: Cause
     node: str
     then: Then
-    detail: str  # for people: the signal, the user
+    detail: Prose  # for people: the signal, the user
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
 
@@ -144,7 +147,7 @@ class DrainExplained(NamedTuple):
 
     epoch: Epoch
     cause: Cause
-    detail: str  # for people
+    detail: Prose  # for people
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
 
     @property
@@ -167,7 +170,7 @@ class NodeLeft(NamedTuple):
     node_id: str
     node: str
     cause: Cause
-    detail: str = ""  # for people: the signal, the size that is wanted
+    detail: Prose = ""  # for people: the signal, the size that is wanted
 
 
 class Drained(NamedTuple):
@@ -176,7 +179,7 @@ class Drained(NamedTuple):
     epoch: Epoch
     cause: Cause
     step: int | None  # newest durable checkpoint, if workers mark them
-    detail: str
+    detail: Prose
     took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
 
 
@@ -185,7 +188,7 @@ class RunEnded(NamedTuple):
 
     decision: Decision
     exit_code: int
-    reason: str
+    reason: Prose
     failure: dict[str, Any] | None
     epoch: Epoch | None = None  # the start whose agent decides; None: whichever is current
     cause: Cause | None = None  # of a held run: whose budget is spent; None: that of all requeues
@@ -196,7 +199,7 @@ class Requeued(NamedTuple):
 
     epoch: Epoch
     cause: Cause
-    detail: str = ""  # for people: what Slurm said
+    detail: Prose = ""  # for people: what Slurm said
 
 
 class NodeUnfit(NamedTuple):
@@ -204,33 +207,33 @@ class NodeUnfit(NamedTuple):
 
     epoch: Epoch
     node: str
-    reason: str  # for people: what, its value, what is needed, what to do
+    reason: Prose  # for people: what, its value, what is needed, what to do
 
 
 class HangSuspected(NamedTuple):
     """Workers have shown no progress for too long: all nodes write down where theirs are."""
 
     number: int  # of the round
-    look: int  # how often so in this round, from 1
+    look: Count  # how often so in this round, from 1
     node: str  # who asks, and says later what was found
-    detail: str  # for people: which ranks, and for how long
+    detail: Prose  # for people: which ranks, and for how long
 
 
 class SizeWanted(NamedTuple):
     """The user wants rounds of another size, between the job's minimum and maximum."""
 
     submission: int  # holds for this submission of the run, over its requeues
-    size: int  # nodes
-    detail: str  # for people: who asked
-    spares: int | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
-    before: int | None = None  # nodes of the round that ran when it was asked for; None: there was none
+    size: Count  # nodes
+    detail: Prose  # for people: who asked
+    spares: Count | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
+    before: Count | None = None  # nodes of the round that ran when it was asked for; None: there was none
 
 
 class Note(NamedTuple):
     """Something that people are to know of a start of the job; it changes nothing."""
 
     epoch: Epoch
-    text: str
+    text: Prose
     node: str = ""  # that a drill is done to: what happens there next is no fault of the node's
     calls_off: int = 0  # number of the note of a drill that did nothing after all
     failed_too: str = ""  # a node whose workers failed as those did that ended a round
@@ -283,21 +286,24 @@ _KINDS: dict[str, type] = {
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
-def _members(value: Any) -> tuple[Member, ...]:
-    return tuple(Member(*member) for member in value)
+class _Form(NamedTuple):
+    """What stands in the records of all versions."""
+
+    format: int
+    version: Prose = ""
 
 
-_PARSE_FIELD: dict[str, Callable[[Any], Any]] = {
-    "epoch": lambda value: None if value is None else Epoch(*value),
-    "members": _members,
-    "checkpoint": lambda value: None if value is None else Checkpoint(*value),
-    "cause": lambda value: None if value is None else Cause(value),
-    "then": Then,
-    "decision": Decision,
-    "expected": tuple,
-    "nodes": tuple,
-    "lost": tuple,
-}
+class _Kind(NamedTuple):
+    """What tells what a record is."""
+
+    kind: Prose
+
+
+class _Head(NamedTuple):
+    """What stands in every record beside its entry."""
+
+    at: float
+    by: Prose
 
 
 def encode(entry: Entry, *, at: float, by: str) -> bytes:
@@ -315,33 +321,27 @@ def parse(number: int, data: bytes) -> Record:
         RendezvousStateError: it is damaged or was written by an unknown version.
     """
     try:
-        fields = json.loads(data)
-        if fields["format"] != FORMAT:
-            raise _unknown(number, f"has format {fields['format']}", fields)
-        if fields["kind"] not in _KINDS:
-            raise _unknown(number, f"is of the unknown kind {fields['kind']!r}", fields)
-        kind = _KINDS[fields["kind"]]
-        optional = kind._field_defaults  # type: ignore[attr-defined]
-        names = kind._fields  # type: ignore[attr-defined]
-        values = {name: fields[name] for name in names if name in fields or name not in optional}
-        entry = kind(**{name: _PARSE_FIELD.get(name, _same)(value) for name, value in values.items()})
-        return Record(number, float(fields["at"]), str(fields["by"]), entry)
-    except (ValueError, KeyError, TypeError) as error:
+        fields = parse_object(data)
+        form = decode(_Form, fields)
+        if form.format != FORMAT:
+            raise _unknown(number, f"has format {form.format}", form)
+        word = decode(_Kind, fields).kind
+        kind = _KINDS.get(word)
+        if kind is None:
+            raise _unknown(number, f"is of the unknown kind {word!r}", form)
+        head = decode(_Head, fields)
+        return Record(number, head.at, head.by, cast("Entry", decode(kind, fields)))
+    except DamagedError as error:
         raise RendezvousStateError(
-            f"journal record {number} is damaged: {error!r}\n"
+            f"journal record {number} is damaged: {error}\n"
             "  fix: bring the file back from a backup or snapshot, or submit a new run"
         ) from error
 
 
-def _unknown(number: int, what: str, fields: dict[str, Any]) -> RendezvousStateError:
-    by = fields.get("version")
-    writer = f"hpc_elastic {by}" if by else "another version of hpc_elastic"
+def _unknown(number: int, what: str, form: _Form) -> RendezvousStateError:
+    writer = f"hpc_elastic {form.version}" if form.version else "another version of hpc_elastic"
     return RendezvousStateError(
         f"journal record {number} {what}; {writer} wrote it, "
         f"this is {__version__}, which reads format {FORMAT}\n"
         f"  fix: use one version for the whole run: install {writer} on all nodes and here"
     )
-
-
-def _same(value: Any) -> Any:
-    return value

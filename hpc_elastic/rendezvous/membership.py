@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.rendezvous.array_task import is_newer, start_of
-from hpc_elastic.rendezvous.journal import Epoch, Member
+from hpc_elastic.rendezvous.journal import Epoch, Member, Port
 from hpc_elastic.rendezvous.roster import (
     MEMBERS,
     MemberName,
@@ -28,6 +28,7 @@ from hpc_elastic.rendezvous.roster import (
 )
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.store.protocol import Store
+from hpc_elastic.typed_json import decode, parse
 
 NODES = "nodes"
 RUN_ID = "run_id.json"  # among them where the agents are not ours, but torchrun's
@@ -48,7 +49,7 @@ class Offer(NamedTuple):
     member: Member
     host: str
     addr: str
-    port: int
+    port: Port
 
 
 def _offer_name(node_id: str, round_number: int) -> str:
@@ -109,8 +110,11 @@ class Membership:
         data = self._store.get(NODES, _offer_name(node_id, round_number))
         if not data:
             return None
-        member, host, addr, port = json.loads(data)
-        return Offer(Member(*member), host, addr, port)
+        try:
+            return decode(Offer, parse(data))
+        except DamagedError as error:
+            name = _offer_name(node_id, round_number)
+            raise RendezvousStateError(f"{NODES}/{name}, the offer of a node, is damaged: {error}") from None
 
     def set_phase(self, phase: Phase, round_number: int) -> None:
         """Tell what this agent is doing; counts as a heartbeat."""

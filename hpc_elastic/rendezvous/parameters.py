@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+_MOST = 10**12  # of anything that is counted
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
@@ -85,8 +86,11 @@ class RendezvousParameters:
         if value is None:
             return None
         try:
-            return int(value)
-        except ValueError as error:
+            number = int(value)
+        except (ValueError, OverflowError) as error:
             raise ValueError(
                 f"The rendezvous configuration option '{key}' does not represent a valid integer value."
             ) from error
+        if abs(number) > _MOST:
+            raise ValueError(f"The rendezvous configuration option '{key}' must be {_MOST} at most.")
+        return number

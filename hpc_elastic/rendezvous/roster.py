@@ -77,9 +77,10 @@ class Suspicion(NamedTuple):
         return "+".join((self.node_id, self.epoch.text(), "suspected", str(self.counter), "by", self.by))
 
 
-_NAME = re.compile(r"([^+/]+)\+(\d+)-(\d+)-(\d+)\+([a-z]+)\+(\d+)\+(\d+)\+(\d+)")
-_SUSPICION = re.compile(r"([^+/]+)\+(\d+)-(\d+)-(\d+)\+suspected\+(\d+)\+by\+([^+/]+)")
-_NEWS = re.compile(r"news\+(\d+)")
+_N = "[0-9]{1,18}"  # no longer number is written by anybody
+_NAME = re.compile(rf"([^+/]+)\+({_N})-({_N})-({_N})\+([a-z]+)\+({_N})\+({_N})\+({_N})")
+_SUSPICION = re.compile(rf"([^+/]+)\+({_N})-({_N})-({_N})\+suspected\+({_N})\+by\+([^+/]+)")
+_NEWS = re.compile(rf"news\+({_N})")
 
 
 def parse_name(text: str) -> MemberName | None:

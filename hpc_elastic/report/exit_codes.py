@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.typed_json import whole_number
 
 _NAMES = {
     ExitCode.REQUEUE: "left before the run had ended",
@@ -43,6 +44,7 @@ def job_code_text(field: str) -> str:
         field: exit code and signal, with a colon between them.
     """
     code, _, number = field.partition(":")
-    if not code.isdigit() or not number.isdigit() or field == "0:0":
+    exited, signal = whole_number(code), whole_number(number)
+    if exited is None or signal is None or field == "0:0":
         return ""
-    return f"exit code {code_text(-int(number) if number != '0' else int(code))}"
+    return f"exit code {code_text(-signal or exited)}"

@@ -10,6 +10,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Record, RoundFormed
 from hpc_elastic.rendezvous.roster import natural
 from hpc_elastic.store.plain_file import list_plain, open_plain
+from hpc_elastic.typed_json import whole_number
 
 _STEP = 1 << 16
 _MOST_SEEN = 64 << 20  # bytes that are looked through for line ends; a file may have none
@@ -34,7 +35,9 @@ class Wanted(NamedTuple):
 def attempts(paths: RunPaths) -> list[int]:
     """Return the rounds that have logs of workers, oldest first."""
     names = (name.partition("_") for name in _names(paths.logs))
-    return sorted(int(number) for word, _, number in names if word == "attempt" and number.isdigit())
+    return sorted(
+        number for word, _, text in names if word == "attempt" and (number := whole_number(text)) is not None
+    )
 
 
 def ranks_of_node(records: Iterable[Record], attempt: int, node: str) -> list[int] | None:
@@ -71,7 +74,7 @@ def worker_files(paths: RunPaths, attempt: int, wanted: Wanted, ranks: Iterable[
         ranks: the ranks of the wanted node; None for all.
     """
     root = paths.attempt_logs(attempt)
-    present = sorted(int(name) for name in _names(root) if name.isdigit())
+    present = sorted(number for name in _names(root) if (number := whole_number(name)) is not None)
     allowed = set(present if ranks is None else ranks)
     chosen = [rank for rank in present if rank in allowed and wanted.rank in (None, rank)]
     found = []

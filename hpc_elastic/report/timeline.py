@@ -43,6 +43,7 @@ _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
 _OUR_HINT = "hpc_elastic.worker: "  # on stderr, and no reason to end
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
+_CENTURY = 36525 * _DAY
 CAUSES = {
     Cause.CRASH: "a worker failed",
     Cause.NODE_LOSS: "a node was lost",
@@ -339,6 +340,8 @@ def names_text(names: tuple[str, ...]) -> str:
 def span_text(seconds: float) -> str:
     """Return a span of time as people write it: ``0.3 s``, ``12 s``, ``3 min 5 s``, ``2 h 3 min``."""
     seconds = max(seconds, 0.0)
+    if not seconds < _CENTURY:
+        return "more than 100 years"
     whole = round(seconds)
     if seconds < _ONE_DECIMAL:
         return f"{seconds:.1f} s"

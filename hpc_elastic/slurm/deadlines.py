@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hpc_elastic.rendezvous.asked_by import RUNS_ON
 from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm.standing import Standing, job_facts, standing
+from hpc_elastic.typed_json import Seconds
 
 KILL_WAIT_S = 30.0  # Slurm's default
 MARGIN_S = 5.0  # kept of KillWait for SIGTERM to the workers and the agents' own end
@@ -47,9 +48,9 @@ _REQUEUED = {
 class Site(NamedTuple):
     """What a cluster and a partition or QOS grant a job that is to end."""
 
-    kill_wait_s: float = KILL_WAIT_S
-    grace_s: float = 0.0  # of a preemption
-    over_limit_s: float = 0.0  # beyond the time limit
+    kill_wait_s: Seconds = KILL_WAIT_S
+    grace_s: Seconds = 0.0  # of a preemption
+    over_limit_s: Seconds = 0.0  # beyond the time limit
     preempt_mode: str = ""
     user_signal: bool = False  # preemption sends the signal of --signal in place of SIGTERM
 

@@ -6,14 +6,13 @@ through a job step beside the agents.
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from enum import Enum
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import InputError, SlurmCommandError
+from hpc_elastic.errors import DamagedError, InputError, SlurmCommandError
 from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.journal import Cause, Member, RoundFormed
 from hpc_elastic.slurm import drill_on_node
@@ -25,6 +24,7 @@ from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.site import ask_site, read_site
 from hpc_elastic.slurm.standing import GONE, job_facts
+from hpc_elastic.typed_json import parse
 
 
 class Drill(str, Enum):
@@ -331,8 +331,8 @@ def _answer(printed: str, target: Target) -> dict[str, Any]:
     """Return what the program on a node has told; sites may have a prolog print lines of its own."""
     for line in reversed(printed.splitlines()):
         try:
-            done = json.loads(line)
-        except ValueError:
+            done = parse(line.encode(errors="replace"))
+        except DamagedError:
             continue
         if isinstance(done, dict) and ("at" in done or "error" in done):
             return done

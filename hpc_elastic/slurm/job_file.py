@@ -65,6 +65,12 @@ def read_job_file(path: str) -> JobFile:
         ) from None
     try:
         return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text)
+    except RecursionError:
+        raise InputError(
+            "the job file has too many brackets inside each other",
+            where=path,
+            fix="write lists of words, and tables of settings: none needs more than three levels",
+        ) from None
     except ValueError as error:  # TOMLDecodeError
         raise _syntax_error(path, text, str(error)) from None
 

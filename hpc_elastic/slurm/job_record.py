@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import Like, Prose
+from hpc_elastic.typed_json import read as read_typed
+
+JobId = Annotated[str, Like(r"(?:[A-Za-z0-9][A-Za-z0-9_.;+-]{0,199})?", "the id of a job")]
 
 
 class JobRecord(NamedTuple):
     """What such a file says."""
 
-    token: str  # what the comment of the job starts with
-    job_id: str = ""  # Slurm's id; empty as long as sbatch has not answered
-    time: str = ""  # wall time for display
+    token: Prose  # what the comment of the job starts with
+    job_id: JobId = ""  # Slurm's id; empty as long as sbatch has not answered
+    time: Prose = ""  # wall time for display
 
 
 def encode(record: JobRecord) -> bytes:
@@ -31,11 +35,11 @@ def read(path: str) -> JobRecord:
         RunDirError: it is damaged.
     """
     try:
-        record = json.loads(files.read(path) or b"")
-        return JobRecord(str(record["token"]), str(record.get("job_id", "")), str(record.get("time", "")))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        record = read_typed(JobRecord, files.read(path) or b"")
+    except DamagedError as error:
         raise RunDirError(
-            f"{path} is damaged, which tells of a job",
+            f"{path} is damaged, which tells of a job: {error}",
             where="run_dir",
             fix=f"see with squeue --me that no job of the run waits or runs, then: rm {shlex.quote(path)}",
         ) from None
+    return record

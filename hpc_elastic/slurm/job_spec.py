@@ -17,8 +17,9 @@ from hpc_elastic.slurm.values import (
 )
 
 OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
-Count = Annotated[int, Field(ge=1)]
-Budget = Annotated[int, Field(ge=0)]
+_MOST = 10**12  # of anything that is counted
+Count = Annotated[int, Field(ge=1, le=_MOST)]
+Budget = Annotated[int, Field(ge=0, le=_MOST)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s)]
 Words = Annotated[tuple[str, ...], BeforeValidator(spec_input.words)]
 Lines = Annotated[tuple[str, ...], BeforeValidator(spec_input.lines)]

@@ -15,7 +15,7 @@ from hpc_elastic.slurm import job_record
 from hpc_elastic.slurm.job_record import JobRecord
 from hpc_elastic.store import files
 
-_NAME = re.compile(r"(\d{6})-(\d{4})\.(intent|json)")
+_NAME = re.compile(r"([0-9]{6})-([0-9]{4})\.(intent|json)")
 
 
 class Link(NamedTuple):

@@ -7,10 +7,11 @@ import os
 import re
 import shlex
 import stat
+from typing import NamedTuple
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import RunDirError, UnfitFileError
+from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
@@ -20,6 +21,7 @@ from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.store.trust import above
+from hpc_elastic.typed_json import Prose, decode, parse_object
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
@@ -181,6 +183,25 @@ def _check_works(root: str) -> list[str]:
     ]
 
 
+class _Form(NamedTuple):
+    """What stands in ``run.json`` of every version."""
+
+    format: int
+    version: Prose = ""
+
+
+class _Identity(NamedTuple):
+    """What this version writes to ``run.json``."""
+
+    format: int
+    version: Prose = ""
+    run_id: str = ""
+    name: Prose = ""
+    created: Prose = ""
+    user: Prose = ""
+    token: str = ""
+
+
 def read_identity(paths: RunPaths) -> dict[str, object]:
     """Return the content of ``run.json``.
 
@@ -202,16 +223,15 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
             fix="give the run directory that submit printed",
         )
     try:
-        identity = json.loads(data)
-    except ValueError:
-        identity = None
-    if not isinstance(identity, dict) or not isinstance(identity.get("format"), int):
+        identity = parse_object(data)
+        decode(_Identity if identity.get("format") == FORMAT else _Form, identity)
+    except DamagedError as error:
         raise RunDirError(
-            f"{paths.identity} is damaged",
+            f"{paths.identity} is damaged: {error}",
             where="run_dir",
             fix=f"nothing of the run is lost: rm {shlex.quote(paths.identity)}, then "
             f"hpc-elastic submit --resume {shlex.quote(paths.root)}; for a new run {_OTHER_DIR}",
-        )
+        ) from None
     if identity["format"] != FORMAT:
         by = identity.get("version", "another version")
         raise RunDirError(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import DamagedError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, Record, Requeued, RoundFormed
@@ -26,7 +25,30 @@ from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.submissions import Submission, read_submissions
 from hpc_elastic.slurm.values import BadValueError, parse_nodes
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import Count, Prose, Seconds, decode, read
 from hpc_elastic.worker import checkpoints
+
+
+class StoredJob(NamedTuple):
+    """What ``job.json`` holds."""
+
+    spec: dict[str, Any]
+
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("name", "ledger", "partition", "constraint", "exclude", "module"), str | None),
+    **dict.fromkeys(("mode", "on_budget_spent", "warn_signal"), str | None),
+    **dict.fromkeys(("max_restarts", "max_hangs", "max_requeues", "max_node_losses"), Count | None),
+    **dict.fromkeys(("max_preemptions", "max_time_limits", "max_launch_failures"), Count | None),
+    **dict.fromkeys(("chain", "spares", "same_failure", "workers_per_node"), Count | None),
+    **dict.fromkeys(("cpus_per_node", "cpus_per_task"), Count | None),
+    **dict.fromkeys(("stop_timeout", "join_timeout", "last_call_timeout"), Seconds | None),
+    **dict.fromkeys(("resubmit", "exclude_suspects", "exclusive"), bool | None),
+    **dict.fromkeys(("gpus_per_node", "time"), str | Count | None),
+    "hang_timeout": str | float | None,
+    "command": tuple[Prose, ...],
+    "nodes": str | Count,
+}  # of what commands on a login node use of a job spec
 
 
 class RunFiles(NamedTuple):
@@ -170,19 +192,18 @@ def _stored(paths: RunPaths) -> dict[str, Any] | None:
     """Return the content of the file, empty if there is none; None if it cannot be read."""
     try:
         data = files.read(paths.job)
-        spec = {} if data is None else json.loads(data)["spec"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return {} if data is None else read(StoredJob, data).spec
+    except (OSError, DamagedError):
         return None
-    return spec if isinstance(spec, dict) else None
 
 
 def _is_sound(name: str, value: object) -> bool:
-    if name == "nodes":
-        try:
-            return bool(parse_nodes(value))
-        except BadValueError:
-            return False
-    return value is None or not (name.startswith("max_") or name == "chain") or isinstance(value, int)
+    """Tell whether a setting can be used here: it has a type that a job spec writes."""
+    try:
+        decode(_TYPES.get(name, Any), value)
+        return name != "nodes" or bool(parse_nodes(value))
+    except (DamagedError, BadValueError):
+        return False
 
 
 def newest_world_size(records: Iterable[Record]) -> int:

@@ -89,18 +89,32 @@ def _behind(text: str, at: int, *, in_quotes: bool) -> int:
     if text[at] == "'" and not in_quotes:
         end = text.find("'", at + 1)
         return len(text) if end < 0 else end + 1
+    opening, closing = _opens(text, at, in_quotes=in_quotes)
+    return _end(text, at + len(opening), closing) if closing else at + 1
+
+
+def _opens(text: str, at: int, *, in_quotes: bool) -> tuple[str, str]:
+    """Return what begins quotes or a substitution at a place, and what ends it; nothing if none begins."""
     for opening, closing in (("$(", ")"), ("${", "}"), ('"', '"'), ("`", "`")):
         if text.startswith(opening, at):
-            return _end(text, at + len(opening), closing)
-    if text[at] == "(" and not in_quotes:
-        return _end(text, at + 1, ")")
-    return at + 1
+            return opening, closing
+    return ("(", ")") if text[at] == "(" and not in_quotes else ("", "")
 
 
 def _end(text: str, at: int, closing: str) -> int:
-    while at < len(text) and text[at] != closing:
-        at = _behind(text, at, in_quotes=closing == '"')
-    return min(at + 1, len(text))
+    """Return the place behind the end of what has begun before a place, whatever is nested in it."""
+    inside = [closing]
+    while inside and at < len(text):
+        in_quotes = inside[-1] == '"'
+        if text[at] == inside[-1]:
+            inside.pop()
+            at += 1
+        elif (opens := _opens(text, at, in_quotes=in_quotes))[1]:
+            inside.append(opens[1])
+            at += len(opens[0])
+        else:
+            at = _behind(text, at, in_quotes=in_quotes)
+    return at
 
 
 def _end_of_documents(text: str, at: int, words: list[str]) -> int:

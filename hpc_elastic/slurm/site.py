@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 
-from hpc_elastic.errors import SlurmError
+from hpc_elastic.errors import DamagedError, SlurmError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import Site, config_fields, seconds, site_of
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import decode, parse_object
 
 FORMAT = 1
 
@@ -18,20 +19,10 @@ FORMAT = 1
 def read_site(paths: RunPaths) -> Site | None:
     """Return what the run directory keeps, None if it is nothing that can be read."""
     try:
-        stored = json.loads(files.read(paths.site) or b"null")
-    except (OSError, ValueError):
-        return None
-    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-        return None
-    try:
-        return Site(
-            float(stored["kill_wait_s"]),
-            float(stored["grace_s"]),
-            float(stored["over_limit_s"]),
-            str(stored["preempt_mode"]),
-            bool(stored["user_signal"]),
-        )
-    except (KeyError, TypeError, ValueError):
+        stored = parse_object(files.read(paths.site) or b"")
+        is_whole = stored.get("format") == FORMAT and stored.keys() >= set(Site._fields)
+        return decode(Site, stored) if is_whole else None
+    except (OSError, DamagedError):
         return None
 
 

@@ -17,7 +17,9 @@ from hpc_elastic.slurm.values import (
     parse_nodes,
     parse_size,
     parse_time_limit_s,
+    shown,
     slurm_time_text,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 def one_line(value: object) -> object:
     """Accept text without line breaks; numbers become text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
+        value = _number(value)
     if isinstance(value, str) and options.has_control(value):
         raise BadValueError(f"{value!r} holds a line break or control character", "remove it")
-    return value
+    return _no_nul([value])[0] if isinstance(value, str) else value
 
 
 def _no_nul(texts: Sequence[str]) -> tuple[str, ...]:
@@ -49,7 +51,15 @@ def _no_nul(texts: Sequence[str]) -> tuple[str, ...]:
 def _texts(value: Sequence[object]) -> tuple[str, ...]:
     if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in value):
         raise BadValueError(f"{value!r} is not a list of words", "quote each word")
-    return _no_nul([str(item) for item in value])
+    return _no_nul([item if isinstance(item, str) else _number(item) for item in value])
+
+
+def _number(value: object) -> str:
+    """Return a number as text."""
+    text = text_of(value)
+    if not text:
+        raise BadValueError(f"{shown(value)} is too long", "write it in quotes if it is no number")
+    return text
 
 
 def words(value: object) -> object:
@@ -74,7 +84,7 @@ def lines(value: object) -> object:
 def names(value: object) -> object:
     """Read names: a list, or one string with blanks or commas between them."""
     if isinstance(value, str):
-        return tuple(value.replace(",", " ").split())
+        return _no_nul(value.replace(",", " ").split())
     return _texts(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -82,7 +92,7 @@ def size(value: object) -> object:
     """Check a size and keep it as it was written."""
     if value is not None:
         parse_size(value)
-    return None if value is None else str(value).strip()
+    return None if value is None else str(value).strip()  # what was read has few digits
 
 
 def memory(value: object) -> object:
@@ -117,9 +127,9 @@ def nodes(value: object) -> object:
 
 def gpus(value: object) -> object:
     """Accept ``N`` or ``TYPE:N``."""
-    text = str(value)
-    if value is not None and not re.fullmatch(r"([\w.-]+:)?\d+", text):
-        raise BadValueError(f"{value!r} is not a number of GPUs", "write N or TYPE:N, e.g. 8 or a100:8")
+    is_count = re.fullmatch(r"([\w.-]+:)?[0-9]{1,6}", text_of(value)) is not None
+    if value is not None and not is_count:
+        raise BadValueError(f"{shown(value)} is not a number of GPUs", "write N or TYPE:N, e.g. 8 or a100:8")
     return value
 
 
@@ -135,7 +145,7 @@ def variables(value: object) -> object:
             )
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
             raise BadValueError(f"the value {text!r} of {name} is not text", f'write {name} = "..."')
-        read[name] = _no_nul([str(text)])[0]
+        read[name] = _no_nul([text if isinstance(text, str) else _number(text)])[0]
     return read
 
 
@@ -197,7 +207,7 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
     if isinstance(cause, BadValueError):
         return InputError(f"{place} = {cause.message}", where=place, fix=cause.fix)
     words, fix = _plain(problem["type"], place, problem.get("ctx", {}))
-    message = f"{place} = {problem['input']!r} {words or problem['msg']}"
+    message = f"{place} = {shown(problem['input'])} {words or problem['msg']}"
     return InputError(message, where=place, fix=fix or "see hpc-elastic submit --help")
 
 
@@ -206,6 +216,7 @@ def _plain(kind: str, place: str, limits: Mapping[str, object]) -> tuple[str, st
     least = limits.get("ge")
     table = {
         "int": ("is not a whole number", f"write a number without quotes or units, e.g. {place} = 4"),
+        "less": (f"is more than {limits.get('le')}", f"write {limits.get('le')} or less"),
         "greater": (f"is less than {least}", f"write {least} or more"),
         "tuple": ("is neither text nor a list of words", f'write a list, e.g. {place} = ["one", "two"]'),
         "string": ("is not text", f'write it in quotes, e.g. {place} = "text"'),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shlex
 from typing import Any
 
-from hpc_elastic.errors import InputError, RunDirError, StoreError
+from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.run_files import StoredJob
 from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.typed_json import read
 
 _MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
 _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
@@ -43,12 +44,9 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
 
 def _spec_in(paths: RunPaths) -> dict[str, Any]:
     try:
-        stored = json.loads(read_plain(paths.job))["spec"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return read(StoredJob, read_plain(paths.job)).spec
+    except (OSError, DamagedError) as error:
         raise _unreadable(paths.job, error) from None
-    if not isinstance(stored, dict):
-        raise _unreadable(paths.job, ValueError("its spec is no table"))
-    return stored
 
 
 def read_script(paths: RunPaths) -> str:

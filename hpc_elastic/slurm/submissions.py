@@ -11,6 +11,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import job_record
 from hpc_elastic.slurm.job_record import JobRecord
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import whole_number
 
 _INTENT = ".intent"
 _RECORD = ".json"
@@ -42,8 +43,9 @@ def read_submissions(paths: RunPaths) -> list[Submission]:
     newest: dict[int, Submission] = {}
     for name in files.list_names(paths.submissions):  # "000000.intent" sorts before "000000.json"
         stem, suffix = os.path.splitext(name)
-        if suffix in (_INTENT, _RECORD) and stem.isdigit():
-            newest[int(stem)] = Submission(int(stem), *job_record.read(os.path.join(paths.submissions, name)))
+        number = whole_number(stem)
+        if suffix in (_INTENT, _RECORD) and number is not None:
+            newest[number] = Submission(number, *job_record.read(os.path.join(paths.submissions, name)))
     return [newest[number] for number in sorted(newest)]
 
 

@@ -7,9 +7,15 @@ import re
 from typing import NamedTuple
 
 _UNIT_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
-_UNITS = re.compile(r"(\d+(?:\.\d+)?)(d|h|min|m|s)")
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:d|h|min|m|s))+")
-_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"  # longer ones mean nothing
+_UNITS = re.compile(rf"({_NUMBER})(d|h|min|m|s)")
+_DURATION = re.compile(rf"(?:{_NUMBER}(?:d|h|min|m|s))+")
+_SLURM_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,12})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
+_LONGEST_S = 1e9  # 31 years: what is longer cannot be waited for everywhere
+_LONGEST_LIMIT_S = 60 * (2**32 - 3)  # Slurm counts minutes in 32 bits; the last two values mean others
+_MOST_NODES = 10**6
+_MOST_BYTES = 2**63
+_MOST_SHOWN = 60  # characters of a value in an error
 UNLIMITED = "UNLIMITED"
 
 
@@ -42,16 +48,33 @@ class NodeRange(NamedTuple):
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
 
 
+def shown(value: object) -> str:
+    """Return a value for an error, a long one cut."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... ({len(text)} characters)"
+
+
+def text_of(value: object) -> str:
+    """Return a value as text; empty for a number of more digits than Python writes."""
+    try:
+        return str(value)
+    except ValueError:
+        return ""
+
+
 def parse_nodes(value: object) -> NodeRange:
     """Read ``N``, ``MIN:MAX`` or Slurm's ``MIN-MAX``.
 
     Raises:
         BadValueError: not a count or range, zero, or the smaller number comes last.
     """
-    match = re.fullmatch(r"\s*(\d+)(?:\s*[:-]\s*(\d+))?\s*", str(value))
+    match = re.fullmatch(r"\s*([0-9]{1,15})(?:\s*[:-]\s*([0-9]{1,15}))?\s*", text_of(value))
     if isinstance(value, bool) or match is None:
         raise BadValueError(
-            f"{value!r} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4"
+            f"{shown(value)} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4"
         )
     low = int(match[1])
     high = int(match[2]) if match[2] else low
@@ -60,6 +83,8 @@ def parse_nodes(value: object) -> NodeRange:
             f"{value!r} asks for at least {low} and at most {high} nodes",
             f"the smaller number comes first: {high}:{low}",
         )
+    if high > _MOST_NODES:
+        raise BadValueError(f"{value!r} asks for {high} nodes", f"no cluster has more than {_MOST_NODES}")
     if low < 1:
         raise BadValueError(f"{value!r} asks for {low} nodes", "ask for at least one node")
     return NodeRange(low, high)
@@ -79,12 +104,16 @@ def parse_duration_s(value: object) -> float:
     """
     seconds: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = float(value) if abs(value) <= _LONGEST_S else math.inf
     elif isinstance(value, str):
         text = value.strip().lower().replace(" ", "")
-        seconds = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else _with_units_s(text)
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        raise BadValueError(f"{value!r} is not a duration", "write seconds (90) or a unit: 90s, 2m, 1h30m")
+        seconds = float(text) if re.fullmatch(_NUMBER, text) else _with_units_s(text)
+    if seconds is None or math.isnan(seconds) or seconds < 0:
+        raise BadValueError(
+            f"{shown(value)} is not a duration", "write seconds (90) or a unit: 90s, 2m, 1h30m"
+        )
+    if seconds > _LONGEST_S:
+        raise BadValueError(f"{shown(value)} is longer than 30 years", "write at most 10000d")
     return seconds
 
 
@@ -97,15 +126,15 @@ def parse_time_limit_s(value: object) -> int | None:
     Raises:
         BadValueError: not a time limit, or zero.
     """
-    text = str(value).strip()
+    text = text_of(value).strip()
     if text.upper() in (UNLIMITED, "INFINITE"):
         return None
     seconds: float | None = _with_units_s(text.lower().replace(" ", ""))
     if seconds is None and not isinstance(value, (bool, float)):
         seconds = _slurm_time_s(text)
-    if seconds is None or seconds <= 0:
+    if seconds is None or not 0 < seconds <= _LONGEST_LIMIT_S:
         raise BadValueError(
-            f"{value!r} is not a time limit", "write minutes (90), 2h, 1h30m, HH:MM:SS or D-HH:MM:SS"
+            f"{shown(value)} is not a time limit", "write minutes (90), 2h, 1h30m, HH:MM:SS or D-HH:MM:SS"
         )
     return math.ceil(seconds)
 
@@ -137,10 +166,12 @@ def parse_size(value: object) -> int:
     Raises:
         BadValueError: not a size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-    if isinstance(value, bool) or match is None:
-        raise BadValueError(f"{value!r} is not a size", "write bytes or a unit: 500M, 2G")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    text = text_of(value).strip()
+    match = re.fullmatch(rf"({_NUMBER})\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match else _MOST_BYTES
+    if isinstance(value, bool) or size >= _MOST_BYTES:
+        raise BadValueError(f"{shown(value)} is not a size", "write bytes or a unit: 500M, 2G")
+    return size
 
 
 def parse_memory(value: object) -> str:
@@ -149,10 +180,11 @@ def parse_memory(value: object) -> str:
     Raises:
         BadValueError: not an amount of memory.
     """
-    text = str(value).strip()
-    if isinstance(value, bool) or not re.fullmatch(r"\d+([KMGTP](i?B)?)?", text, re.IGNORECASE):
+    text = text_of(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}([KMGTP](i?B)?)?", text, re.IGNORECASE):
         raise BadValueError(
-            f"{value!r} is not an amount of memory", "write a whole number with a unit, e.g. 480G or 500M"
+            f"{shown(value)} is not an amount of memory",
+            "write a whole number with a unit, e.g. 480G, 500M",
         )
     return text
 

@@ -19,7 +19,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from hpc_elastic import __version__
-from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.errors import DamagedError, InputError, StoreError
+from hpc_elastic.typed_json import Count, Prose, decode, parse_object, whole_number
 
 FORMAT = 1
 KEPT_VERSIONS = 8  # so many versions of a key stay, for readers that are behind
@@ -135,7 +136,7 @@ class Listing(NamedTuple):
 
 def _number(text: str) -> int:
     """Return a version number, 0 if the text is none."""
-    return int(text) if text.isdecimal() and text.isascii() else 0
+    return whole_number(text) or 0
 
 
 def parse_names(names: Iterable[str]) -> Listing:
@@ -150,6 +151,17 @@ def parse_names(names: Iterable[str]) -> Listing:
         elif plus and (number := _number(version)):
             latest[encoded] = max(number, latest.get(encoded, 0))
     return Listing(kept, latest, frozenset(deleted))
+
+
+class _Header(NamedTuple):
+    """The first line of a record's file."""
+
+    key: Prose
+    version: Count
+    deleted: bool
+    length: Count
+    writers: dict[str, Count]
+    forgotten: Count
 
 
 class Record(NamedTuple):
@@ -221,18 +233,11 @@ def decode_record(data: bytes, path: str, key: bytes | None = None) -> Record:
             f"hpc_elastic {__version__} (format {FORMAT}): use the newer one for all processes of the run"
         )
     try:
-        record = Record(
-            key=key_bytes(header["key"]),
-            version=int(header["version"]),
-            value=value,
-            deleted=bool(header["deleted"]),
-            writers={str(writer): int(version) for writer, version in header["writers"].items()},
-            forgotten=int(header["forgotten"]),
-        )
-        is_whole = bool(newline) and written == FORMAT and header["length"] == len(value)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        found = decode(_Header, header)
+    except DamagedError:
         raise StoreError(f"{path} is damaged: its first line is {head[:80]!r}") from None
-    if not is_whole:
+    record = Record(key_bytes(found.key), found.version, value, found.deleted, found.writers, found.forgotten)
+    if not newline or written != FORMAT or found.length != len(value):
         raise StoreError(f"{path} is damaged: {len(value)} bytes follow the first line {head[:80]!r}")
     if key is not None and record.key != key:
         raise StoreError(f"{path} is damaged: it holds key {shown(record.key)}, not {shown(key)}")
@@ -241,7 +246,6 @@ def decode_record(data: bytes, path: str, key: bytes | None = None) -> Record:
 
 def _header(head: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(head)
-    except ValueError:
+        return parse_object(head)
+    except DamagedError:
         return {}
-    return header if isinstance(header, dict) else {}

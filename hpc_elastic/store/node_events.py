@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from hpc_elastic.typed_json import Prose
+
 
 class Fault(str, Enum):
     """What has happened on a node."""
@@ -27,4 +29,4 @@ class NodeEvent(NamedTuple):
     at: float  # wall time of who saw it [s since the epoch]
     key: str  # tells the event from others of its host, kind and second
     run: str = ""  # run id
-    detail: str = ""  # for people
+    detail: Prose = ""  # for people

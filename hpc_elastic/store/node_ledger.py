@@ -10,15 +10,16 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.paths import own_name
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directories, make_directory
-from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_events import NodeEvent
 from hpc_elastic.store.ownership import require_own
 from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.typed_json import decode, parse_object
 
 FORMAT = 1
 FOLDER = ".hpc_elastic"
@@ -26,7 +27,7 @@ _NODES = "nodes"
 _MOST_FOLDERS = 10  # names that are tried where other users have taken some
 _MAX_BYTES = 1 << 16
 _MOST_DETAIL = 500  # characters
-_NAME = re.compile(r"(\d+)\.[^/]+\.json")
+_NAME = re.compile(r"([0-9]{1,18})\.[^/]+\.json")
 _FIX = "give a directory of your own with HPC_ELASTIC_LEDGER or ledger = ..."
 
 
@@ -170,10 +171,7 @@ def _read(path: str) -> NodeEvent | None:
 
 def _parse(data: bytes) -> NodeEvent | None:
     try:
-        fields: dict[str, Any] = json.loads(data)
-        if fields["format"] != FORMAT:
-            return None
-        texts = (str(fields[name]) for name in ("key", "run", "detail"))
-        return NodeEvent(str(fields["host"]), Fault(fields["fault"]), float(fields["at"]), *texts)
-    except (ValueError, KeyError, TypeError):
+        fields = parse_object(data)
+        return decode(NodeEvent, fields) if fields.get("format") == FORMAT else None
+    except DamagedError:
         return None

@@ -26,9 +26,10 @@ from contextlib import closing
 from typing import NamedTuple, TypeVar
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import DamagedError, StoreError
 from hpc_elastic.store import files, probe
 from hpc_elastic.store.mount import UNKNOWN, Mount, listing_staleness, mount_at
+from hpc_elastic.typed_json import decode, parse
 
 T = TypeVar("T")
 PREFIX = ".hpc_elastic-doctor-"
@@ -186,9 +187,8 @@ class _Meeting:
     def _mount_of(self, member: Member) -> Mount:
         data = files.read(os.path.join(self.directory, f"here+{member.rank}+{member.node}"))
         try:
-            point, kind, source, options = json.loads(data or b"")
-            return Mount(str(point), str(kind), str(source), tuple(map(str, options)))
-        except (ValueError, TypeError):
+            return decode(Mount, parse(data or b""))
+        except DamagedError:
             return UNKNOWN
 
     def open_lock(self) -> probe.OpenFile:

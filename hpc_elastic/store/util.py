@@ -10,9 +10,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from hpc_elastic.errors import StoreError, StoreTimeoutError
+from hpc_elastic import typed_json
+from hpc_elastic.errors import DamagedError, StoreError, StoreTimeoutError
+from hpc_elastic.typed_json import Count
 
 _SHOWN_RANKS = 16
 _PART = 8 * 2**20  # bytes of combined data in one value
@@ -226,13 +228,21 @@ def _publish(store: AnyStore, key: str, values: Sequence[bytes]) -> None:
     store.set(key, json.dumps(header).encode() + b"\n" + parts[0])
 
 
+class _Published(NamedTuple):
+    """The first line of what rank 0 publishes."""
+
+    lengths: tuple[Count, ...]
+    parts: Count
+
+
 def _read_published(store: AnyStore, key: str) -> list[bytes]:
     head, _, payload = bytes(store.get(key)).partition(b"\n")
     try:
-        header = json.loads(head)
-        lengths, parts = [int(length) for length in header["lengths"]], int(header["parts"])
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(f"key {key!r} does not hold what rank 0 publishes: {head[:80]!r}") from None
+        lengths, parts = typed_json.read(_Published, head)
+    except DamagedError:
+        lengths, parts = (), 0
+    if parts != max(-(-sum(lengths) // _PART), 1):
+        raise StoreError(f"key {key!r} does not hold what rank 0 publishes: {head[:80]!r}")
     if parts > 1:
         payload += b"".join(store.multi_get([f"{key}/{number}" for number in range(1, parts)]))
     values, at = [], 0

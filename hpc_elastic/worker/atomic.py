@@ -6,6 +6,7 @@ import errno
 import os
 
 from hpc_elastic.store import files
+from hpc_elastic.typed_json import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class AtomicWrite:
             return  # the next success gets them
         for name in names:
             if name.startswith(self._prefix):
-                round_text = name[len(self._prefix) :].split("-")[0]
-                if round_text.isdigit() and int(round_text) < self._round:
+                number = whole_number(name[len(self._prefix) :].split("-")[0])
+                if number is not None and number < self._round:
                     _remove(os.path.join(self._directory, name))
 
 

@@ -12,9 +12,11 @@ import json
 import os
 from typing import NamedTuple
 
+from hpc_elastic.errors import DamagedError
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
 from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.typed_json import Count, Seconds, decode, parse, read, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Checkpoint(NamedTuple):
         path: what the training code gave to `checkpoint_saved`, made absolute; None if nothing.
     """
 
-    step: int
+    step: Count
     path: str | None = None
 
 
@@ -48,6 +50,14 @@ class MarkName(NamedTuple):
     shards: int
 
 
+class _Mark(NamedTuple):
+    """What is read of the content of a mark."""
+
+    format: int
+    step: Count
+    path: str | None
+
+
 def encode_name(mark: MarkName) -> str:
     """Return the file name of a mark."""
     return f"{mark.step:012d}.{mark.round}.{mark.rank}.{mark.shards}{_SUFFIX}"
@@ -58,11 +68,10 @@ def parse_name(name: str) -> MarkName | None:
     if not name.endswith(_SUFFIX):
         return None
     fields = name[: -len(_SUFFIX)].split(".")
-    if len(fields) != len(MarkName._fields) or not all(
-        field.isascii() and field.isdigit() for field in fields
-    ):
+    numbers = [number for number in map(whole_number, fields) if number is not None]
+    if not len(numbers) == len(fields) == len(MarkName._fields):
         return None
-    mark = MarkName(*map(int, fields))
+    mark = MarkName(*numbers)
     return mark if mark.shards > 0 else None
 
 
@@ -84,12 +93,10 @@ def encode_mark(mark: MarkName, path: str | None, world_size: int, took_s: float
 def parse_mark(data: bytes) -> Checkpoint | None:
     """Return the checkpoint a mark stands for, or None if the content is damaged or too new."""
     try:
-        record = json.loads(data)
-    except ValueError:
+        mark = read(_Mark, data)
+    except DamagedError:
         return None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        return None
-    return from_record(record)
+    return Checkpoint(mark.step, mark.path) if mark.format == FORMAT else None
 
 
 def to_record(checkpoint: Checkpoint | None) -> dict[str, object] | None:
@@ -99,12 +106,10 @@ def to_record(checkpoint: Checkpoint | None) -> dict[str, object] | None:
 
 def from_record(record: object) -> Checkpoint | None:
     """Return the checkpoint in a journal record, or None if there is none."""
-    if not isinstance(record, dict):
+    try:
+        return decode(Checkpoint, record) if isinstance(record, dict) else None
+    except DamagedError:
         return None
-    step, path = record.get("step"), record.get("path")
-    if not isinstance(step, int) or step < 0 or not isinstance(path, str | None):
-        return None
-    return Checkpoint(step, path)
 
 
 def to_env(checkpoint: Checkpoint | None) -> str:
@@ -115,7 +120,7 @@ def to_env(checkpoint: Checkpoint | None) -> str:
 def from_env(text: str) -> Checkpoint | None:
     """Return the checkpoint in HPC_ELASTIC_CHECKPOINT, or None if it is empty or damaged."""
     try:
-        return from_record(json.loads(text)) if text else None
+        return from_record(parse(text.encode("utf-8", "surrogateescape"))) if text else None
     except ValueError:
         return None
 
@@ -204,10 +209,14 @@ def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
     return list(taken.values())
 
 
+class _Taken(NamedTuple):
+    """How long a save took, as a mark says it."""
+
+    took_s: Seconds | None = None
+
+
 def _took(path: str) -> float | None:
     try:
-        record = json.loads(read_plain(path))
-    except (OSError, ValueError):
+        return read(_Taken, read_plain(path)).took_s
+    except (OSError, DamagedError):
         return None
-    took_s = record.get("took_s") if isinstance(record, dict) else None
-    return float(took_s) if isinstance(took_s, int | float) and took_s >= 0 else None

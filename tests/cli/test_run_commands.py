@@ -187,8 +187,9 @@ def test_a_damaged_identity_is_told_and_can_be_done_without(
     Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"command": ["train.py"], "name": "toy"}}))
     Path(paths.identity).write_text("{")
     assert 0 == app.run(["status", "toy-1"])
-    said = f"  damaged     {paths.identity} is damaged\n{'':14}fix: nothing of the run is lost: rm "
-    assert said in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert f"  damaged     {paths.identity} is damaged: it is no JSON (" in out
+    assert f"\n{'':14}fix: nothing of the run is lost: rm " in out
     assert 2 == app.run(["submit", "--resume", "toy-1"])
     assert f"rm {paths.identity}" in capfd.readouterr().err
     os.unlink(paths.identity)

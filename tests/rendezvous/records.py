@@ -29,7 +29,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 
 small = st.integers(0, 3)
-text = st.text(max_size=20)
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 nodes = st.sampled_from(("n1", "n2", "n3"))
 epochs = st.builds(Epoch, small, small, small)
 members = st.builds(Member, nodes.map(lambda node: f"{node}.1"), nodes, st.integers(1, 8), text)
@@ -39,7 +39,14 @@ failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=
 rounds = st.integers(1, 4)
 
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(EpochStarted, epochs, text, st.lists(nodes, max_size=3).map(tuple)),
+    st.builds(
+        EpochStarted,
+        epochs,
+        text,
+        st.lists(nodes, max_size=3).map(tuple),
+        st.just("") | nodes,
+        st.sampled_from(("", "2:4")),
+    ),
     st.builds(
         RoundFormed,
         rounds,
@@ -48,17 +55,36 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         text,
         st.integers(1, 65_535),
         checkpoints,
+        st.lists(nodes, max_size=2).map(tuple),
     ),
-    st.builds(RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures),
-    st.builds(DrainRequested, causes, nodes, st.sampled_from(Then), text),
+    st.builds(
+        RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures, st.none() | small
+    ),
+    st.builds(
+        DrainRequested,
+        causes,
+        nodes,
+        st.sampled_from(Then),
+        text,
+        st.none() | epochs,
+        st.none() | st.floats(0, 1e6),
+    ),
     st.builds(DrainExplained, epochs, causes, text, st.none() | st.floats(0, 1e6)),
     st.builds(StopAgreed, rounds, st.integers(-1, 100)),
     st.builds(Drained, epochs, causes, st.none() | small, text, st.none() | st.floats(0, 1e6)),
-    st.builds(RunEnded, st.sampled_from(Decision), st.integers(0, 255), text, failures),
-    st.builds(Requeued, epochs, causes),
+    st.builds(
+        RunEnded,
+        st.sampled_from(Decision),
+        st.integers(0, 255),
+        text,
+        failures,
+        st.none() | epochs,
+        st.none() | causes,
+    ),
+    st.builds(Requeued, epochs, causes, text),
     st.builds(NodeLeft, epochs, text, nodes, causes, text),
     st.builds(NodeUnfit, epochs, nodes, text),
-    st.builds(SizeWanted, small, st.integers(1, 8), text),
+    st.builds(SizeWanted, small, st.integers(1, 8), text, st.none() | small, st.none() | small),
     st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
-    st.builds(Note, epochs, text, st.just("") | nodes),
+    st.builds(Note, epochs, text, st.just("") | nodes, small, st.just("") | nodes, small),
 )

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from hpc_elastic.agent.rank_assignment import Ranks, RoleInstanceInfo, assign_ranks
+from hpc_elastic.typed_json import decode, parse
 
 _ROLE_INFO = "torchelastic/role_info/"
 _ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
@@ -23,6 +24,7 @@ def exchange_ranks(store: Any, info: RoleInstanceInfo, group_world_size: int) ->
         group_world_size: how many agents there are.
 
     Raises:
+        DamagedError: what an agent has told cannot be read.
         StoreError: an agent has not told what it is in time; torch's stores raise their own error.
     """
     store.set(f"{_ROLE_INFO}{info.rank}", info.serialize())
@@ -33,4 +35,4 @@ def exchange_ranks(store: Any, info: RoleInstanceInfo, group_world_size: int) ->
         keys = [f"{_ASSIGNED_RANKS}{rank}" for rank in range(group_world_size)]
         store.multi_set(keys, [json.dumps(one) for one in ranks])
         return ranks[0]
-    return Ranks(*json.loads(store.get(f"{_ASSIGNED_RANKS}{info.rank}")))
+    return decode(Ranks, parse(bytes(store.get(f"{_ASSIGNED_RANKS}{info.rank}"))))

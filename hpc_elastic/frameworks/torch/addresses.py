@@ -10,7 +10,8 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.errors import DamagedError, InputError, StoreError
+from hpc_elastic.typed_json import read
 
 LOOPBACK = ("127.0.0.1", "::1")
 _PINNED = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")  # interfaces that the user chose for the data
@@ -46,10 +47,8 @@ def decoded(data: bytes) -> Contact:
         StoreError: there is none in it.
     """
     try:
-        found = json.loads(data)
-        names = found["addresses"]
-        return Contact(**{**found, "addresses": tuple(str(name) for name in names)})
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return read(Contact, data)
+    except DamagedError:
         raise StoreError(f"rank 0 has not told where its store is, but {data[:80]!r}") from None
 
 

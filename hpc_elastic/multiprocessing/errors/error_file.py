@@ -17,7 +17,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from hpc_elastic.errors import DamagedError
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.typed_json import parse
 
 _MAX_READ: Final = 16 << 20
 _FAR_FUTURE_S: Final = 1e11  # what is later is no time in seconds
@@ -47,8 +49,8 @@ def encode_reply(message: str, traceback: str, time_s: float) -> dict[str, Any]:
 def parse_reply(content: bytes) -> ErrorReply:
     """Return what the content of an error file says; never raises, whatever it holds."""
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
+        data = parse(content)
+    except DamagedError:
         text = content.decode(errors="replace").strip()
         return ErrorReply(message=f"(damaged error file) {text[:500]}" if text else "")
     if not isinstance(data, dict):
@@ -70,7 +72,7 @@ def parse_reply(content: bytes) -> ErrorReply:
 def _seconds(value: object) -> float | None:
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if 0 < number < _FAR_FUTURE_S else None
 
