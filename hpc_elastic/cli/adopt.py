@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.isolated.argv import INSTALLED
+from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm import adopt as rules
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun.")]
@@ -26,7 +28,7 @@ def adopt(script: Script, write: Write = False) -> int:  # noqa: FBT002 - typer'
     The difference is on stdout, so that it can be kept or given to patch; the reasons are on stderr.
     """
     text = _read(script)
-    adopted = rules.adopt(text, script)
+    adopted = rules.adopt(text, script, is_found_isolated=own_path() == INSTALLED)
     typer.echo("".join(_difference(text, adopted.text, script)), nl=False)
     typer.echo("\nwhat changes, and why:", err=True)
     for change in adopted.changes:
