@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from hpc_elastic.cli.main import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from hpc_elastic.isolated.search_path import drop_callers_directory
+
+    drop_callers_directory()
+    from hpc_elastic.cli.main import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -304,6 +304,10 @@ def command(argv: Sequence[str]) -> int:
         args = parse_args(argv)
     except InputError as error:  # of a variable
         return _refused(error)
+    if not args.run_path:  # whose scripts find what torchrun's do
+        from hpc_elastic.isolated.search_path import drop_callers_directory  # noqa: PLC0415 - as above
+
+        drop_callers_directory()
     return run_agent(argv) if args.rdzv_backend in BACKENDS else _run_over_plugin(args)
 
 

@@ -32,6 +32,7 @@ from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.errors import InputError
 from hpc_elastic.events.handlers import configured_handler
 from hpc_elastic.ids import Env
+from hpc_elastic.isolated.search_path import users_modules
 
 CONSOLE = "console"
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
@@ -188,7 +189,8 @@ def _own(module: str, name: str) -> Any:
 def _own_maker(module: str, name: str) -> Callable[[], Any]:
     if not name or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{module!r} is no kind of handler, and not MODULE:NAME either")
-    maker: Callable[[], Any] = getattr(import_module(module), name)
+    with users_modules(os.environ):  # noqa: TID251 - this process's own Python
+        maker: Callable[[], Any] = getattr(import_module(module), name)
     return maker
 
 

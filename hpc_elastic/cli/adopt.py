@@ -14,6 +14,8 @@ import typer
 
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
+from hpc_elastic.isolated.argv import INSTALLED
+from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm import adopt as rules
 from hpc_elastic.store.plain_file import read_given
 
@@ -29,7 +31,7 @@ def adopt(script: Script, write: Write = False) -> int:  # noqa: FBT002 - typer'
     The difference is on stdout, so that it can be kept or given to patch; the reasons are on stderr.
     """
     text = _read(script)
-    adopted = rules.adopt(text, script)
+    adopted = rules.adopt(text, script, is_found_isolated=own_path() == INSTALLED)
     hand_out("".join(_difference(text, adopted.text, script)))
     say("\nwhat changes, and why:", err=True)
     for change in adopted.changes:

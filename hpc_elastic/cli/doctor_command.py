@@ -126,12 +126,13 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
 
 def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | None]:
     """Have srun start this command on several nodes; return its exit code, and what srun itself failed at."""
-    from hpc_elastic.slurm.commands import Slurm, hint_for  # noqa: PLC0415 - rare command
+    from hpc_elastic.isolated.lookup import argv_here  # noqa: PLC0415 - rare command
+    from hpc_elastic.slurm.commands import Slurm, hint_for  # noqa: PLC0415
     from hpc_elastic.store.finding import Finding, Level  # noqa: PLC0415
 
     sys.stdout.flush()
     shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={_STEP_MINUTES}")
-    program = (sys.executable, "-m", "hpc_elastic", "doctor", path)
+    program = (*argv_here(), "doctor", path)
     environ = {**os.environ, _STEP: "1"}  # noqa: TID251 - srun takes it along
     slurm, asked = Slurm(environ), [*shape, "--job-name=hpc-elastic-doctor", *words, *program]
     refusal = None if "SLURM_JOB_ID" in environ else slurm.srun_refusal(asked)  # a job has its nodes

@@ -13,8 +13,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands need is imported for them.
 
     Args:
-        argv: the arguments without the program's name; those of this process by default.
+        argv: the arguments without the program's name; by default those of this process, which then is a
+            program of ours and no longer searches the directory of its script for modules.
     """
+    if argv is None:
+        from hpc_elastic.isolated.search_path import drop_callers_directory  # noqa: PLC0415 - not on nodes
+
+        drop_callers_directory()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         from hpc_elastic.cli.run_command import main as run  # noqa: PLC0415 - light on nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -15,4 +16,6 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
     import runpy  # noqa: PLC0415 - in workers only
 
     sys.argv = [training_script, *training_script_args]
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        sys.path.insert(0, os.path.dirname(os.path.realpath(training_script)))
     runpy.run_path(training_script, run_name="__main__")

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing import (
     context,
@@ -30,8 +31,9 @@ from typing import Any, Final, NamedTuple
 from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Meeting, Served, own_streams, run
 from hpc_elastic.multiprocessing.process import TELLING, Process, ProcessSpec, open_stdio, spawn
 
+_OF_THE_PARENT: Final = ("sys_path", "init_main_from_name", "init_main_from_path")  # no worker wants them
 _CODE: Final = (
-    "import sys; from multiprocessing import resource_tracker as t, spawn as s; "
+    "import sys; {isolation}from multiprocessing import resource_tracker as t, spawn as s; "
     "t._resource_tracker._fd = {tracker}; sys.exit(s._main({payload}, {parent}))"
 )
 
@@ -84,8 +86,8 @@ def start_spawned(job: Job) -> Process:
         with os.fdopen(payload, "wb", closefd=False) as file:
             file.write(data)
         os.lseek(payload, 0, os.SEEK_SET)
-        code = _CODE.format(tracker=tracker, payload=payload, parent=reading)
-        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        code = _CODE.format(isolation=_isolation(), tracker=tracker, payload=payload, parent=reading)
+        flags = [flag for flag in util._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined]
         argv = (os.fsdecode(spawning.get_executable()), *flags, "-c", code, "--multiprocessing-fork")
         child = spawn(job.spec._replace(argv=argv), pass_fds=(*popen.fds, tracker, payload, reading))
     except BaseException:
@@ -192,6 +194,21 @@ class _Popen:
         return fd if self.method == "spawn" else len(self.fds) - 1
 
 
+def _isolation() -> str:
+    """Return the code by which the worker of an isolated process imports our modules from where that does."""
+    if not sys.flags.isolated:
+        return ""
+    return f"plain = [place for place in sys.path if place]; sys.path[:] = {sys.path!a}; "
+
+
+def _preparation(name: str) -> dict[str, Any]:
+    """Return what the standard library tells a child about its parent."""
+    data: dict[str, Any] = spawning.get_preparation_data(name)
+    if sys.flags.isolated:
+        return {key: value for key, value in data.items() if key not in _OF_THE_PARENT}
+    return data
+
+
 def _meeting(job: Job) -> Meeting | None:
     return None if job.meeting is None else Meeting(*map(Descriptor, job.meeting))
 
@@ -214,9 +231,10 @@ def _pickled(job: Job, popen: _Popen, served: Served | None) -> bytes:
             Descriptor(job.value),
             served=served,
             meeting=_meeting(job),
+            was_isolated=bool(sys.flags.isolated),
         )
         process = _process(popen.method, job.name, call)
-        reduction.dump(spawning.get_preparation_data(process.name), outer)
+        reduction.dump(_preparation(process.name), outer)
         reduction.dump(process, outer)
     finally:
         context.set_spawning_popen(None)

@@ -72,6 +72,8 @@ class Call(NamedTuple):
         served: only in a worker that a fork server made.
         prepare: called first; only in a forked worker.
         meeting: where it waits for the others after its return; None for a worker alone.
+        was_isolated: the worker has searched only what its parent, an isolated process, does; what Python
+            itself would search is in ``plain`` of its main module.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Call(NamedTuple):
     served: Served | None = None
     prepare: Callable[[], None] | None = None
     meeting: Meeting | None = None
+    was_isolated: bool = False
 
 
 def run(call: Call) -> None:
@@ -95,6 +98,8 @@ def run(call: Call) -> None:
 
 
 def _call(call: Call) -> None:
+    if call.was_isolated:
+        sys.path[:] = vars(sys.modules["__main__"])["plain"]
     function, args = call.plain or pickle.loads(call.pickled or b"")  # noqa: S301 - from our parent
     value = record_free(function)(*args)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,8 @@ class MultiprocessContext(ProcessGroup):
             *(duplicate_stdout_filters, duplicate_stderr_filters),
             settings=settings,
         )
-        self.start_method = start_method
+        # A copy of an isolated process would start the function's own processes isolated, too.
+        self.start_method = "spawn" if sys.flags.isolated else start_method
         self._files: dict[int, int] = {}
         self._return_values: dict[int, Any] = {}
         self._meeting: tuple[int, int] | None = None  # where workers wait for each other; see `Meeting`

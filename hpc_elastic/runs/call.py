@@ -1,4 +1,4 @@
-"""A worker of a run whose work is a function: ``python -m hpc_elastic.runs.call``.
+"""A worker of a run whose work is a function; `hpc_elastic.isolated.argv.call_argv` starts it.
 
 A callable with submitit's hook `checkpoint` is asked for what to call next when this worker is told to
 end: rank 0 puts its answer in place of the call, for the next start of the workers.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,19 @@ HOOKS = ("__submitit_checkpoint__", "checkpoint")  # submitit's names of the hoo
 
 
 @record
-def main() -> None:
-    """Call the function of the run, and keep what it returns."""
+def main(search_path: Sequence[str] | None = None) -> None:
+    """Call the function of the run, and keep what it returns.
+
+    Args:
+        search_path: where the function's modules are looked for; by default where ours are.
+    """
     place = os.environ.get(Env.RUN_DIR)
     if not place:
         sys.exit("error: this is a worker of a run; start it with hpc_elastic.submit(function, ...)")
     paths, rank = RunPaths(place), int(os.environ.get("RANK", "0"))
+    if search_path is not None:
+        function.import_what_it_needs()
+        sys.path[:] = search_path
     call = function.load(paths)
     if has_hook(call):
         heed_sigterm(paths.function, rank, call)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
+from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.directories import make_directory
@@ -22,8 +23,16 @@ from hpc_elastic.store.plain_file import open_plain
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
 
-MODULE = "hpc_elastic.runs.call"  # what each worker runs
+MODULE = CALL  # what each worker runs
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def import_what_it_needs() -> None:
+    """Import what calls are unpickled with, before modules are also looked for where the user wants it."""
+    import pickle  # noqa: F401, PLC0415 - only for functions
+
+    import cloudpickle  # noqa: F401, PLC0415 - the same
+    import submitit.core.utils  # noqa: F401, PLC0415 - the same
 
 
 def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

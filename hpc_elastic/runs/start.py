@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmError
+from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.runs import function
 from hpc_elastic.runs.run import RUNNER_LOG, Run
 from hpc_elastic.slurm import request, run_dir, validate
@@ -147,7 +147,7 @@ def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int) -> Run:
     _warn(validate.check(wanted, None, is_local=True))
     _create(wanted, call)
     root = wanted.paths.root
-    argv = (sys.executable, "-m", "hpc_elastic", "submit", "--resume", root, "--local", str(nodes))
+    argv = (*argv_here(), "submit", "--resume", root, "--local", str(nodes))
     with open(os.path.join(root, RUNNER_LOG), "ab") as output:
         shell = subprocess.run(  # which leaves the runner to init, as no child of this process
             ("/bin/sh", "-c", _IN_BACKGROUND, "sh", *argv),

@@ -27,6 +27,7 @@ _SRUN_FLAGS = (
     ("--no-kill", "--no-kill", ("-k",)),
 )
 _LEAD_S = 120
+_ISOLATED = "-I -m hpc_elastic"
 
 
 class Change(NamedTuple):
@@ -55,12 +56,13 @@ class Adopted(NamedTuple):
     changes: tuple[Change, ...]
 
 
-def adopt(text: str, name: str) -> Adopted:
+def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
     """Return a script whose torchrun is replaced by our agent, and what was changed.
 
     Args:
         text: of the script.
         name: of the script, for messages.
+        is_found_isolated: whether ``python -I`` finds this package; not if only PYTHONPATH leads to it.
 
     Raises:
         InputError: it is no script of a POSIX shell, starts no torchrun, several, or one that finish cannot
@@ -70,6 +72,8 @@ def adopt(text: str, name: str) -> Adopted:
     plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
     shell = _shell(plain, name)
     line = find_line(plain, name)
+    if not is_found_isolated:
+        line = line._replace(program=re.sub(rf"{_ISOLATED}\Z", _ISOLATED.removeprefix("-I "), line.program))
     if line.is_piped and "bash" not in shell:
         raise InputError(
             f"torchrun in line {line.number} has `|` behind it, and only bash tells how it ended",
@@ -225,6 +229,10 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
             "its flags stay as they are; the nodes meet in the directory, so that no host is special",
         )
     ]
+    if line.program.endswith(_ISOLATED):
+        changes.append(
+            Change("python -I", "files in the working directory take no part in what the agents import")
+        )
     options, ends_others = _let_others_live(line.options)
     changes += ends_others
     missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]

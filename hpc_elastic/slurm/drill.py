@@ -7,12 +7,12 @@ through a job step beside the agents.
 from __future__ import annotations
 
 import shlex
-import sys
 from enum import Enum
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, InputError, SlurmCommandError
+from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.journal import Cause, Member, RoundFormed
 from hpc_elastic.slurm import drill_on_node
@@ -56,6 +56,7 @@ CAUSES = {
 """What a run takes each drill for."""
 _BY_SIGNAL = (Drill.PREEMPT, Drill.TIMEOUT)
 _BY_A_SIGNAL = 128  # srun's exit code, with the number of the signal added
+_ON_NODE = "hpc_elastic.slurm.drill_on_node"
 _WARNING = "USR2"  # unless the job was submitted with another one
 ONE_WORKER = (Drill.CRASH, Drill.HANG)
 ON_A_NODE = (Drill.NODE_LOSS, *ONE_WORKER)  # looks like a fault of the node that it is done to
@@ -284,8 +285,7 @@ class Striker:
     def _on_node(self, target: Target, deed: Deed) -> Struck:
         """Do it in a job step beside the agent."""
         rank = () if target.rank is None else (str(target.rank),)
-        program = (sys.executable, "-m", "hpc_elastic.slurm.drill_on_node")
-        words = (*program, self._run.paths.root, str(target.agent), deed.value, *rank)
+        words = (*argv_here(_ON_NODE), self._run.paths.root, str(target.agent), deed.value, *rank)
         job, node = self._place_of(target)
         if "_" in job:  # srun knows a task of an array by its own id only
             job = (self._slurm.show_job(job) or {}).get("JobId", job)

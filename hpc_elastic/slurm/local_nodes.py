@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import LOCAL_JOB, ExitCode
+from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.multiprocessing.process import Process, ProcessSpec, spawn
 from hpc_elastic.multiprocessing.sinks import sink_of, wait_writable
 from hpc_elastic.multiprocessing.tail import MAX_LAG, Limits, Tail
@@ -128,7 +129,7 @@ class LocalRunner:
         os.mkdir(self._bin)
         stand_in = os.path.join(self._bin, "srun")
         with open(stand_in, "w") as file:
-            file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_STAND_IN} "$@"\n')
+            file.write(f'#!/bin/sh\nexec {shlex.join(argv_here(_STAND_IN))} "$@"\n')
         os.chmod(stand_in, 0o700)
         root = shlex.quote(request.paths.root)
         lines = [

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import sys
 from dataclasses import dataclass, replace
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.ids import Env
+from hpc_elastic.isolated import lookup
+from hpc_elastic.isolated.argv import OwnPath, own_argv
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths, readable_name
 from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
@@ -74,10 +77,11 @@ class SubmitRequest:
     @property
     def agent_argv(self) -> tuple[str, ...]:
         """The command of one agent, as the script gives it to srun."""
-        python = self.spec.python or sys.executable
+        python, where = self.spec.python or sys.executable, own_path_of(self.spec)
         flags = script_text.agent_flags(self.spec)
-        worker = script_text.worker_command(self.spec, python)
-        return (python, "-m", "hpc_elastic", "run", f"--run-dir={self.paths.root}", *flags, "--", *worker)
+        worker = script_text.worker_command(self.spec, python, where)
+        own = own_argv(python, where=where)
+        return (*own, "run", f"--run-dir={self.paths.root}", *flags, "--", *worker)
 
     @property
     def agent_environment(self) -> dict[str, str]:
@@ -131,9 +135,23 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
-    names = RunNames(run_id, paths.root, workdir, python, batch_log, EPILOG)
+    names = RunNames(run_id, paths.root, workdir, python, batch_log, EPILOG, own_path_of(filled))
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
+
+
+def own_path_of(spec: JobSpec) -> OwnPath:
+    """Return what the interpreter of a spec has to search for this package.
+
+    Where modules or setup lines may still change which interpreter that is, or what it has, it looks itself.
+    """
+    python = spec.python or sys.executable
+    program = shutil.which(python)
+    may_change = bool(spec.setup or spec.modules)
+    if program is None or (may_change and "/" not in python):
+        return OwnPath(is_known=False)
+    found = lookup.ask(program)
+    return found.where if found.is_installed else OwnPath(is_known=False)
 
 
 def _path(here: str, text: str) -> str:

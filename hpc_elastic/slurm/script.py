@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jinja2
 
+from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.slurm import options, spec_rules
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.job_spec import JobSpec
@@ -35,6 +36,7 @@ class RunNames:
         python: interpreter of the agents.
         batch_log: Slurm file name pattern of the batch script's output.
         epilog: program of this package that Slurm runs on each node after its agent.
+        where: what that interpreter has to search for this package, apart from where it always does.
     """
 
     run_id: str
@@ -43,6 +45,7 @@ class RunNames:
     python: str
     batch_log: str
     epilog: str
+    where: OwnPath = INSTALLED
 
 
 def quote(text: str) -> str:
@@ -62,8 +65,10 @@ def _ansi_c(char: str) -> str:
     return f"\\{ord(char):03o}" if options.is_control(char) else char
 
 
-def worker_command(spec: JobSpec, python: str) -> tuple[str, ...]:
+def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
     """Return the complete command of a worker, without the container prefix."""
+    if spec.module == CALL:
+        return call_argv(python, where)
     if spec.module:
         return (python, "-u", "-m", spec.module, *spec.command)
     if spec.command[0].endswith(".py"):
@@ -176,7 +181,8 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         modules=spec.modules,
         setup=spec.setup,
         agent=agent_flags(spec),
-        worker=worker_command(spec, names.python),
+        elastic=own_argv(names.python, where=names.where),
+        worker=worker_command(spec, names.python, names.where),
         tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,
         finish=finish_flags(spec),

@@ -242,7 +242,7 @@ def _line(text: str, code: str, commands: list[Part], index: int, found: re.Matc
 def _program(text: str, found: re.Match[str]) -> str:
     """Return our command as the launcher was called: of the same Python, in the same folder."""
     if found["python"]:
-        return f"{text[found.start('python') : found.end('python')]} -m hpc_elastic"
+        return f"{text[found.start('python') : found.end('python')]} -I -m hpc_elastic"
     quote, folder = found["quote"] or "", found["folder"] or ""
     return f"{quote}{folder}hpc-elastic{quote}"
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import SubmitRequest
@@ -88,6 +89,12 @@ def _check_lease(request: SubmitRequest) -> list[str]:
 
 
 def _check_workdir(workdir: str) -> None:
+    if options.has_control(workdir):
+        raise InputError(
+            f"the working directory {workdir!r} has a line break or another control character in its name",
+            where="workdir",
+            fix="rename the directory, or give another one: sbatch cannot read it",
+        )
     if not os.path.isdir(workdir):
         what = "is not a directory" if os.path.exists(workdir) else "does not exist"
         raise InputError(
@@ -169,19 +176,14 @@ def _check_python(request: SubmitRequest) -> list[str]:
             where="python",
             fix=_near_file(python) or "name another",
         )
-    try:
-        done = subprocess.run(
-            [program, "-c", "import hpc_elastic"],
-            capture_output=True,
-            timeout=_IMPORT_TIMEOUT_S,
-            check=False,
-            cwd="/",
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    found = lookup.ask(program)
+    if found.trouble:
         raise InputError(
-            f"the Python interpreter {python} does not run: {error}", where="python", fix="name another"
-        ) from None
-    if done.returncode == 0:
+            f"the Python interpreter {python} does not run: {found.trouble}",
+            where="python",
+            fix="name another",
+        )
+    if found.is_installed:
         return []
     if request.spec.setup or request.spec.modules:
         return [f"{python} cannot import hpc_elastic here\n  fix: install it there, or load it in setup"]

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Sequence
 
+from hpc_elastic.isolated.argv import CALL
+
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
 _SHELLS = ("bash", "sh")
 _TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
@@ -32,6 +34,8 @@ def title_of(command: Sequence[str]) -> str:
     script = script_of(command)
     if script is None and _is_interpreter(command[0]) and "-m" in command[1:-1]:
         script = command[command.index("-m", 1) + 1]
+    if script is None and command[-1] == CALL:
+        return CALL
     return os.path.basename(script or command[0])
 
 

@@ -248,7 +248,7 @@ def test_slurm_is_asked_for_nodes(place: Path, programs: Programs, capfd: pytest
     assert "may take half a minute" in shown
     line = next(line for line in shown.splitlines() if line.startswith("srun "))
     assert line.startswith("srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --time=10 ")
-    assert line.endswith(f" -p short {sys.executable} -m hpc_elastic doctor {place}")
+    assert line.endswith(f" -p short {sys.executable} -I -m hpc_elastic doctor {place}")
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,8 @@ def test_what_cannot_be_adopted_is_told(text: str, words: str) -> None:
         ("$(which torchrun)", "hpc-elastic"),
         ('"$ENV/bin/torchrun"', '"$ENV/bin/hpc-elastic"'),
         ("${ENV}/bin/torchrun", "${ENV}/bin/hpc-elastic"),
-        ("python3.11 -u -m torch.distributed.run", "python3.11 -u -m hpc_elastic"),
-        ('"$PYTHON" -X faulthandler -m torch.distributed.run', '"$PYTHON" -X faulthandler -m hpc_elastic'),
+        ("python3.11 -u -m torch.distributed.run", "python3.11 -u -I -m hpc_elastic"),
+        ('"$PYTHON" -X faulthandler -m torch.distributed.run', '"$PYTHON" -X faulthandler -I -m hpc_elastic'),
         ("uv run torchrun", "uv run hpc-elastic"),
         ("conda run -n env torchrun", "conda run -n env hpc-elastic"),
     ],
@@ -247,6 +247,15 @@ def test_our_command_is_that_of_the_same_python(launcher: str, ours: str) -> Non
             line[line.index("--no-kill ") + 10 :] for line in lines if " --ntasks" in line
         ]
         assert lines[-1].startswith(f"{ours} finish --run-dir ")
+
+
+def test_a_python_that_finds_us_by_pythonpath_only_is_not_isolated() -> None:
+    """It would find nothing; one that has the package installed searches no working directory."""
+    text = "#!/bin/bash\npython -m torch.distributed.run train.py\n"
+    assert "python -m hpc_elastic run" in adopt(text, "a", is_found_isolated=False).text
+    assert "-I" not in adopt(text.replace("python -m torch.distributed.run", "torchrun"), "a").text
+    script = adopt(text, "a").text
+    assert (1, 1) == tuple(script.count(f"python -I -m hpc_elastic {word}") for word in ("run", "finish"))
 
 
 def test_a_container_is_started_by_srun_and_finish_is_not_in_it() -> None:

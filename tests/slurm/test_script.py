@@ -169,7 +169,7 @@ def test_percent_signs_in_a_path_are_not_slurms() -> None:
 PYTHON = """#!{python}
 import json, os, signal, sys
 home = {home!r}
-words = sys.argv[1:]
+words = sys.argv[2:]  # behind -I
 env = {{k: v for k, v in os.environ.items()}}
 ignored = int(open(f"/proc/{{os.getppid()}}/status").read().split("SigIgn:")[1].split()[0], 16)
 with open(home + "/calls", "a") as file:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.multiprocessing import procfs
 from hpc_elastic.slurm import parse
 from hpc_elastic.testing.fake_slurm import client
@@ -89,8 +90,12 @@ class FakeSlurm(Waits):
         for name in PROGRAMS:
             _write_program(os.path.join(self.bin, name), place, name)
         _write(os.path.join(self.bin, "hostname"), _HOSTNAME)
-        module = "hpc_elastic.testing.fake_slurm"
-        words = [sys.executable, "-m", module, self.directory, json.dumps(self.settings._asdict()), place]
+        words = [
+            *argv_here("hpc_elastic.testing.fake_slurm"),
+            self.directory,
+            json.dumps(self.settings._asdict()),
+            place,
+        ]
         with open(os.path.join(self.directory, "slurmctld.err"), "a", encoding="utf-8") as errors:
             self._controller = subprocess.Popen(
                 words,

@@ -1,0 +1,44 @@
+"""What this process itself searches for modules: without its caller's directory, and with what is the user's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+def drop_callers_directory() -> None:
+    """No longer search the directory that Python has put first: the script's, or the working directory.
+
+    To be called by a program of ours before it imports more; a process of the user's keeps it.
+    """
+    if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        del sys.path[0]
+
+
+@contextmanager
+def users_modules(environ: Mapping[str, str]) -> Iterator[None]:
+    """Find modules of the user's, too: after all others, where a plain Python would look for them.
+
+    What PYTHONPATH and the user's own packages add stays, as such a module may import others later; the
+    working directory does not.
+
+    Args:
+        environ: has PYTHONPATH.
+    """
+    import site  # noqa: PLC0415 - loaded already
+
+    wanted = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path += [place for place in map(os.path.abspath, wanted) if place not in sys.path]
+    packages = site.getusersitepackages()
+    has_own = sys.prefix == sys.base_prefix and not environ.get("PYTHONNOUSERSITE")  # not so in a venv
+    if has_own and packages not in sys.path:
+        site.addsitedir(packages)
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]

@@ -1,0 +1,204 @@
+"""Our own processes: what others put beside them takes no part in what they import."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import hpc_elastic
+from hpc_elastic.isolated import lookup
+from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
+
+PLANTED = (
+    *("hpc_elastic", "runpy", "typing", "signal", "json", "contextlib", "argparse", "select"),
+    *("psutil", "filelock", "typer", "pydantic", "rich", "jinja2", "sitecustomize", "usercustomize"),
+)
+SAYS_PATH = "import json, sys; print(json.dumps(sys.path))"
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory full of modules that must not be imported."""
+    place = tmp_path / "shared"
+    (place / "hpc_elastic").mkdir(parents=True)
+    for name in PLANTED:
+        (place / f"{name}.py").write_text("raise SystemExit('planted code has run')\n")
+    shutil.copy(place / "json.py", place / "hpc_elastic" / "__init__.py")
+    (place / "more.pth").write_text("import os; os._exit(9)\n")
+    monkeypatch.chdir(place)
+    return place
+
+
+def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a program."""
+    return subprocess.run(argv, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"PYTHONPATH": "."},
+        {"PYTHONPATH": ":/nowhere"},
+        {"PYTHONPATH": "{place}"},
+        {"PYTHONHOME": "{place}"},
+        {"PYTHONSTARTUP": "{place}/json.py", "PYTHONINSPECT": ""},
+        {"PYTHONUSERBASE": "{place}", "PYTHONPLATLIBDIR": "."},
+    ],
+    ids=lambda environ: ",".join(f"{name}={value}" for name, value in environ.items()) or "nothing",
+)
+def test_nothing_planted_is_imported(planted: Path, environ: dict[str, str]) -> None:
+    """Neither from the working directory nor from where variables of the submit shell lead."""
+    filled = {name: value.format(place=planted) for name, value in environ.items()}
+    done = run(*own_argv(sys.executable), "version", **filled)
+    assert (0, f"{hpc_elastic.__version__}\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_a_path_that_is_not_known_leads_past_the_working_directory(planted: Path) -> None:
+    """What PYTHONPATH names is searched after all that is installed, and the working directory never."""
+    argv = own_argv(sys.executable, where=OwnPath(is_known=False))
+    done = run(*argv, "version", PYTHONPATH=f"{planted}:.:/nowhere")
+    assert (0, f"{hpc_elastic.__version__}\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_an_ordinary_installation_needs_no_further_directory() -> None:
+    """So that the line in the job script can be read."""
+    assert INSTALLED == lookup.own_path()
+    assert ("/opt/python", "-I", "-m", "hpc_elastic") == own_argv("/opt/python")
+
+
+def bare_python(tmp_path: Path) -> str:
+    """Return an interpreter that has no packages at all."""
+    done = run(sys.executable, "-I", "-m", "venv", "--without-pip", str(tmp_path / "bare"))
+    assert done.returncode == 0, done.stderr
+    return str(tmp_path / "bare" / "bin" / "python")
+
+
+def copy_of(names: Sequence[str], place: Path) -> Path:
+    """Copy modules of this interpreter into a directory, as an installation there has them."""
+    place.mkdir(parents=True)
+    for name in names:
+        found = Path(str(importlib.import_module(name).__file__))
+        if found.name == "__init__.py":
+            shutil.copytree(found.parent, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(found, place)
+    return place
+
+
+def of(python: str, **environ: str) -> lookup.Answer:
+    """Return what comes of asking an interpreter, in a submit shell with other variables."""
+    code = "import json, sys; from hpc_elastic.isolated import lookup; print(json.dumps(lookup.ask(sys.argv[1])))"
+    done = run(*own_argv(sys.executable)[:2], "-c", code, python, **environ)
+    assert done.returncode == 0, done.stderr
+    where, is_installed, trouble = json.loads(done.stdout)
+    return lookup.Answer(OwnPath(tuple(where[0]), where[1]), is_installed, trouble)
+
+
+@pytest.mark.slow
+def test_an_installation_that_pythonpath_leads_to(tmp_path: Path, planted: Path) -> None:
+    """Its directories are named, absolute and in order, but none in which nothing of ours is."""
+    python = bare_python(tmp_path)
+    assert not of(python).is_installed
+    ours, needed = copy_of(["hpc_elastic"], tmp_path / "ours"), copy_of(["filelock"], tmp_path / "needed")
+    (tmp_path / "theirs").mkdir()
+    path = f".:{planted}:{tmp_path / 'theirs'}:{needed}:{ours}:relative"
+    found = of(python, PYTHONPATH=path)
+    assert (OwnPath((str(needed), str(ours))), True) == found[:2]
+    argv = own_argv(python, "hpc_elastic.isolated.told", found.where)
+    (ours / "hpc_elastic" / "isolated" / "told.py").write_text(
+        "import filelock, json, signal, sys; print(filelock.__file__, sys.argv[1:]); assert 'planted' not in sys.path"
+    )
+    done = run(*argv, "a b", PYTHONPATH=path)
+    assert f"{needed}/filelock/__init__.py ['a b']\n" == done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_an_installation_of_the_users_own(tmp_path: Path, planted: Path) -> None:
+    """Packages of pip install --user are found, also through a .pth file there."""
+    base = tmp_path / "base"
+    python = os.path.realpath(sys.executable)
+    user_site = base / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    user_site.mkdir(parents=True)
+    clone = copy_of(["hpc_elastic"], tmp_path / "clone")
+    (user_site / "clone.pth").write_text(f"{clone}\n")
+    found = of(python, PYTHONUSERBASE=str(base))
+    assert (OwnPath((str(clone),)), True) == found[:2]
+    (clone / "hpc_elastic" / "isolated" / "told.py").write_text("print('told')")
+    done = run(*own_argv(python, "hpc_elastic.isolated.told", found.where))
+    assert "told\n" == done.stdout, done.stderr
+
+
+def test_an_interpreter_that_cannot_be_asked_says_why(tmp_path: Path) -> None:
+    """One that is no Python has simply not got the package."""
+    assert not lookup.ask("/bin/false").is_installed
+    assert "No such file" in lookup.ask(str(tmp_path / "python")).trouble
+
+
+def test_directories_come_behind_the_standard_library(tmp_path: Path) -> None:
+    """And before other packages, so that the same versions are found as where the run was submitted."""
+    code = own_argv(sys.executable, where=OwnPath(("/one", "/two")))[-1].rpartition("; import runpy")[0]
+    done = run(sys.executable, "-I", "-c", f"{code}; {SAYS_PATH}")
+    path = json.loads(done.stdout)
+    plain = json.loads(run(sys.executable, "-I", "-c", SAYS_PATH).stdout)
+    at = path.index("/one")
+    assert [*plain[:at], "/one", "/two", *plain[at:]] == path
+    assert ["lib-dynload"] == [os.path.basename(place) for place in path[at - 1 : at]]
+
+
+def test_names_with_quotes_and_other_signs_stay_what_they_are() -> None:
+    """They are part of a program's text."""
+    where = OwnPath(("/a 'b\"", "/ä\n{}", "/\udcff"))
+    code = own_argv(sys.executable, where=where)[-1].rpartition("; import runpy")[0]
+    done = run(sys.executable, "-I", "-c", f"{code}; {SAYS_PATH}")
+    assert list(where.directories) == [
+        place for place in json.loads(done.stdout) if place in where.directories
+    ]
+
+
+def test_all_that_the_package_needs_is_looked_for() -> None:
+    """With what these packages need in turn."""
+    homes = importlib.metadata.packages_distributions()
+    known = {"hpc-elastic"} | {
+        name.lower().replace("_", "-") for module in lookup.NEEDED for name in homes.get(module, ())
+    }
+    needed, waiting = set(), ["hpc-elastic"]
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in needed:
+            continue
+        needed.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            text, _, marker = line.partition(";")
+            if "extra" not in marker and "platform" not in marker and "python_version" not in marker:
+                waiting.append(re.split(r"[^\w.-]", text.strip())[0])
+    assert set() == needed - known
+
+
+def test_a_call_searches_what_a_module_would(planted: Path) -> None:
+    """Its interpreter is a plain one: the function's own processes inherit no isolation."""
+    (planted / "told.py").write_text(f"{SAYS_PATH}; assert not sys.flags.isolated")
+    for name in PLANTED:
+        (planted / f"{name}.py").unlink()
+    (planted / "more.pth").unlink()
+    environ = {"PYTHONPATH": "/one:relative"}
+    module = json.loads(run(sys.executable, "-m", "told", **environ).stdout)
+    *head, code, name = call_argv(sys.executable)
+    assert ("-u", CALL) == (head[1], name)
+    code = code.replace(
+        f"from {CALL} import main; main(plain)", "import json; print(json.dumps([sys.path, plain]))"
+    )
+    ours, plain = json.loads(run(*head, code, name, **environ).stdout)
+    assert module == plain
+    assert plain[-len(ours) :] == ours
+    assert str(planted) not in ours
