@@ -21,6 +21,11 @@ class TerminalSink:
         """Whether lines wait."""
         return self._sink.is_blocked
 
+    @property
+    def is_never_slow(self) -> bool:
+        """Whether nobody at the other end can make lines wait."""
+        return self._sink.is_never_slow
+
     def put(self, lines: bytes) -> None:
         """Take lines that end with a line end."""
         self._sink.put(visible_log(lines))
