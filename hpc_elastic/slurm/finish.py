@@ -176,7 +176,8 @@ class Finish:
     def _look_for_run(self) -> None:
         paths = self._start.paths
         if self._start.is_submitted:
-            return require_run(paths, self._start.run_id)
+            require_run(paths, self._start.run_id)
+            return
         require_same_run(paths, "")
         if not os.path.isdir(paths.journal):
             raise RunDirError(

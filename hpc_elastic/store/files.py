@@ -313,7 +313,9 @@ def touch_name(directory: str, name: str) -> None:
     """
     path = os.path.join(directory, name)
     with named(path):
-        _close_quietly(retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)))
+        _close_quietly(
+            retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        )
 
 
 def rename_name(directory: str, old: str, new: str) -> None:
