@@ -232,7 +232,7 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
         fds.append(os.dup(0) if _is_terminal(0) else os.open(os.devnull, os.O_RDONLY))
         for own, path in ((1, spec.stdout), (2, spec.stderr)):
             if path is not None:
-                # nobody else makes links in a run directory; names elsewhere are the user's choice
+                # a run directory needs no links; the names of other files are the user's choice
                 is_ours = path.startswith(f"{spec.env.get(Env.RUN_DIR, os.sep)}{os.sep}")
                 fds.append(os.open(path, _LOG_FLAGS | (os.O_NOFOLLOW if is_ours else 0), 0o666))
             else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from hpc_elastic.agent.budgets import Budgets
 from hpc_elastic.agent.decision import Action, Facts, Group, decide_blind
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.run_log import read_state
 from tests.agent.agents import SLEEP, Agents, MakeAgents, gone, slurm, wait_for
 from tests.rendezvous.build import E0, after, crash, formed, start
 
@@ -106,3 +110,43 @@ def test_a_directory_that_lost_its_run_is_refused(make: MakeAgents) -> None:
     assert ExitCode.USAGE == agents.code(0)
     assert "there is no run.json in it" in agents.output(0)
     assert not os.listdir(agents.paths.root)
+
+
+def take_by_another_run(root: Path) -> None:
+    """Put another run of the same user's in the place of one."""
+    root.rename(f"{root}.moved")
+    shutil.copytree(f"{root}.moved", root)
+    root.chmod(0o700)
+    (root / "run.json").write_text('{"format": 1, "run_id": "another"}')
+
+
+def open_to_others(root: Path) -> None:
+    """Let others write to it."""
+    root.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("take", "why", "moved"),
+    [
+        (take_by_another_run, "it holds the run another, not mine", ".moved"),
+        (open_to_others, "others can write to it (mode 777)", ""),
+    ],
+)
+def test_a_directory_that_was_taken_ends_the_run(
+    make: MakeAgents, take: Callable[[Path], None], why: str, moved: str
+) -> None:
+    """The workers end at once, and the run's own records say why, wherever they are."""
+    agents = make(SLEEP)
+    root = Path(agents.paths.root)
+    root.mkdir(mode=0o700)
+    Path(agents.paths.identity).write_text('{"format": 1, "run_id": "mine"}')
+    agents.start(0, env={**slurm("n1", "n1"), "HPC_ELASTIC_RUN_ID": "mine"})
+    workers = agents.wait_workers(1, 2)
+    take(root)
+    assert ExitCode.FAILED == agents.code(0)
+    assert f"leaving: run directory {root}: {why}" in agents.output(0)
+    assert gone(workers)
+    root.chmod(0o700)
+    ending = read_state(RunPaths(f"{root}{moved}")).ending
+    assert ending is not None
+    assert why in ending.reason

@@ -76,7 +76,15 @@ def test_a_good_machine_and_directory_are_told_line_by_line(
     assert 0 == main(["doctor", str(place)])
     shown = capsys.readouterr().out
     assert "PROBLEM" not in shown
-    for what in ("python", "hpc_elastic", "packages", "free space", "exclusive link", "lock, processes"):
+    for what in (
+        "python",
+        "hpc_elastic",
+        "packages",
+        "free space",
+        "exclusive link",
+        "lock, processes",
+        "others",
+    ):
         assert f"ok       {what} " in shown
     assert __version__ in shown
     assert f"filelock {metadata.version('filelock')}" in shown

@@ -34,11 +34,9 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True, scope="module")
 def group() -> Iterator[None]:
     """Have alice and bob in a group."""
-    for words in (
-        ["groupadd", "--force", GROUP],
-        *(["usermod", "-aG", GROUP, user] for user in (USER, "bob")),
-    ):
-        subprocess.run(words, check=True, capture_output=True)
+    subprocess.run(["groupadd", "--force", GROUP], check=True, capture_output=True)
+    for user in (USER, "bob"):
+        subprocess.run(["usermod", "-aG", GROUP, user], check=True, capture_output=True)
     yield
     subprocess.run(["groupdel", GROUP], check=True, capture_output=True)
 
@@ -158,9 +156,8 @@ def swap(place: Project, run: Run) -> None:
 def swap_for_a_link(place: Project, run: Run) -> None:
     """Put a link in the place of the folder."""
     above = run.directory.parent
-    place.bob(
-        f"mv {above} {above}.moved; {place.plant(place.path / 'x' / run.directory.name)} ln -s x {above}"
-    )
+    plant = place.plant(place.path / "x" / run.directory.name)
+    place.bob(f"mv {above} {above}.moved; {plant} ln -s x {above}")
 
 
 def swap_for_a_closed_one(place: Project, run: Run) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import RunDirError, TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
@@ -353,3 +353,17 @@ def test_a_directory_that_nobody_knows_is_told_at_once(
     assert is_like_a_mount == (clock.monotonic() > began)
     told = "looking again for up to 30 s, a mount may come back: run directory"
     assert [is_like_a_mount] == [any(line.startswith(told) for line in said)]
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["another run", "open to others"])
+def test_a_directory_that_was_taken_is_not_waited_for(paths: RunPaths, job: FakeJob, is_open: bool) -> None:
+    """Nothing is written into it, and nothing is asked of Slurm."""
+    Path(paths.identity).write_text('{"format": 1, "run_id": "train-2"}')
+    Path(paths.root).chmod(0o770 if is_open else 0o700)
+    clock = FastClock()
+    environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "HPC_ELASTIC_RUN_ID": "train-1"}
+    start = Start.from_environ(paths, environ, relaunch=0, srun_exit_code=76)
+    words = "others can write to it" if is_open else "it holds the run train-2, not train-1"
+    with pytest.raises(TakenOverError, match=words):
+        Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
+    assert (0.0, []) == (clock.monotonic(), job.calls)

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, StoreError, UnfitFileError
+from hpc_elastic.errors import (
+    HpcElasticError,
+    RunDirError,
+    SlurmCommandError,
+    StoreError,
+    TakenOverError,
+    UnfitFileError,
+)
 from hpc_elastic.slurm.patience import PATIENCE_S, Patience
 from hpc_elastic.testing.clock import FakeClock
 
@@ -66,6 +73,8 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert said[0].startswith("trying again for up to 60 s: ")
     with pytest.raises(RunDirError):
         patiently(Flaky(RunDirError("it is gone")), passing=SlurmCommandError)
+    with pytest.raises(TakenOverError):
+        patiently(Flaky(TakenOverError("it belongs to bob")), passing=RunDirError)
 
 
 def test_patience_ends() -> None:

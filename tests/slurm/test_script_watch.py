@@ -155,7 +155,7 @@ def test_nothing_is_started_in_another_directory_than_that_of_the_run(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 def test_somebody_elses_directory_gets_no_names(node: Node) -> None:
-    """It takes the run's place while the agent runs; the epilog and the script write nothing into it."""
+    """It takes the place of the run's while the agent runs; epilog and script write nothing into it."""
     run = node.home / "run dir"
     before = f"mv '{run}' '{run}.moved'; mkdir -p '{run}/members' '{run}/nodes'; chown -R 65534 '{run}'"
     write(node, "srun", TASK.format(home=node.home, before=before, after=f"SLURMD_NODENAME=n1 {EPILOG}"))
