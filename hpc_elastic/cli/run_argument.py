@@ -23,7 +23,6 @@ from hpc_elastic.slurm.existing_run import (
     is_run,
     look_into,
     names_of_runs,
-    refuse_foreign_link,
 )
 from hpc_elastic.slurm.links import read_links
 from hpc_elastic.slurm.run_files import stored_spec
@@ -135,7 +134,8 @@ def _only_one(word: str, places: list[str]) -> str:
 def holds_runs(word: str) -> str | None:
     """Return the folder that is meant if it is no run itself but holds runs, else None."""
     path = os.path.expanduser(word)
-    refuse_foreign_link(path, "RUN")
+    if os.path.islink(path) and foreign_owner(path):
+        return None
     is_folder = os.path.isdir(path) and not is_run(RunPaths(path))
     return path if is_folder and names_of_runs(path) else None
 

@@ -117,7 +117,7 @@ def test_nothing_is_looked_at_through_a_link_of_somebody_else(capfd: pytest.Capt
 
 @needs_root
 @pytest.mark.parametrize("word", ["mine", "mine-1", "4711"])
-@pytest.mark.parametrize("at", ["beside", "here"])
+@pytest.mark.parametrize("at", ["beside", "here", "a link here"])
 def test_a_decoy_of_another_user_takes_nobodys_place(
     capfd: pytest.CaptureFixture[str], word: str, at: str
 ) -> None:
@@ -128,9 +128,14 @@ def test_a_decoy_of_another_user_takes_nobodys_place(
         os.rename(decoy.root, word)
         decoy = RunPaths(word)
     give_away(decoy.root)
+    if at == "a link here":
+        os.symlink(mine.root, word)
+        os.lchown(word, NOBODY, NOBODY)
+    assert 0 == app.run(["status", word])
+    assert mine.root in capfd.readouterr().out
     assert 0 == app.run(["stop", word])
     said = capfd.readouterr()
-    assert (at == "here") == (f"{word} belongs to user nobody; this is your run" in said.err)
+    assert ("here" in at) == (f"{word} belongs to user nobody; this is your run" in said.err)
     assert read_state(mine).drain is not None or read_state(mine).ending is not None
     assert (None, None) == _asked_of(decoy)
 

@@ -35,7 +35,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     submissions.record(paths, Submission(0, "token", "4711", "2026-11-21 10:00:00"))
     log = open_log(paths, "n1")
     for entry in (EpochStarted(EPOCH, "4711", ("n1",)), _round()):
-        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc,return-value]
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
     worker = Path(paths.attempt_logs(1), "0")
     worker.mkdir(parents=True)
     (worker / "stdout.log").write_text("\x1b[31mloss\x1b[0m 0.5\x1b]0;OWNED\x07\n")
@@ -59,7 +59,7 @@ ODD: dict[str, Callable[[Path], None]] = {
 NEEDED = ("journal/000000/00000001", "submissions/000000.json")
 SPARED = (
     *("run.json", "job.json", "site.json", "nodes/batch.beat", "slurm-4711.out"),
-    *("checkpoints/000000000005.1.0.1", "nodes/n1.1.held", "job.sbatch"),
+    *("checkpoints/000000000005.1.0.1.json", "nodes/n1.1.held", "job.sbatch"),
 )
 
 

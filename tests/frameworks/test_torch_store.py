@@ -86,7 +86,7 @@ def test_outside_of_a_worker_one_error_says_so(
     ids=["one node", "address"],
 )
 def test_nobody_elsewhere_reaches_a_store_that_is_for_one_address(
-    distributed: Any, run_paths: RunPaths, more: dict[str, str], options: dict[str, str]
+    distributed: Any, run_paths: RunPaths, more: dict[str, str], options: dict[str, Any]
 ) -> None:
     """Torch itself would listen on all interfaces."""
     environs = [{**environment(run_paths, rank, 2), **more} for rank in range(2)]
