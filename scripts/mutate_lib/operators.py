@@ -229,11 +229,11 @@ def _is_for_checker(node: ast.AST, parent: ast.AST) -> bool:
 
 
 def _is_setting(node: ast.AST) -> bool:
-    """Tell whether a statement of a module only gives a number a name."""
+    """Tell whether a statement of a module only gives numbers a name."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return False
     parts = [part for part in ast.walk(node.value) if isinstance(part, ast.expr)]
-    return all(isinstance(part, ast.BinOp | ast.UnaryOp | ast.Constant) for part in parts)
+    return all(isinstance(part, ast.BinOp | ast.UnaryOp | ast.Constant | ast.Tuple) for part in parts)
 
 
 def _is_strict(node: ast.AST, call: ast.Call) -> bool:

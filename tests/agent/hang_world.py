@@ -115,8 +115,8 @@ class World(NamedTuple):
         (self.directory(look) / "n2.json").write_text(text)
 
 
-def make_world(tmp_path: Path, options: HangOptions) -> World:
-    """Start the workers of a node and the watch over them."""
+def make_world(tmp_path: Path, options: HangOptions, path: str = "/nowhere") -> World:
+    """Start the workers of a node and the watch over them; programs are looked for in `path`."""
     clock, paths = FakeClock(), RunPaths(tmp_path / "run")
     rendezvous = node_maker(MemoryStore(), clock)("n1")
     rendezvous.run.commit(start(E0, ("n1", "n2")))
@@ -142,7 +142,7 @@ def make_world(tmp_path: Path, options: HangOptions) -> World:
         signals=SignalMeanings(),
         on_timeout=Then.LEAVE,
         hangs=options,
-        environ={"PATH": "/nowhere"},
+        environ={"PATH": path},
     )
     group = LocalGroup(FORMED, node_id("n1"), str(scratch), parts.run, parts.start)
     group.start(parts.command, restarts=0)

@@ -72,7 +72,9 @@ def test_what_is_said_to_people_is_left_alone(statement: str) -> None:
     assert faults_of(statement) <= {"pass", 'x = "node" if (not a) else "nodes"'}
 
 
-@pytest.mark.parametrize("line", ["WAIT_S = 5.0", "SIZE: int = 64 << 10", "BELOW = -1"])
+@pytest.mark.parametrize(
+    "line", ["WAIT_S = 5.0", "SIZE: int = 64 << 10", "BELOW = -1", "PAUSES_S = (0.1, 1.0)"]
+)
 def test_a_number_with_a_name_is_a_choice(line: str) -> None:
     """How long and how many, named at the top of a module, is not changed."""
     assert set() == faults(f"{line}\n")

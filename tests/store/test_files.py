@@ -139,9 +139,10 @@ def test_a_writer_does_not_try_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], object], call: str
 ) -> None:
     """If all its private files are taken away, it says so and names the public path."""
-    _sweep_before(monkeypatch, call, times=1000)
+    swept = _sweep_before(monkeypatch, call, times=1000)
     with pytest.raises(FileNotFoundError) as caught:
         write(str(tmp_path / "record"), b"value")
+    assert files._TRIES == len(swept)
     assert (str(tmp_path / "record"), None) == (caught.value.filename, caught.value.filename2)
     assert [] == os.listdir(tmp_path)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.store import files
 
 Calls = list[str]
@@ -170,6 +171,34 @@ def test_a_link_that_was_made_is_a_win_whatever_was_said(
     assert ["record"] == os.listdir(tmp_path)
 
 
+def test_a_win_at_the_second_try_needs_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads what this process has just written."""
+    path, real = str(tmp_path / "record"), os.open
+
+    def open_others(name: str, *arguments: int) -> int:
+        if name == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(os, "open", open_others)
+    fail(monkeypatch, "link", errno.EINTR)
+    assert files.publish_new(path, b"value")
+
+
+def test_an_error_that_stays_is_told_though_the_private_file_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a private file that was missed is written again."""
+
+    def link(private: str, _path: str, **_: bool) -> None:
+        os.unlink(private)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), private)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="Input/output"):
+        files.publish_new(str(tmp_path / "record"), b"value")
+
+
 def test_a_taken_name_may_be_told_as_a_forbidden_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By sshfs, for one; a listing tells the two apart."""
     path = str(tmp_path / "record")
@@ -246,14 +275,13 @@ def test_what_is_written_in_parts_is_written_whole(tmp_path: Path, monkeypatch: 
 
 
 def fail_to_close(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Have the first file that was written to tell when it is closed that this failed."""
-    real, left = os.close, [1]
+    """Have each file tell when it is closed that this failed."""
+    real = os.close
 
     def close(descriptor: int) -> None:
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         real(descriptor)
-        if is_file and left[0]:
-            left[0] -= 1
+        if is_file:
             raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "close", close)
@@ -369,9 +397,11 @@ def test_private_names_are_never_the_same(tmp_path: Path) -> None:
     assert all(f"{os.uname().nodename}.{os.getpid()}." in name for name in names)
 
 
-def test_what_passes_is_tried_again_at_once_and_then_ever_later() -> None:
+def test_what_passes_is_tried_again_at_once_and_then_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time without waiting; the last error is told."""
     tried: Calls = []
+    pauses: list[float] = []
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: pauses.append(seconds))
 
     def act() -> None:
         tried.append("once more")
@@ -379,7 +409,9 @@ def test_what_passes_is_tried_again_at_once_and_then_ever_later() -> None:
 
     with pytest.raises(InterruptedError):
         files.retry(act)
-    assert 5 == len(tried)
+    assert len(pauses) + 2 == len(tried)
+    assert 0 < pauses[0]
+    assert sorted(pauses) == pauses
 
 
 def test_what_does_not_pass_is_not_tried_again() -> None:
@@ -410,3 +442,36 @@ def test_a_directory_that_is_stirred_has_changed_and_is_as_before(tmp_path: Path
     files.stir(str(tmp_path))
     assert (1, []) < (tmp_path.stat().st_mtime, os.listdir(tmp_path))
     files.stir(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("write", [files.publish_new, files.replace])
+def test_an_interrupt_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], object]
+) -> None:
+    """Ctrl-C in the middle of a write is no error of the file system, and is not tried again."""
+
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(str(tmp_path / "record"), b"value")
+    assert [] == os.listdir(tmp_path)
+
+
+def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is done, and whether it goes well or not."""
+    path, before = str(tmp_path / "record"), os.listdir("/proc/self/fd")
+    for _ in range(3):
+        files.publish_new(path, b"value")
+        files.replace(path, b"value")
+        files.read(path)
+        files.sync_directory(str(tmp_path))
+        files.touch_name(str(tmp_path), "fact")
+        files.stir(str(tmp_path))
+        with monkeypatch.context() as patch:
+            fail(patch, "write", errno.ENOSPC, times=2)
+            for write in (files.publish_new, files.replace):
+                with pytest.raises(OSError, match="No space"):
+                    write(path, b"value")
+    assert len(before) == len(os.listdir("/proc/self/fd"))
