@@ -84,8 +84,9 @@ class GroupLogs:
     def copy_rest(self, now: float) -> bool:
         """Copy on when all processes have ended; never blocks.
 
-        A background thread's slow reader gets everything, a stuck one nothing more. Else what is not
-        taken in time is left out, up to the last lines of each log, and these have as long as that.
+        A file gets everything. So does a background thread's slow reader; a stuck one gets nothing more.
+        Else what is not taken in time is left out, up to the last lines of each log, and these have as
+        long as that.
 
         Args:
             now: monotonic time [s].
@@ -94,8 +95,9 @@ class GroupLogs:
             True when there is no more to wait for.
         """
         before = self.position()
-        if not self.pump() and not self.blocked_fds():
-            return True
+        is_more = self.pump()
+        if not self.blocked_fds():
+            return not is_more
         if self._rest_until is None or (self._in_background and self.position() > before):
             self._rest_until = now + (_CONSOLE_WAIT_S if self._in_background else _CONSOLE_WAIT_S / 2)
         if now < self._rest_until:

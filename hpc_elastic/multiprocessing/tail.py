@@ -99,12 +99,12 @@ class Tail:
     def leave_out(self) -> None:
         """Go on with the newest lines; a line before them tells how much was left out, and where it is.
 
-        A tail without a limit to its lag goes on with all.
+        A tail without a limit to its lag goes on with all, and so does one whose console is a file.
         """
         newest = (
             self._size() - self._limits.newest - 1
         )  # with the byte that tells whether a line begins there
-        if self._limits.lag is None or newest <= self._offset:
+        if self._limits.lag is None or self._sink.is_never_slow or newest <= self._offset:
             return
         self._skip_to, self._has_gap = newest, True
         if self._limits.always is None:
@@ -163,7 +163,7 @@ class Tail:
 
     def _is_too_far_behind(self) -> bool:
         lag = self._limits.lag
-        return lag is not None and not self._sink.is_never_slow and self._size() - self._offset > lag
+        return lag is not None and self._size() - self._offset > lag
 
     def _pass_over(self, chunk: bytes) -> None:
         """Leave out the whole lines of a chunk, other than those that are always shown."""

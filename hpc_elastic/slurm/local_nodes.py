@@ -296,7 +296,7 @@ class Screen:
         if self._ending_since is None:
             self._ending_since = self._clock.monotonic()
         while (self._tail.pump() or self._tail.is_blocked) and self._wait():
-            if self._ending_s() >= _REST_S and not self._is_short and not self._sink.is_never_slow:
+            if self._ending_s() >= _REST_S and not self._is_short:
                 self._tail.leave_out()
                 self._is_short = True
         if not self._is_left:

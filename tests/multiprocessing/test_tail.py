@@ -245,15 +245,13 @@ def test_a_console_that_is_too_far_behind_gets_the_newest_lines(
 ) -> None:
     """One line in the place of what was left out tells how much that is; nothing else is lost."""
     log = tmp_path / "log"
-    log.write_bytes(flood(0, 20_000))
+    log.write_bytes(flood(0, 5_000))
     tail = Tail(str(log), pipe[1], b"[rank 3] ", limits=Limits(lag=1 << 20))
-    while tail.pump():
-        pass
+    tail.pump()
     with log.open("ab") as file:
-        file.write(flood(20_000, 50_000))
+        file.write(flood(5_000, 50_000))
     first, last = accounted_for(read_on(tail, pipe[0]), log, b"[rank 3] ")
-    assert first.startswith(flood(0, 1000))
-    assert flood(49_345, 50_000) == last
+    assert [flood(0, 5_000), flood(49_345, 50_000)] == [first, last]
 
 
 def test_a_console_that_is_a_file_misses_nothing(tmp_path: Path) -> None:
@@ -285,10 +283,11 @@ def test_of_a_very_long_line_the_newest_part_is_shown(
 ) -> None:
     """A line that is longer than what is to be shown is no reason to show nothing."""
     log = tmp_path / "log"
-    log.write_bytes(b"first\n" + b"x" * (4 << 20) + end)
+    log.write_bytes(b"first\n")
     tail = Tail(str(log), pipe[1], b"", limits=Limits(line=1 << 22, lag=1 << 20, newest=999))
     tail.pump()
-    tail.leave_out()
+    with log.open("ab") as file:
+        file.write(b"x" * (4 << 20) + end)
     received = read_on(tail, pipe[0])
     left_out = 6 + (4 << 20) + len(end) - 1000 - 6
     told = f"... {left_out:,} bytes were left out here; they are in {log}\n".encode()
