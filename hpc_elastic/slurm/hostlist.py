@@ -84,7 +84,11 @@ def _bad(text: str, why: str) -> InputError:
 
 
 def _short(text: str) -> str:
-    return repr(text) if len(text) <= _QUOTED else f"{text[:_QUOTED]!r} and {len(text) - _QUOTED} more characters"
+    return (
+        repr(text)
+        if len(text) <= _QUOTED
+        else f"{text[:_QUOTED]!r} and {len(text) - _QUOTED} more characters"
+    )
 
 
 def _split(whole: str) -> list[str]:
