@@ -18,7 +18,7 @@ from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run
+from hpc_elastic.slurm.run_files import Asked, RunFiles, ask_job, read_run, with_excluded
 from hpc_elastic.slurm.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.slurm.still_there import first_to_do
 from hpc_elastic.store.files import list_names
@@ -51,7 +51,8 @@ def status(
     if folder is not None:
         return list_runs(folder)
     found = read_run(find_run(run or ""))
-    asked = ask_job(found, Slurm())
+    slurm = Slurm()
+    asked = with_excluded(ask_job(found, slurm), slurm)
     silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
     where = status_of(RunView.of(found, asked.job, silent_s))
     is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)

@@ -6,13 +6,13 @@ their comment, so they are found together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hpc_elastic.slurm.client import told
+from hpc_elastic.slurm.client.jobs import reason_word
 from hpc_elastic.slurm.parse import JobState, job_state
 
-FORMAT = "%F|%K|%T|%N|%r|%k"  # of squeue: array, index, state, nodes, reason, comment
-_FIELDS = 6
 _RUNNING = (JobState.RUNNING, JobState.SUSPENDED)
 _WAITING = (JobState.PENDING, JobState.REQUEUED)
 
@@ -42,22 +42,21 @@ class Task(NamedTuple):
         return self.state in _WAITING
 
 
-def parse_tasks(text: str, *, token: str, array: str) -> list[Task]:
-    """Return the tasks of a submission, from squeue's lines with `FORMAT`.
+def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> list[Task]:
+    """Return the tasks of a submission.
 
     Args:
-        text: what squeue printed, one line per task.
+        rows: of squeue's table `client.jobs.TASKS`, one per task.
         token: what the comment of its jobs starts with; empty if it is not known.
         array: the id of the run's first array, whose tasks count whatever their comment says.
     """
     found = []
-    for line in text.splitlines():
-        fields = line.strip().split("|", _FIELDS - 1)
-        if len(fields) < _FIELDS or not fields[0].isdigit() or not fields[1].isdigit():
+    for of_array, number, word, node, reason, comment in rows:
+        if not of_array.isdigit() or not number.isdigit():
             continue
-        is_ours = bool(token) and fields[5].split(" ", 1)[0] == token
-        if is_ours or fields[0] == array:
-            found.append(Task(fields[0], int(fields[1]), job_state(fields[2]), fields[3], fields[4]))
+        is_ours = bool(token) and comment.split(" ", 1)[0] == token
+        if is_ours or of_array == array:
+            found.append(Task(of_array, int(number), job_state(word), node, reason_word(reason)))
     return found
 
 
@@ -71,8 +70,5 @@ def max_array_size(text: str) -> int | None:
 
     Slurm's MaxArraySize is one more than the highest index.
     """
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "MaxArraySize" and value.strip().isdigit():
-            return int(value)
-    return None
+    most = told.config(text).get("MaxArraySize", "")
+    return int(most) if most.isdigit() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_elastic.errors import SlurmNotFoundError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.slurm import parse
+from hpc_elastic.slurm.client import told
 from hpc_elastic.slurm.commands import Slurm
 
 
@@ -17,19 +17,24 @@ class SlurmByScript(Slurm):
 
     def __init__(self, job_info: str) -> None:
         super().__init__()
-        self._fields = parse.show_job(job_info)
+        self._job_info = job_info
         self.asks: ExitCode | None = None  # what the script is to do
 
-    def show_job(self, job_ref: str) -> dict[str, str] | None:
+    def show_job(self, job_ref: str) -> dict[str, str]:
         """Return what was told of the job.
 
         Raises:
             SlurmNotFoundError: nothing was told.
+            UnclearAnswerError: what was told cannot be read for sure.
         """
-        del job_ref  # a script knows its own job alone
-        if not self._fields:
+        fields = told.job(self._job_info, job_ref)
+        if not fields:
             raise SlurmNotFoundError("scontrol")
-        return self._fields
+        return fields
+
+    def excluded_by(self, job_ref: str) -> str:
+        """Return the host list that the job leaves out, as far as that was told."""
+        return self.show_job(job_ref).get("ExcNodeList", "")
 
     def hold(self, job_ref: str) -> None:
         """Have the script hold the job, which is in the queue already."""

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm import array_tasks, ledger_rules, parse
 from hpc_elastic.slurm.array_tasks import Task
+from hpc_elastic.slurm.client import jobs, told
+from hpc_elastic.slurm.client import nodes as node_tables
+from hpc_elastic.slurm.client.tables import Form, plain_environment
 from hpc_elastic.slurm.ledger_rules import Node
 from hpc_elastic.slurm.parse import JobState
 
@@ -146,6 +149,7 @@ class Slurm:
         sbatch_timeout_s: float = SBATCH_TIMEOUT_S,
     ) -> None:
         self._environ = dict(os.environ if environ is None else environ)  # noqa: TID251 - its default
+        self._plain = plain_environment(self._environ)
         self._query_timeout_s = query_timeout_s
         self._sbatch_timeout_s = sbatch_timeout_s
 
@@ -186,6 +190,15 @@ class Slurm:
             said = done.stderr.strip() or done.stdout  # scontrol ping tells there that nobody answers
             raise SlurmCommandError(argv, done.returncode, said.decode("utf-8", "replace"))
         return done.stdout.decode("utf-8", "replace")
+
+    def _table(self, form: Form, *argv: str) -> list[tuple[str, ...]]:
+        """Return the rows of a table that squeue or sinfo prints; raises UnclearAnswerError as well."""
+        mark = f"_{os.urandom(12).hex()}_"  # nobody can have put it into a name or a comment
+        output = self._run(*argv, "--noheader", form.option(mark), env=self._plain)
+        return form.rows(output, mark, argv)
+
+    def _show(self, *words: str) -> str:
+        return self._run("scontrol", "show", *words, env=self._plain)
 
     def option_names(self) -> frozenset[str] | None:
         """Return the options of the installed sbatch; None if there is no sbatch that can tell."""
@@ -249,16 +262,15 @@ class Slurm:
 
         A token ``TOKEN#3`` is that of task 3 of the array whose comment starts with ``TOKEN``.
         """
-        output = self._run("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%F|%k")
         own, _, index = token.partition("#")
-        found = parse.jobs_with_comment(output, own)
+        mine = ("squeue", "--all", f"--user={os.getuid()}", "--states=all")
+        found = jobs.with_comment(self._table(jobs.COMMENTS, *mine), own)
         return [f"{job_id}_{index}" for job_id in found] if index else found
 
     def array_tasks(self, token: str, array: str) -> list[Task]:
         """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""
-        mine = f"--user={os.getuid()}"
-        output = self._run("squeue", "--noheader", "--array", mine, f"--format={array_tasks.FORMAT}")
-        return array_tasks.parse_tasks(output, token=token, array=array)
+        rows = self._table(jobs.TASKS, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        return array_tasks.parse_tasks(rows, token=token, array=array)
 
     def cancel_waiting(self, job_ref: str) -> None:
         """Take the tasks of an array out of the queue; those that run are left alone."""
@@ -270,21 +282,37 @@ class Slurm:
 
     def max_array_size(self) -> int | None:
         """Return how many tasks an array may have, None if Slurm does not tell."""
-        return array_tasks.max_array_size(self._run("scontrol", "show", "config"))
+        return array_tasks.max_array_size(self.show_config())
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
-        """Return what Slurm knows about a job, None if it does not (or no longer) know it."""
-        try:
-            fields = parse.show_job(self._run("scontrol", "show", "job", "-o", job_ref))
-        except SlurmCommandError as error:
-            if parse.is_unknown_job(error.stderr):
-                return None
-            raise
-        return fields or None
+        """Return what Slurm knows about a job, None if it does not (or no longer) know it.
+
+        The fields are those of `client.jobs.read`.
+        """
+        return jobs.liveliest(self.show_tasks(job_ref))
 
     def show_tasks(self, array: str) -> list[dict[str, str]]:
         """Return what Slurm knows about each task of an array; those that had no node yet are one."""
-        return parse.show_jobs(self._run("scontrol", "show", "job", "-o", array))
+        if not array:
+            return []  # squeue would show everybody's
+        asked = ("squeue", "--all", "--states=all", f"--jobs={array}")
+        try:
+            rows = self._table(jobs.FORM, *asked)
+        except SlurmCommandError as error:
+            if parse.is_unknown_job(error.stderr):
+                return []
+            raise
+        return jobs.read(rows)
+
+    def excluded_by(self, job_ref: str) -> str:
+        """Return the host list that a job leaves out, empty if there is none or Slurm knows no such job."""
+        try:
+            rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--states=all", f"--jobs={job_ref}")
+        except SlurmCommandError as error:
+            if parse.is_unknown_job(error.stderr):
+                return ""
+            raise
+        return next((names for _, names in rows if names != "(null)"), "")
 
     def job_state(self, job_ref: str) -> JobState | None:
         """Return the state of a job, None if Slurm does not know it."""
@@ -293,18 +321,16 @@ class Slurm:
 
     def time_left_s(self, job_ref: str) -> float | None:
         """Return the time left of a running job [s], None without a limit."""
-        return parse.time_left_s(self._run("squeue", "--noheader", f"--jobs={job_ref}", "--format=%L"))
+        argv = ("squeue", "--all", "--noheader", f"--jobs={job_ref}", "--format=%L")  # it alone
+        return parse.time_left_s(self._run(*argv, env=self._plain))
 
     def show_config(self) -> str:
         """Return what ``scontrol show config`` prints."""
-        return self._run("scontrol", "show", "config")
+        return self._show("config")
 
     def show_partition(self, name: str) -> dict[str, str]:
-        """Return the fields of a partition; of the default one for an empty name."""
-        output = self._run("scontrol", "show", "partition", "-o", *([name] if name else []))
-        lines = [line for line in output.splitlines() if line.startswith("PartitionName=")]
-        chosen = lines[:1] if name else [line for line in lines if " Default=YES" in line]
-        return parse.fields_of(chosen[0]) if chosen else {}
+        """Return the limits of a partition; of the default one for an empty name."""
+        return told.partition(self._show("partition", "-o", *([name] if name else [])), name)
 
     def qos_grace(self, name: str) -> str:
         """Return the grace time of a QOS as Slurm prints it."""
@@ -313,23 +339,20 @@ class Slurm:
 
     def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
         """Return the reasons of those of these nodes that take no more jobs, by name."""
-        output = self._run("scontrol", "show", "node", "-o", ",".join(names))
-        nodes = [parse.fields_of(line) for line in output.splitlines() if line.startswith("NodeName=")]
-        return {
-            node["NodeName"]: node.get("Reason", "") for node in nodes if "DRAIN" in node.get("State", "")
-        }
+        return node_tables.draining(self._states(",".join(names)))
+
+    def _states(self, node_list: str) -> list[tuple[str, ...]]:
+        return self._table(node_tables.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
 
     def nodes(self, partitions: str | None) -> list[Node]:
         """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
-        listed = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%f|%G")
+        listed = self._table(node_tables.OFFERS, "sinfo", "--Node")
         return ledger_rules.in_partitions(ledger_rules.parse_nodes(listed), partitions)
 
     def excluded_nodes(self) -> dict[str, str]:
         """Return the host lists that this user's jobs leave out, by job id."""
-        mine = f"--user={os.getuid()}"
-        lines = self._run("squeue", "--noheader", "--array", mine, "--format=%i|%x").splitlines()
-        pairs = (line.strip().partition("|") for line in lines)
-        return {job_id: names for job_id, _, names in pairs if names not in ("", "(null)")}
+        rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        return {job_id: names for job_id, names in rows if names not in ("", "(null)")}
 
     def requeue(self, job_ref: str, *, hold: bool = False) -> None:
         """Put a job back into the queue, where it may wait for its user; of an array only the task named."""
@@ -345,9 +368,7 @@ class Slurm:
 
     def has_down_node(self, node_list: str) -> bool:
         """Return whether Slurm has given up one of the nodes in a list as Slurm writes it."""
-        output = self._run("scontrol", "show", "node", "-o", node_list)
-        states = [parse.fields_of(line).get("State", "") for line in output.splitlines() if line]
-        return any("DOWN" in state or "NOT_RESPONDING" in state for state in states)
+        return node_tables.is_down(self._states(node_list))
 
     def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
         """End a job, or only send a signal to its agents."""

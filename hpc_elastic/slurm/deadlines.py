@@ -69,11 +69,6 @@ def seconds(text: str) -> float | None:
     return float(days * 86400 + hours * 3600 + minutes * 60 + rest)
 
 
-def config_fields(text: str) -> dict[str, str]:
-    """Return the settings in the output of ``scontrol show config``."""
-    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
-
-
 def site_of(
     config: Mapping[str, str], partition: Mapping[str, str], qos_grace_s: float | None = None
 ) -> Site:

@@ -180,20 +180,17 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def parse_nodes(text: str) -> list[tuple[Node, str, bool]]:
-    """Return the nodes in the output of ``sinfo -h -N -o '%N|%P|%T|%f|%G'``.
+def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[Node, str, bool]]:
+    """Return the nodes in rows of sinfo's table `client.nodes.OFFERS`.
 
     Returns:
         Each node with the name of a partition it is in, and whether that is the default one.
     """
     found = []
-    for line in text.splitlines():
-        words = line.strip().split("|")
-        if len(words) == 5:  # noqa: PLR2004 - the fields above
-            name, partition, state, features, gres = words
-            known = frozenset(features.split(",")) - {"(null)"}
-            is_default = partition.endswith("*")
-            found.append((Node(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
+    for name, partition, state, features, gres in rows:
+        known = frozenset(features.split(",")) - {"(null)"}
+        is_default = partition.endswith("*")
+        found.append((Node(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm.client import told
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.standing import JobFacts, job_facts
@@ -30,7 +31,7 @@ def look(slurm: Slurm, job_ref: str) -> JobFacts | None:
 def _requeues_preempted(slurm: Slurm, partition: str) -> bool:
     """Tell whether Slurm itself requeues jobs of a partition that it has preempted."""
     try:
-        if "preempt/partition_prio" not in slurm.show_config():
+        if told.config(slurm.show_config()).get("PreemptType") != "preempt/partition_prio":
             return False
         return "REQUEUE" in slurm.show_partition(partition).get("PreemptMode", "")
     except (SlurmCommandError, SlurmNotFoundError):

@@ -125,7 +125,7 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
         return Requeue(job_ref)
     bad = bad_nodes(blamed, events, now) if spec.get("exclude_suspects", True) else {}
     job = slurm.show_job(job_ref) or {}
-    before = hosts(job.get("ExcNodeList"))
+    before = hosts(slurm.excluded_by(job_ref))
     mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
     nodes = (*mine, *chosen.nodes)

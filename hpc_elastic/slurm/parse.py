@@ -47,60 +47,10 @@ def help_options(text: str) -> frozenset[str]:
 def submitted_job_id(text: str) -> str | None:
     """Return the job id in the output of ``sbatch --parsable``: ``1234`` or ``1234;cluster``.
 
-    A site's own submit filter may print more lines.
+    A site's own submit filter may print more lines before; sbatch's own is the last one.
     """
     found = re.findall(r"^(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)
     return found[-1] if found else None
-
-
-def show_job(text: str) -> dict[str, str]:
-    """Return the fields of a job in the output of ``scontrol show job -o``; of an array its liveliest task.
-
-    A value may hold blanks (a command, a comment): it runs on to the next ``Name=``.
-    """
-    return min(show_jobs(text), key=_liveliness, default={})
-
-
-def show_jobs(text: str) -> list[dict[str, str]]:
-    """Return the fields of each job in the output of ``scontrol show job -o``; see `show_job`."""
-    return [fields_of(line) for line in text.splitlines() if line.startswith("JobId=")]
-
-
-def _liveliness(fields: dict[str, str]) -> int:
-    return _LIVELIEST_FIRST.index(job_state(fields.get("JobState", "")))
-
-
-_LIVELIEST_FIRST = (
-    JobState.RUNNING,
-    JobState.SUSPENDED,
-    JobState.COMPLETING,
-    JobState.REQUEUED,
-    JobState.PENDING,
-    JobState.ENDED,
-)
-
-
-def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of one line of ``scontrol show ... -o``."""
-    marks = list(re.finditer(r"(?:^| )([A-Z][A-Za-z:/_]*)=", line))
-    ends = [mark.start() for mark in marks[1:]] + [len(line)]
-    fields: dict[str, str] = {}
-    for mark, end in zip(marks, ends, strict=False):  # Slurm may have said nothing
-        fields.setdefault(mark[1], line[mark.end() : end].strip())
-    return fields
-
-
-def jobs_with_comment(text: str, token: str) -> list[str]:
-    """Return the ids of the jobs whose comment starts with a token, from ``squeue -o '%F|%k'``.
-
-    A token is one word or several.
-    """
-    found = []
-    for line in text.splitlines():
-        job_id, _, comment = line.strip().partition("|")
-        if job_id.isdigit() and f"{comment} ".startswith(f"{token} ") and job_id not in found:
-            found.append(job_id)
-    return found
 
 
 def time_left_s(text: str) -> float | None:

@@ -239,6 +239,21 @@ def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
     return Asked(GONE, {}) if fields is None else Asked(lifecycle.job_facts(fields), fields)
 
 
+def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
+    """Return the same with the nodes that the job leaves out, which are a question of their own.
+
+    Never raises for Slurm. The tasks of an array may differ, so nothing is told of them.
+    """
+    job_id = asked.fields.get("JobId", "")
+    if not job_id.isdigit() or "NumTasks" in asked.fields:
+        return asked
+    try:
+        found = slurm.excluded_by(job_id)
+    except (SlurmNotFoundError, SlurmCommandError):
+        return asked
+    return asked._replace(fields={**asked.fields, "ExcNodeList": found})
+
+
 def _begin(tasks: Iterable[Task], slurm: Slurm) -> dict[str, str]:
     """Return which tasks wait for their time and until when; nothing if Slurm does not say."""
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import SlurmCommandError, SlurmError
-from hpc_elastic.slurm import parse
+from hpc_elastic.errors import SlurmError
 from hpc_elastic.slurm.commands import Slurm
 
 FRESH_S = 10.0  # how old an answer may be
@@ -18,17 +18,13 @@ class _Answer(NamedTuple):
     jobs: dict[str, dict[str, str]]  # by name: an id, ``12_3``, or ``12_[5-9%2]`` for those not begun
 
 
-def by_name(text: str) -> dict[str, dict[str, str]]:
-    """Return the jobs in the output of ``scontrol show job -o``, by what Slurm's commands call them."""
+def by_name(jobs: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the fields of jobs by what Slurm's commands call them."""
     found = {}
-    for line in text.splitlines():
-        fields = parse.fields_of(line) if line.startswith("JobId=") else {}
+    for fields in jobs:
         index = fields.get("ArrayTaskId", "")
-        if fields and index:
-            name = index if index.isdigit() else f"[{index}]"
-            found[f"{fields.get('ArrayJobId', '')}_{name}"] = fields
-        elif fields:
-            found[fields["JobId"]] = fields
+        name = index if index.isdigit() else f"[{index}]"
+        found[f"{fields['ArrayJobId']}_{name}" if index else fields["JobId"]] = fields
     return found
 
 
@@ -89,7 +85,7 @@ class SharedLook(Slurm):
             raise self._trouble[1]
         self._forget(now)
         try:
-            known = self._answers[asked] = _Answer(now, self._ask(asked))
+            known = self._answers[asked] = _Answer(now, by_name(self.show_tasks(asked)))
         except SlurmError as error:
             self._trouble = (self._clock.monotonic(), error)
             raise
@@ -99,11 +95,3 @@ class SharedLook(Slurm):
         old = [name for name, answer in self._answers.items() if now - answer.at > self._fresh_s]
         for name in old:
             del self._answers[name]
-
-    def _ask(self, job_id: str) -> dict[str, dict[str, str]]:
-        try:
-            return by_name(self._run("scontrol", "show", "job", "-o", job_id))
-        except SlurmCommandError as error:
-            if parse.is_unknown_job(error.stderr):
-                return {}
-            raise

@@ -185,7 +185,7 @@ def test_a_setup_line_that_fails_twice_alike_holds_the_job(paths: RunPaths, job:
 
 def test_in_a_container_the_script_does_what_finish_asks_for(paths: RunPaths, job: FakeJob) -> None:
     """There is no scontrol there; the script tells what it says, and acts by the exit code."""
-    info = "JobId=7 JobState=RUNNING Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    info = "JobId=7 JobState=RUNNING Reason=None Requeue=1 Restarts=0 PreemptTime=None NumNodes=2"
     job.remove()
     write(paths, *DRAINED)
     done = command(paths, job, f"--job-info={info}", "--max-preemptions=0")
@@ -197,7 +197,7 @@ def test_in_a_container_the_script_does_what_finish_asks_for(paths: RunPaths, jo
 
 def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
     """One that was cancelled is not, and nothing is done where nothing was told."""
-    info = "JobId=7 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=2 PreemptTime=None"
+    info = "JobId=7 JobState={} Reason=None Requeue=1 Restarts=0 PreemptTime=None NumNodes=2"
     job.remove()
     write(paths, *DRAINED)
     assert 75 == command(paths, job, "--job-info=").returncode
@@ -207,7 +207,7 @@ def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: Fa
 
 def test_in_a_container_a_task_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
     """Nobody there knows of the other tasks, so that a cancelled one does not end the run."""
-    info = "JobId=8 JobState={} Reason=None Restarts=0 Requeue=1 NumNodes=1 PreemptTime=None"
+    info = "JobId=8 JobState={} Reason=None Requeue=1 Restarts=0 PreemptTime=None NumNodes=1"
     job.remove()
     member = Member("n2.1@7_1-0-0", "n2", 1)
     left = NodeLeft(EPOCH, member.node_id, "n2", Cause.PREEMPTION, "SIGTERM")

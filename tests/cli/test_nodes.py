@@ -13,6 +13,7 @@ from hpc_elastic.cli.nodes import place_of
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from tests.slurm.forms import write_program
 
 
 @pytest.fixture
@@ -83,9 +84,7 @@ def test_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nodes_that_jobs_do_without(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A node on the list of one of the user's jobs is excluded."""
-    squeue = project / "squeue"
-    squeue.write_text("#!/bin/sh\necho '17|n[1-2]'; echo '18_3|(null)'\n")
-    squeue.chmod(0o755)
+    write_program(project / "squeue", [{"i": "17", "x": "n[1-2]"}, {"i": "18_3", "x": "(null)"}])
     os.environ["PATH"] += ":/bin:/usr/bin"
     assert ["n2", "1.00", "excluded"] == table(capsys)[0].split()[:3]
 

@@ -137,10 +137,13 @@ def test_a_held_job_is_expected_at_no_time(
     assert "expected to start 2026-11-21T10:00:00" in told(paths, capfd)
 
 
-SQUEUE = """#!/bin/sh
-echo '7|0|{first}|n1|None|token'
-echo '7|1|PENDING||Resources|token'
-"""
+def let_tasks(job: FakeJob, first: str, reason: str) -> None:
+    """Have Slurm say this of two tasks of an array, of which the second one waits."""
+    two = [
+        {"JobState": first, "NodeList": "n1", "ArrayJobId": "7", "ArrayTaskId": "0", "Comment": "token"},
+        {"JobState": "PENDING", "Reason": reason, "ArrayJobId": "7", "ArrayTaskId": "1", "Comment": "token"},
+    ]
+    job.set_tasks(*two)
 
 
 @pytest.mark.parametrize("first", ["RUNNING", "PENDING"])
@@ -153,8 +156,7 @@ def test_an_array_tells_why_its_tasks_wait(
 ) -> None:
     """All of them, or those that have no node yet while others work."""
     job = FakeJob(tmp_path / "slurm")
-    (job.bin / "squeue").write_text(SQUEUE.format(first=first))
-    (job.bin / "squeue").chmod(0o755)
+    let_tasks(job, first, "Resources")
     monkeypatch.setenv("PATH", f"{job.bin}:{os.environ['PATH']}")
     out = told(paths, capfd, spec={"mode": "array"})
     assert "  queue       waits for nodes to become free\n" in out
@@ -168,8 +170,7 @@ def test_a_task_that_was_requeued_was_not_submitted_so(
     job = FakeJob(tmp_path / "slurm")
     task = {"ArrayJobId": "7", "ArrayTaskId": "1", "Restarts": "1", "EligibleTime": "2026-11-21T10:00:00"}
     job.set(JobState="PENDING", Reason="BeginTime", **task)
-    (job.bin / "squeue").write_text(SQUEUE.format(first="RUNNING").replace("Resources", "BeginTime"))
-    (job.bin / "squeue").chmod(0o755)
+    let_tasks(job, "RUNNING", "BeginTime")
     monkeypatch.setenv("PATH", f"{job.bin}:{os.environ['PATH']}")
     queue = (
         "Slurm lets task 7_1 wait until 2026-11-21 10:00:00, as after every requeue; to start it earlier: "

@@ -103,7 +103,8 @@ def test_a_run_of_another_active_job_is_not_taken_over(make_nodes: MakeNodes, tm
     found = nodes.came_of_it("b")
     assert "RunDirError" == found["error"]
     assert f"{nodes.root}: it holds the run of job 78, which is still active (RUNNING)" in found["text"]
-    assert ["scontrol show job -o 78"] == job.questions
+    [question] = job.questions
+    assert question.startswith("squeue --all --states=all --jobs=78 ")
     (tmp_path / "go").touch()
     assert {"0": None, "1": None} == nodes.came_of_it("a")["values"]
 

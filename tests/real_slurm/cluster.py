@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.slurm import parse
 from hpc_elastic.testing.fake_slurm.waits import Waits
+from hpc_elastic.testing.shown_fields import shown_fields, shown_job
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
@@ -151,7 +151,7 @@ class Cluster(Waits):
 
     def job(self, job: str) -> dict[str, str]:
         """Fields of `scontrol show job`; empty if Slurm does not know the job."""
-        return parse.show_job(self.as_root("scontrol", "show", "job", "--oneliner", job))
+        return shown_job(self.as_root("scontrol", "show", "job", "--oneliner", job))
 
     def node_state(self, name: str) -> str:
         """State of a node with its flags, such as `idle`, `mixed` or `down+not_responding`.
@@ -159,7 +159,7 @@ class Cluster(Waits):
         Not from sinfo, which may go on to show `mix` after slurmd was restarted under a job.
         """
         shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
-        return parse.fields_of(shown).get("State", "").lower()
+        return shown_fields(shown).get("State", "").lower()
 
     def story(self) -> str:
         """Queue, node states and the end of slurmctld's log."""
@@ -262,7 +262,7 @@ class Cluster(Waits):
 
         def started() -> str:
             shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
-            return parse.fields_of(shown).get("SlurmdStartTime", "")
+            return shown_fields(shown).get("SlurmdStartTime", "")
 
         before = started()
         self.boot(name)

@@ -8,6 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.slurm.forms import job_row, printed
+
 STATE = Path(os.environ["STAND_IN_SLURM"])
 HELP = Path(__file__).parent / "recorded" / "22.05" / "sbatch_help.txt"
 
@@ -93,18 +96,18 @@ def main() -> int:
     assert isinstance(jobs, dict)
     if program == "sbatch":
         return sbatch(argv)
-    if program == "squeue":
-        for job_id, job in jobs.items():
-            say(f"{job_id}|{job['Comment']}")
+    asked = next((word[7:] for word in argv if word.startswith("--jobs=")), None)
+    if program == "squeue" and asked is None:
+        sys.stdout.write(printed(argv, [job_row({"JobId": job_id, **job}) for job_id, job in jobs.items()]))
         return 0
-    job_id = argv[-1]
+    job_id = asked or argv[-1]
     if job_id not in jobs:
         return refuse("slurm_load_jobs error: Invalid job id specified")
     if program == "scancel":
         jobs[job_id]["JobState"] = "CANCELLED"
         (STATE / "jobs.json").write_text(json.dumps(jobs))
         return 0
-    say(f"JobId={job_id} JobState={jobs[job_id]['JobState']} Comment={jobs[job_id]['Comment']}")
+    sys.stdout.write(printed(argv, [job_row({"JobId": job_id, **jobs[job_id]})]))
     return 0
 
 

@@ -7,8 +7,12 @@ import os
 import sys
 from pathlib import Path
 
+from tests.slurm.forms import ROOT
+
 _PROGRAM = """#!{python} -IS
 import json, os, sys
+sys.path.insert(0, {root!r})
+from tests.slurm.forms import job_row, printed
 home = {home!r}
 words = sys.argv[1:]
 name = os.path.basename(sys.argv[0])
@@ -17,7 +21,7 @@ with open(os.path.join(home, "calls"), "a") as calls:
 with open(os.path.join(home, "job.json")) as file:
     job = json.load(file)
 failures = job.pop("failures", {{}})
-key = words[0] if name == "scontrol" else name
+key = dict(scontrol=words[0], squeue="show").get(name, name)
 if failures.get(key, 0):
     failures[key] -= 1
     with open(os.path.join(home, "job.json"), "w") as file:
@@ -36,8 +40,12 @@ if words[:2] == ["show", "config"]:
     print("KillWait = " + job.get("KillWait", "30 sec"))
 elif words[:2] == ["show", "partition"]:
     print("PartitionName=" + words[-1] + " PreemptMode=" + job.get("PreemptMode", "REQUEUE"))
-elif words[:2] == ["show", "job"]:
-    print(" ".join(f"{{field}}={{value}}" for field, value in job.items()))
+elif name == "squeue":
+    rows = [job]
+    if not any(word.startswith("--jobs") for word in words) and os.path.exists(os.path.join(home, "tasks")):
+        with open(os.path.join(home, "tasks")) as file:
+            rows = json.load(file)
+    sys.stdout.write(printed(words, [job_row(row) for row in rows]))
 elif words[:1] in (["requeue"], ["requeuehold"]):
     job.update(JobState="COMPLETING", Restarts=str(int(job["Restarts"]) + 1))
 elif name == "scancel":
@@ -47,8 +55,12 @@ with open(os.path.join(home, "job.json"), "w") as file:
 """
 
 
+def _is_question(line: str) -> bool:
+    return " show " in line or line.startswith("squeue")
+
+
 class FakeJob:
-    """One job as `scontrol` and `scancel` in `bin` know it.
+    """One job as `squeue`, `scontrol` and `scancel` in `bin` know it.
 
     Args:
         home: an empty directory.
@@ -58,9 +70,9 @@ class FakeJob:
         self._home = home
         self.bin = home / "bin"
         self.bin.mkdir(parents=True)
-        for name in ("scontrol", "scancel"):
+        for name in ("scontrol", "scancel", "squeue"):
             program = self.bin / name
-            program.write_text(_PROGRAM.format(python=sys.executable, home=str(home)))
+            program.write_text(_PROGRAM.format(python=sys.executable, home=str(home), root=str(ROOT)))
             program.chmod(0o755)
         self.set()
 
@@ -69,6 +81,10 @@ class FakeJob:
         usual = {"JobId": "7", "JobState": "RUNNING", "Reason": "None", "Restarts": "0", "Requeue": "1"}
         usual |= {"NumNodes": "2", "PreemptTime": "None", "EndTime": "2026-11-21T08:00:00"}
         self._write({**usual, **fields})
+
+    def set_tasks(self, *tasks: dict[str, str]) -> None:
+        """Set the fields of all tasks of an array, for whoever asks for all jobs of the user."""
+        (self._home / "tasks").write_text(json.dumps(tasks))
 
     def forget(self) -> None:
         """Let Slurm not know the job any more."""
@@ -95,12 +111,12 @@ class FakeJob:
     @property
     def calls(self) -> list[str]:
         """The commands that were run, without questions."""
-        return [line for line in self._lines() if " show " not in line]
+        return [line for line in self._lines() if not _is_question(line)]
 
     @property
     def questions(self) -> list[str]:
         """What was asked about the job."""
-        return [line for line in self._lines() if " show " in line]
+        return [line for line in self._lines() if _is_question(line)]
 
     def _lines(self) -> list[str]:
         path = self._home / "calls"

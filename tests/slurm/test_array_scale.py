@@ -30,14 +30,14 @@ from tests.slurm.array_stand_in import ArraySlurm
 FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
 MORE = Task("9", 0, JobState.RUNNING, "n9")
 COMMENT = "hpc_elastic:ab"
-QUEUE = """\
-7|0|RUNNING|n1|None|hpc_elastic:ab my comment
-7|1|PENDING||Priority|hpc_elastic:ab
-9|0|COMPLETING|n3|None|hpc_elastic:ab
-9|[1-3]|PENDING||Resources|hpc_elastic:ab
-8|N/A|RUNNING|n4|None|hpc_elastic:ab
-5|0|RUNNING|n5|None|hpc_elastic:abc
-"""
+QUEUE = [
+    ("7", "0", "RUNNING", "n1", "None", "hpc_elastic:ab my comment"),
+    ("7", "1", "PENDING", "", "launch failed requeued held", "hpc_elastic:ab"),
+    ("9", "0", "COMPLETING", "n3", "None", "hpc_elastic:ab"),
+    ("9", "[1-3]", "PENDING", "", "Resources", "hpc_elastic:ab"),
+    ("8", "N/A", "RUNNING", "n4", "None", "hpc_elastic:ab"),
+    ("5", "0", "RUNNING", "n5", "None", "hpc_elastic:abc"),
+]
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ def test_the_tasks_of_a_submission_are_found_by_its_token() -> None:
     assert [(True, False), (False, True), (False, False)] == [
         (task.is_running, task.is_waiting) for task in found
     ]
+    assert "launch_failed_requeued_held" == found[1].reason
     assert ["5_0"] == [task.name for task in parse_tasks(QUEUE, token="", array="5")]
 
 

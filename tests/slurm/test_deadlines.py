@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.slurm import deadlines, parse
+from hpc_elastic.slurm import deadlines
+from hpc_elastic.slurm.client import told
 from hpc_elastic.slurm.deadlines import Site
 
 RECORDED = Path(__file__).parent / "recorded" / "22.05"
-CONFIG = deadlines.config_fields((RECORDED / "scontrol_show_config.txt").read_text())
+CONFIG = told.config((RECORDED / "scontrol_show_config.txt").read_text())
 PARTITIONS = [
-    parse.fields_of(line) for line in (RECORDED / "scontrol_show_partition.txt").read_text().splitlines()
+    told.partition(line, "low")
+    for line in (RECORDED / "scontrol_show_partition.txt").read_text().splitlines()
 ]
 SITE = Site(kill_wait_s=30.0, grace_s=120.0)
 

@@ -22,14 +22,12 @@ from hpc_elastic.store.node_events import Fault, NodeEvent
 
 NOW = 1_800_000_000.0
 DAY = RULES.half_life
-LISTED = """\
-node1|low*|idle|(null)|gpu:2
-node2|low*|down*|big,fast|gpu:a100:4(S:0-1),nvme:1
-node2|high|down*|big,fast|gpu:a100:4(S:0-1),nvme:1
-node3|high|mixed-|(null)|(null)
-
-garbage
-"""
+LISTED = [
+    ("node1", "low*", "idle", "(null)", "gpu:2"),
+    ("node2", "low*", "down*", "big,fast", "gpu:a100:4(S:0-1),nvme:1"),
+    ("node2", "high", "down*", "big,fast", "gpu:a100:4(S:0-1),nvme:1"),
+    ("node3", "high", "mixed-", "(null)", "(null)"),
+]
 
 
 def event(fault: Fault, days_ago: float = 0.0, host: str = "n1") -> NodeEvent:

@@ -36,6 +36,7 @@ from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from tests.slurm.forms import write_program
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0)
@@ -57,8 +58,11 @@ class Site:
         prepare_run_dir(self.paths)
         self.job = FakeJob(home / "slurm")
         self.job.set(Partition="low")
-        lines = "".join(f"n{number}|low*|idle|(null)|gpu:2\\n" for number in range(1, nodes + 1))
-        self.program("sinfo", f"printf '{lines}'")
+        rows = [
+            {"N": f"n{number}", "P": "low*", "T": "idle", "f": "(null)", "G": "gpu:2"}
+            for number in range(1, nodes + 1)
+        ]
+        write_program(self.job.bin / "sinfo", rows)
         self.said: list[str] = []
         self.ledger = place_for(self.paths.root)
 

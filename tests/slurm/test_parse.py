@@ -19,27 +19,6 @@ def test_all_options_of_a_recorded_help_are_found() -> None:
     assert names <= options.BUILT_IN | {"help", "usage"}
 
 
-def test_a_recorded_job_is_read() -> None:
-    """Values with blanks and colons in names are read."""
-    job = parse.show_job((RECORDED / "scontrol_show_job.txt").read_text())
-    assert ("1050", "RUNNING", "None", "0", "2") == tuple(
-        job[name] for name in ("JobId", "JobState", "Reason", "Restarts", "NumNodes")
-    )
-    assert "hello" == job["Comment"]
-    assert "0:0:*:*" == job["ReqB:S:C:T"]
-
-
-def test_a_comment_with_blanks_is_read_whole() -> None:
-    """A value runs on to the next name."""
-    job = parse.show_job("JobId=7 JobState=PENDING Comment=hpc_elastic:ab my words WorkDir=/a b")
-    assert ("hpc_elastic:ab my words", "/a b") == (job["Comment"], job["WorkDir"])
-
-
-def test_no_job_is_read_from_nothing() -> None:
-    """An empty output has no fields."""
-    assert {} == parse.show_job("")
-
-
 @pytest.mark.parametrize(
     ("text", "state"),
     [
@@ -64,6 +43,7 @@ def test_states_have_long_and_short_names(text: str, state: JobState) -> None:
         ("1234\n", "1234"),
         ("1234;dev\n", "1234"),
         ("site: welcome\n42\n", "42"),
+        ("checked by filter 7\n7\nbudget left:\n9000\n1234;dev\n", "1234"),
         ("", None),
         ("Submitted x", None),
     ],
@@ -71,12 +51,6 @@ def test_states_have_long_and_short_names(text: str, state: JobState) -> None:
 def test_the_job_id_is_found_among_a_sites_own_words(text: str, job_id: str | None) -> None:
     """With --parsable sbatch prints the id, a submit filter perhaps more."""
     assert job_id == parse.submitted_job_id(text)
-
-
-def test_only_the_token_itself_finds_a_job() -> None:
-    """A comment of the user's own may follow the token; a longer token is another one."""
-    text = "10|hpc_elastic:ab mine\n11|hpc_elastic:abc\n12|(null)\n10|hpc_elastic:ab mine\n"
-    assert ["10"] == parse.jobs_with_comment(text, "hpc_elastic:ab")
 
 
 @pytest.mark.parametrize(
@@ -93,15 +67,3 @@ def test_the_controllers_are_read() -> None:
     said = "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN\n"
     assert [("ctl", True), ("ctl2", False)] == parse.controllers(said)
     assert [] == parse.controllers("slurm_load: error")
-
-
-def test_fields_keep_blanks_and_equal_signs() -> None:
-    """Values of `scontrol show job` may hold blanks and equal signs."""
-    line = "JobId=7 TRES=cpu=4,node=1 Command=/run dir/a.sh --lr=1 NtasksPerN:B:S:C=0:0:*:* Comment="
-    assert {
-        "JobId": "7",
-        "TRES": "cpu=4,node=1",
-        "Command": "/run dir/a.sh --lr=1",
-        "NtasksPerN:B:S:C": "0:0:*:*",
-        "Comment": "",
-    } == parse.fields_of(line)

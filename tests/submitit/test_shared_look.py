@@ -9,11 +9,11 @@ from hpc_elastic.submitit import shared_look
 from hpc_elastic.submitit.shared_look import SharedLook
 from hpc_elastic.testing.clock import FakeClock
 
-SHOWN = """\
-JobId=41 ArrayJobId=40 ArrayTaskId=1 ArrayTaskThrottle=2 JobName=a b JobState=RUNNING Restarts=1
-JobId=42 ArrayJobId=40 ArrayTaskId=0 ArrayTaskThrottle=2 JobName=a b JobState=COMPLETED Restarts=0
-JobId=40 ArrayJobId=40 ArrayTaskId=3-5,9,20-30:5%2 ArrayTaskThrottle=2 JobName=a b JobState=PENDING Restarts=0
-"""
+SHOWN = [
+    {"JobId": "41", "ArrayJobId": "40", "ArrayTaskId": "1", "JobState": "RUNNING", "Restarts": "1"},
+    {"JobId": "42", "ArrayJobId": "40", "ArrayTaskId": "0", "JobState": "COMPLETED", "Restarts": "0"},
+    {"JobId": "40", "ArrayJobId": "40", "ArrayTaskId": "3-5,9,20-30:5%2", "JobState": "PENDING"},
+]
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_tasks_that_have_not_begun_share_one_record(name: str, state: str | None
 
 def test_a_list_that_slurm_has_cut_off_holds_all() -> None:
     """Nobody is taken for gone because his index is in the part that was left out."""
-    cut = "JobId=40 ArrayJobId=40 ArrayTaskId=1,3,5,... JobState=PENDING\n"
-    assert shared_look.find(shared_look.by_name(cut), "40_77")
+    cut = {"JobId": "40", "ArrayJobId": "40", "ArrayTaskId": "1,3,5,...", "JobState": "PENDING"}
+    assert shared_look.find(shared_look.by_name([cut]), "40_77")
 
 
 def test_a_job_outside_of_an_array() -> None:
     """It is found by its id."""
-    found = shared_look.by_name("JobId=7 JobName=x JobState=RUNNING\nslurm_load_jobs: nonsense\n")
+    found = shared_look.by_name([{"JobId": "7", "JobState": "RUNNING"}])
     assert "RUNNING" == (shared_look.find(found, "7") or {})["JobState"]
     assert shared_look.find(found, "8") is None
 
@@ -61,10 +61,11 @@ class Counted(SharedLook):
         self.asked: list[str] = []
         self.is_away = False
 
-    def _run(self, *argv: str, **_: object) -> str:
-        self.asked.append(argv[-1])
+    def show_tasks(self, array: str) -> list[dict[str, str]]:
+        """Answer the same whatever is asked, unless Slurm is away."""
+        self.asked.append(array)
         if self.is_away:
-            raise SlurmTimeoutError(argv, 30.0)
+            raise SlurmTimeoutError(("squeue",), 30.0)
         return SHOWN
 
 

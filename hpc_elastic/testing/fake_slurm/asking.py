@@ -11,6 +11,7 @@ from hpc_elastic.testing.fake_slurm.model import Job
 from hpc_elastic.testing.fake_slurm.options import Refusal
 from hpc_elastic.testing.fake_slurm.schedule import find_jobs
 from hpc_elastic.testing.fake_slurm.settings import VERSION
+from hpc_elastic.testing.fake_slurm.shown import node_word
 from hpc_elastic.testing.fake_slurm.turn import Turn
 
 
@@ -140,8 +141,8 @@ def sinfo(turn: Turn, call: Call) -> Answer:
     flags, _ = split(call.words, "o:format p:partition n:nodes t:states O:Format S:sort M:clusters")
     if "V" in flags or "version" in flags:
         return Reply(f"slurm {VERSION}\n")
-    if "json" in flags or "Format" in flags:
-        raise Refusal("sinfo: error: the fake Slurm has no --json and no --Format\n")
+    if "json" in flags:
+        raise Refusal("sinfo: error: the fake Slurm has no --json\n")
     form = flags.get("format", queries.SINFO_DEFAULT)
     each = "N" in flags or "Node" in flags
     names = hostlist.expand(flags["nodes"]) if "nodes" in flags else tuple(turn.world.nodes)
@@ -157,10 +158,18 @@ def sinfo(turn: Turn, call: Call) -> Answer:
             if states and not states & {fields["T"]().rstrip("*"), fields["t"]().rstrip("*")}:
                 continue
             hidden = {} if each else {"N": lambda: "\0N", "n": lambda: "\0N", "D": lambda: "\0D"}
-            groups.setdefault(queries.fill(form, {**fields, **hidden}), []).append(name)
-    head = "" if "h" in flags or "noheader" in flags else queries.fill(form, _SINFO_HEADINGS) + "\n"
+            shown = _node_text(flags, {**fields, **hidden}, node_word(turn.world, node))
+            groups.setdefault(shown, []).append(name)
+    is_bare = bool({"h", "noheader", "Format"} & set(flags))
+    head = "" if is_bare else queries.fill(form, _SINFO_HEADINGS) + "\n"
     lines = [_sinfo_line(text, found, each=each) for text, found in groups.items()]
     return Reply(head + "".join(lines))
+
+
+def _node_text(flags: Mapping[str, str], fields: queries.Fields, word: str) -> str:
+    if "Format" in flags:
+        return queries.fill_long(flags["Format"], queries.long_node_fields(fields, word))
+    return queries.fill(flags.get("format", queries.SINFO_DEFAULT), fields)
 
 
 _SINFO_TITLES = {

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.multiprocessing import procfs
-from hpc_elastic.slurm import parse
 from hpc_elastic.testing.fake_slurm import client
 from hpc_elastic.testing.fake_slurm.settings import Settings, check
 from hpc_elastic.testing.fake_slurm.waits import Waits
+from hpc_elastic.testing.shown_fields import shown_fields, shown_job
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 _START_S = 60.0
@@ -218,12 +218,12 @@ class FakeSlurm(Waits):
 
     def job(self, job: str) -> dict[str, str]:
         """Return the fields of ``scontrol show job``; empty if Slurm does not know the job."""
-        return parse.show_job(self.command("scontrol", "show", "job", "--oneliner", job))
+        return shown_job(self.command("scontrol", "show", "job", "--oneliner", job))
 
     def node_state(self, name: str) -> str:
         """Return the state of a node with its flags, such as `idle`, `mixed+drain`, `down+not_responding`."""
         shown = self.command("scontrol", "show", "node", "--oneliner", name)
-        return parse.fields_of(shown).get("State", "").lower()
+        return shown_fields(shown).get("State", "").lower()
 
     def accounted(self, job: str) -> list[str]:
         """Return the state of each start of a job, the oldest first, as ``sacct --duplicates`` has them."""

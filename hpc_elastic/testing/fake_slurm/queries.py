@@ -29,6 +29,7 @@ SHORT_STATES = {
     "REQUEUED": "RQ",
     "RESIZING": "RS",
 }
+Fields = Mapping[str, Callable[[], str]]
 _SUBFORMAT = re.compile(r"%(\.?)(\d*)([a-zA-Z])")
 
 
@@ -97,10 +98,12 @@ def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
         "a": lambda: CLUSTER,
         "b": lambda: f"gres:gpu:{request.gpus_per_node}" if request.gpus_per_node else "N/A",
         "e": lambda: stamp(job.end_s, "N/A"),
+        "f": lambda: "(null)",
         "i": lambda: job.ref,
         "j": lambda: request.name,
         "k": lambda: request.comment or "(null)",
         "l": lambda: short_span(request.limit_s),
+        "n": lambda: hosts.compress(request.nodelist),
         "o": lambda: request.script_name,
         "q": lambda: "normal",
         "r": lambda: job.reason,
@@ -128,27 +131,35 @@ LONG_NAMES = {
     "state": "T", "statecompact": "t", "reason": "r", "reasonlist": "R", "timeleft": "L", "timeused": "M",
     "timelimit": "l", "starttime": "S", "endtime": "e", "submittime": "V", "nodelist": "N", "numnodes": "D",
     "batchhost": "B", "partition": "P", "username": "u", "userid": "U", "workdir": "Z", "dependency": "E",
-    "account": "a", "qos": "q", "command": "o", "numcpus": "C",
+    "account": "a", "qos": "q", "command": "o", "numcpus": "C", "prioritylong": "Q", "reqnodes": "n",
+    "feature": "f",
 }  # fmt: skip
 
 
 def long_fields(names: str, seen: Seen) -> str:
-    """Return ``squeue -O``: columns of 20 characters, or as wide as ``name:width`` says."""
-    letters = job_fields(seen)
+    """Return ``squeue -O``."""
+    letters, request = job_fields(seen), seen.job.request
     extra: dict[str, Callable[[], str]] = {
         "restartcnt": lambda: str(seen.job.restarts),
         "preempttime": lambda: stamp(seen.job.preempt_s, "N/A"),
-        "eligibletime": lambda: stamp(seen.job.eligible_s),
+        "eligibletime": lambda: stamp(seen.job.eligible_s, "N/A"),
         "exit_code": lambda: str(seen.job.exit_code),
+        "requeue": lambda: str(int(request.requeue)),
     }
+    return fill_long(names, {**{name: letters[letter] for name, letter in LONG_NAMES.items()}, **extra})
+
+
+def fill_long(names: str, fields: Mapping[str, Callable[[], str]]) -> str:
+    """Fill ``name,name:12,name:0suffix`` in: 20 characters wide, or as wide as they say; 0: as needed."""
     text = ""
     for word in names.split(","):
-        name, _, width = word.partition(":")
-        make = extra.get(name.lower()) or letters.get(LONG_NAMES.get(name.lower(), "?"))
+        name, colon, form = word.partition(":")
+        make = fields.get(name.lower())
         if make is None:
             raise Refusal(f"squeue: error: Invalid job format specification: {name}\n")
-        size = int(width or 20)
-        text += make()[:size].ljust(size)
+        digits = "" if (found := re.match(r"\d+", form)) is None else found[0]
+        width = int(digits or 0) if colon else 20
+        text += (make()[:width].ljust(width) if width else make()) + form.removeprefix(digits)
     return text
 
 
@@ -258,6 +269,19 @@ def node_fields(world: World, node: Node, partition: str) -> dict[str, Callable[
         "f": lambda: "(null)",
         "v": lambda: VERSION,
     }
+
+
+LONG_NODE_NAMES = {
+    "nodelist": "N", "nodehost": "n", "partition": "P", "available": "a", "time": "l", "nodes": "D",
+    "statelong": "T", "statecompact": "t", "cpus": "c", "memory": "m", "gres": "G", "reason": "E",
+    "features": "f",
+}  # fmt: skip
+
+
+def long_node_fields(letters: Mapping[str, Callable[[], str]], word: str) -> dict[str, Callable[[], str]]:
+    """Return the fields of ``sinfo -O`` by their names, from those by letters and the state with flags."""
+    named = {name: letters[letter] for name, letter in LONG_NODE_NAMES.items()}
+    return {**named, "statecomplete": word.lower}
 
 
 def long_state(word: str) -> str:

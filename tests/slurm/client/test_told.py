@@ -1,0 +1,114 @@
+"""What scontrol prints: believed only where no text in it looks like a field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.slurm.client import told
+from hpc_elastic.slurm.client.tables import UnclearAnswerError
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"
+JOB = (RECORDED / "scontrol_show_job.txt").read_text().splitlines()[0]
+LOW = (RECORDED / "scontrol_show_partition.txt").read_text().splitlines()[0]
+TASK = JOB.replace("JobId=1050 ", "JobId={} ArrayJobId=1050 ArrayTaskId={} ")
+
+
+def named(name: str, job: str = JOB) -> str:
+    """Return the recorded job with another name."""
+    return job.replace("JobName=qq", f"JobName={name}")
+
+
+def test_a_recorded_job_is_read() -> None:
+    """Only fields whose values hold no blank."""
+    job = told.job(JOB, "1050")
+    assert ("1050", "RUNNING", "None", "0", "2", "node[1-2]", "None") == tuple(
+        job[name]
+        for name in ("JobId", "JobState", "Reason", "Restarts", "NumNodes", "NodeList", "PreemptTime")
+    )
+    assert not {"JobName", "Comment", "Command", "WorkDir"} & set(job)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "x=1 y=2", 'state="JobState"', "xJobState=FAILED", "a\tb", "%", "a|b", "é\n"]
+)
+def test_a_name_that_is_no_field_changes_nothing(name: str) -> None:
+    """Blanks and equal signs are common in names."""
+    assert told.job(JOB, "1050") == told.job(named(name), "1050")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x JobState=CANCELLED",
+        "scaling NumNodes=4",
+        "x\tReason=TimeLimit",
+        "x\nJobId=1050 JobState=CANCELLED",
+        "x\nJobId=4 JobState=CANCELLED Reason=None Requeue=1 Restarts=0",
+        "x PreemptTime=2026-11-21T08:03:01",
+        "x Features=gpu",
+    ],
+)
+def test_a_name_that_looks_like_a_field_is_not_believed(name: str) -> None:
+    """Nor is the true field then: nobody can tell which one is Slurm's."""
+    with pytest.raises(UnclearAnswerError, match="what scontrol show job tells cannot be read for sure"):
+        told.job(named(name), "1050")
+
+
+def test_texts_behind_the_last_field_cannot_add_one() -> None:
+    """A field that this job does not have would stand out of Slurm's order."""
+    job = JOB.replace("PreemptTime=None ", "")
+    assert "PreemptTime" not in told.job(job, "1050")
+    with pytest.raises(UnclearAnswerError, match="not in Slurm's order"):
+        told.job(job.replace("Comment=hello", "Comment=x PreemptTime=2026-11-21T08:03:01"), "1050")
+
+
+def test_one_task_is_found_among_those_of_its_array() -> None:
+    """By its own id and by that of the array; a name with a newline forges none."""
+    tasks = "\n".join(TASK.format(number, index) for number, index in ((1051, 0), (1052, 1), (1050, "2-3")))
+    assert ["0", "1", "2-3"] == [told.job(tasks, name)["ArrayTaskId"] for name in ("1050_0", "1052", "1050")]
+    with pytest.raises(UnclearAnswerError, match="0 of 3 jobs are 7"):
+        told.job(tasks, "7")
+    forged = named("x\nJobId=1051 JobState=CANCELLED Reason=None Requeue=1 Restarts=0", tasks)
+    with pytest.raises(UnclearAnswerError):
+        told.job(forged, "1050_0")
+
+
+def test_a_name_makes_no_task_of_a_job() -> None:
+    """Slurm writes the numbers of an array right behind the id."""
+    assert "ArrayTaskId" not in told.job(named("x ArrayJobId=5 ArrayTaskId=3"), "1050")
+
+
+def test_nothing_is_read_from_nothing() -> None:
+    """A job that Slurm does not know has no fields; half of one is none."""
+    assert {} == told.job("", "7")
+    with pytest.raises(UnclearAnswerError, match="Requeue= and Restarts= is missing"):
+        told.job("JobId=7 JobState=RUNNING Reason=None", "7")
+    with pytest.raises(UnclearAnswerError, match="JobId= is missing"):
+        told.job(f"x {JOB}", "1050")
+
+
+def test_the_limits_of_a_partition_are_read() -> None:
+    """Of the one that is named, or of the default one among all."""
+    low = told.partition(LOW, "low")
+    assert ("8", "UNLIMITED", "REQUEUE", "32") == tuple(
+        low[name] for name in ("GraceTime", "MaxTime", "PreemptMode", "TotalCPUs")
+    )
+    others = (RECORDED / "scontrol_show_partition.txt").read_text()
+    assert low == told.partition(others, "")
+    assert {} == told.partition(others.replace("Default=YES", "Default=NO"), "")
+    assert {} == told.partition("", "low")
+
+
+@pytest.mark.parametrize("group", ["x GraceTime=900", "x PreemptMode=OFF", "x Default=NO"])
+def test_a_partition_with_a_text_like_a_field_is_not_believed(group: str) -> None:
+    """Groups and accounts stand before its limits."""
+    with pytest.raises(UnclearAnswerError, match="more than once"):
+        told.partition(LOW.replace("AllowGroups=ALL", f"AllowGroups={group}"), "low")
+
+
+def test_settings_stand_one_in_a_line() -> None:
+    """A value that looks like a setting is none, and what a plugin prints below does not count."""
+    text = "KillWait                = 30 sec\nMailProg = /x KillWait = 5 sec\nKillWait = 9 sec\n"
+    assert {"KillWait": "30 sec", "MailProg": "/x KillWait = 5 sec"} == told.config(text)
