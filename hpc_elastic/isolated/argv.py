@@ -21,7 +21,9 @@ _PLAIN: Final = (
     "plain = [place or os.getcwd() for place in sys.path]; "  # -c is to search what -m would
     "del sys.path[:at]; at = 0"
 )
-_FOUND_HERE: Final = "sys.path += [place for place in plain if place not in sys.path and place != os.getcwd()]"
+_FOUND_HERE: Final = (
+    "sys.path += [place for place in plain if place not in sys.path and place != os.getcwd()]"
+)
 _CALL: Final = "from {module} import main; main(plain)"
 
 

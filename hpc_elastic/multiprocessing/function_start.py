@@ -198,7 +198,7 @@ def _isolation() -> str:
     """Return the code by which the worker of an isolated process imports our modules from where that does."""
     if not sys.flags.isolated:
         return ""
-    return f"plain = [place for place in sys.path if place]; sys.path[:] = {ascii(sys.path)}; "
+    return f"plain = [place for place in sys.path if place]; sys.path[:] = {sys.path!a}; "
 
 
 def _preparation(name: str) -> dict[str, Any]:

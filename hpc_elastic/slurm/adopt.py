@@ -230,7 +230,9 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
         )
     ]
     if line.program.endswith(_ISOLATED):
-        changes.append(Change("python -I", "files in the working directory take no part in what the agents import"))
+        changes.append(
+            Change("python -I", "files in the working directory take no part in what the agents import")
+        )
     options, ends_others = _let_others_live(line.options)
     changes += ends_others
     missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]

@@ -90,7 +90,12 @@ class FakeSlurm(Waits):
         for name in PROGRAMS:
             _write_program(os.path.join(self.bin, name), place, name)
         _write(os.path.join(self.bin, "hostname"), _HOSTNAME)
-        words = [*argv_here("hpc_elastic.testing.fake_slurm"), self.directory, json.dumps(self.settings._asdict()), place]
+        words = [
+            *argv_here("hpc_elastic.testing.fake_slurm"),
+            self.directory,
+            json.dumps(self.settings._asdict()),
+            place,
+        ]
         with open(os.path.join(self.directory, "slurmctld.err"), "a", encoding="utf-8") as errors:
             self._controller = subprocess.Popen(
                 words,
