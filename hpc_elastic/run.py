@@ -288,11 +288,12 @@ def main(args: Sequence[str] | None = None) -> None:
     record(run)(parse_args(args))
 
 
-def command(argv: Sequence[str]) -> int:
+def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
     """Run a command line as `hpc-elastic run` does, also over the handler of a plug-in.
 
     Args:
         argv: the arguments without the program's name.
+        dropped: what is to be searched for modules by scripts of ``--run-path``, as those of torchrun do.
 
     Returns:
         The exit code of the process.
@@ -304,10 +305,8 @@ def command(argv: Sequence[str]) -> int:
         args = parse_args(argv)
     except InputError as error:  # of a variable
         return _refused(error)
-    if not args.run_path:  # whose scripts find what torchrun's do
-        from hpc_elastic.isolated.search_path import drop_callers_directory  # noqa: PLC0415 - as above
-
-        drop_callers_directory()
+    if args.run_path:
+        sys.path[:0] = dropped
     return run_agent(argv) if args.rdzv_backend in BACKENDS else _run_over_plugin(args)
 
 
@@ -340,4 +339,6 @@ def _run_over_plugin(args: Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(command(sys.argv[1:]))
+    from hpc_elastic.isolated.search_path import drop_callers_directory
+
+    sys.exit(command(sys.argv[1:], drop_callers_directory()))

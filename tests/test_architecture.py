@@ -252,3 +252,57 @@ def test_importing_the_package_loads_nothing() -> None:
     """The package itself is empty until something of it is used."""
     loaded = _loaded_by("hpc_elastic") - _loaded_by("sys")
     assert {"hpc_elastic"} == {name for name in loaded if name.startswith("hpc_elastic")}
+
+
+# Who names this interpreter for something else than to start a process of ours with it.
+NAMES_PYTHON = {
+    "hpc_elastic/cli/doctor_checks.py": "tells it to people",
+    "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
+    "hpc_elastic/launch.py": "runs the user's script",
+    "hpc_elastic/launcher/api.py": "compares it",
+    "hpc_elastic/runs/function.py": "tells it to people",
+    "hpc_elastic/slurm/request.py": "runs the user's script; own_argv makes the agents' command",
+    "hpc_elastic/slurm/validate.py": "compares it",
+}
+STARTS_MODULES = {
+    "hpc_elastic/cli/job_options.py": "a flag of our own",
+    "hpc_elastic/cli/run_flags.py": "a flag of our own",
+    "hpc_elastic/cli/run_work.py": "the user's module",
+    "hpc_elastic/isolated/argv.py": "isolated",
+    "hpc_elastic/multiprocessing/guard.py": "a message to the guard",
+    "hpc_elastic/slurm/script.py": "the user's module",
+    "hpc_elastic/slurm/worker_script.py": "reads commands",
+}
+
+
+def _is_this_python(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in {"sys.executable", "sys._base_executable"}
+
+
+def _is_isolated(node: ast.AST) -> bool:
+    """Tell whether an expression is a command line whose interpreter is isolated."""
+    if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) < 2 or not _is_this_python(node.elts[0]):
+        return False
+    flag = node.elts[1]
+    return isinstance(flag, ast.Constant) and str(flag.value).startswith("-I")
+
+
+def test_every_process_of_ours_starts_isolated() -> None:
+    """No other file names an interpreter or `-m` in a command, so that none searches a foreign directory."""
+    python, modules = set(), set()
+    for name, tree in _trees(PACKAGE_SOURCES):
+        nodes = list(ast.walk(tree))
+        isolated = {id(node.elts[0]) for node in nodes if _is_isolated(node)}  # type: ignore[attr-defined]
+        if any(_is_this_python(node) and id(node) not in isolated for node in nodes):
+            python.add(name)
+        if any(isinstance(node, ast.Constant) and node.value == "-m" for node in nodes):
+            modules.add(name)
+    assert (set(NAMES_PYTHON), set(STARTS_MODULES)) == (python, modules)
+
+
+def test_job_scripts_start_what_is_given_to_them() -> None:
+    """They name no interpreter and no module themselves."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "sbatch_templates").iterdir())]
+    assert [] == [
+        line for text in texts for line in text.splitlines() if " -m " in line or "names.python" in line
+    ]

@@ -1,4 +1,4 @@
-"""What this process itself searches for modules: without its caller's directory, and with what is the user's."""
+"""What this process searches for modules: not its caller's directory, but what is the user's if asked to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
-def drop_callers_directory() -> None:
+def drop_callers_directory() -> list[str]:
     """No longer search the directory that Python has put first: the script's, or the working directory.
 
     To be called by a program of ours before it imports more; a process of the user's keeps it.
+
+    Returns:
+        What was first; nothing where Python has put no directory there.
     """
-    if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):  # since Python 3.11
-        del sys.path[0]
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        return []
+    return [sys.path.pop(0)]
 
 
 @contextmanager

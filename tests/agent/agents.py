@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.isolated.argv import own_argv
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records, read_state
@@ -68,7 +69,7 @@ class Agents:
     ) -> subprocess.Popen[str]:
         """Start the agent of a node, by default with two workers; `args` are those of the workers' script."""
         argv = [
-            *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", self.paths.root),
+            *(*own_argv(sys.executable), "run", "--run-dir", self.paths.root),
             *("--node-rank", str(node), "--nproc-per-node", "2", *QUICK, *flags, str(self._script), *args),
         ]
         return self._run(node, argv, env)

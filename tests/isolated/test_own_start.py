@@ -18,23 +18,17 @@ import pytest
 import hpc_elastic
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
+from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.request import own_path_of
+from tests.isolated.planted import plant
 
-PLANTED = (
-    *("hpc_elastic", "runpy", "typing", "signal", "json", "contextlib", "argparse", "select"),
-    *("psutil", "filelock", "typer", "pydantic", "rich", "jinja2", "sitecustomize", "usercustomize"),
-)
 SAYS_PATH = "import json, sys; print(json.dumps(sys.path))"
 
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory full of modules that must not be imported."""
-    place = tmp_path / "shared"
-    (place / "hpc_elastic").mkdir(parents=True)
-    for name in PLANTED:
-        (place / f"{name}.py").write_text("raise SystemExit('planted code has run')\n")
-    shutil.copy(place / "json.py", place / "hpc_elastic" / "__init__.py")
-    (place / "more.pth").write_text("import os; os._exit(9)\n")
+    place = plant(tmp_path / "shared")
     monkeypatch.chdir(place)
     return place
 
@@ -98,7 +92,8 @@ def copy_of(names: Sequence[str], place: Path) -> Path:
 
 def of(python: str, **environ: str) -> lookup.Answer:
     """Return what comes of asking an interpreter, in a submit shell with other variables."""
-    code = "import json, sys; from hpc_elastic.isolated import lookup; print(json.dumps(lookup.ask(sys.argv[1])))"
+    ask = "from hpc_elastic.isolated import lookup; print(json.dumps(lookup.ask(sys.argv[1])))"
+    code = f"import json, sys; {ask}"
     done = run(*own_argv(sys.executable)[:2], "-c", code, python, **environ)
     assert done.returncode == 0, done.stderr
     where, is_installed, trouble = json.loads(done.stdout)
@@ -117,7 +112,7 @@ def test_an_installation_that_pythonpath_leads_to(tmp_path: Path, planted: Path)
     assert (OwnPath((str(needed), str(ours))), True) == found[:2]
     argv = own_argv(python, "hpc_elastic.isolated.told", found.where)
     (ours / "hpc_elastic" / "isolated" / "told.py").write_text(
-        "import filelock, json, signal, sys; print(filelock.__file__, sys.argv[1:]); assert 'planted' not in sys.path"
+        "import filelock, json, signal, sys; print(filelock.__file__, sys.argv[1:])"
     )
     done = run(*argv, "a b", PYTHONPATH=path)
     assert f"{needed}/filelock/__init__.py ['a b']\n" == done.stdout, done.stderr
@@ -137,6 +132,36 @@ def test_an_installation_of_the_users_own(tmp_path: Path, planted: Path) -> None
     (clone / "hpc_elastic" / "isolated" / "told.py").write_text("print('told')")
     done = run(*own_argv(python, "hpc_elastic.isolated.told", found.where))
     assert "told\n" == done.stdout, done.stderr
+
+
+def test_an_interpreter_that_setup_lines_may_change_is_not_asked() -> None:
+    """A name may mean another one by then; a path means that one."""
+    own = JobSpec(command=["train.py"], python=sys.executable, modules=("python",))
+    named = own.model_copy(update={"python": "python3"})
+    absent = own.model_copy(update={"python": "python-of-a-module", "modules": ()})
+    known = [own_path_of(spec).is_known for spec in (own, named, absent)]
+    assert [True, False, False] == known
+
+
+def test_a_handler_of_the_users_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PYTHONPATH and, behind all others, in the working directory, which is searched for it only."""
+    (tmp_path / "json.py").write_text("raise SystemExit('planted code has run')")
+    (tmp_path / "handler.py").write_text("import json; made = 'handler'")
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import sys; from hpc_elastic.isolated.search_path import users_modules\n"
+        "with users_modules({'PYTHONPATH': 'other'}): import handler\n"
+        f"print(handler.made, sys.path[-1]); assert {str(tmp_path)!r} not in sys.path"
+    )
+    done = run(sys.executable, "-I", "-c", code)
+    assert f"handler {tmp_path}/other\n" == done.stdout, done.stderr
+
+
+def test_a_directory_that_python_has_not_put_first_stays() -> None:
+    """Only what stands for the caller's directory is dropped."""
+    code = "from hpc_elastic.isolated import search_path; print(search_path.drop_callers_directory())"
+    outputs = [run(sys.executable, *flags, "-c", code).stdout for flags in ((), ("-I",))]
+    assert ["['']\n", "[]\n"] == outputs
 
 
 def test_an_interpreter_that_cannot_be_asked_says_why(tmp_path: Path) -> None:
@@ -185,12 +210,10 @@ def test_all_that_the_package_needs_is_looked_for() -> None:
     assert set() == needed - known
 
 
-def test_a_call_searches_what_a_module_would(planted: Path) -> None:
+def test_a_call_searches_what_a_module_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its interpreter is a plain one: the function's own processes inherit no isolation."""
-    (planted / "told.py").write_text(f"{SAYS_PATH}; assert not sys.flags.isolated")
-    for name in PLANTED:
-        (planted / f"{name}.py").unlink()
-    (planted / "more.pth").unlink()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "told.py").write_text(f"{SAYS_PATH}; assert not sys.flags.isolated")
     environ = {"PYTHONPATH": "/one:relative"}
     module = json.loads(run(sys.executable, "-m", "told", **environ).stdout)
     *head, code, name = call_argv(sys.executable)
@@ -201,4 +224,4 @@ def test_a_call_searches_what_a_module_would(planted: Path) -> None:
     ours, plain = json.loads(run(*head, code, name, **environ).stdout)
     assert module == plain
     assert plain[-len(ours) :] == ours
-    assert str(planted) not in ours
+    assert str(tmp_path) not in ours

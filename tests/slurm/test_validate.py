@@ -110,6 +110,18 @@ def test_an_interpreter_that_setup_provides_is_not_looked_for(workdir: Path) -> 
     ]
 
 
+def test_a_working_directory_with_a_line_break_is_refused(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all that sbatch says is that a quote is missing."""
+    odd = workdir / "a\nb"
+    odd.mkdir()
+    (odd / "train.py").write_text("")
+    monkeypatch.chdir(odd)
+    with pytest.raises(InputError, match=r"the working directory '.*a\\nb' has a line break"):
+        check()
+
+
 def test_a_health_command_that_is_not_here_is_a_warning(workdir: Path) -> None:
     """The nodes may have it; what sh itself knows, or is more than a name, is not looked for."""
     (warning,) = check(health_command="ib-chekc --quick || exit 1")
