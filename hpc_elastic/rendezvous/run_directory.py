@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 
-from hpc_elastic.errors import RunDirError, StoreError
+from hpc_elastic.errors import RunDirError, StoreError, TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.directories import make_directories
 from hpc_elastic.store.ownership import require_own, require_own_entries
@@ -25,7 +25,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
     """
     where = f"run directory {paths.root}"
     try:
-        refuse_open(paths.root, where, with_groups=False, spares_public=True)
+        refuse_open(paths.root, where, spares_public=True, is_of_many=True)
         make_directories(paths.root)
         require_own(paths.root, where)
         present = set(os.listdir(paths.root))
@@ -94,11 +94,12 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
         run_id: its name, as it was submitted; empty: any.
 
     Raises:
-        TakenOverError: another directory is in its place, or others can write to it.
+        TakenOverError: another directory is in its place, others can write to it, or anybody can exchange it.
         RunDirError: the directory, or what was submitted in it, is gone.
         StoreError: the file system does not tell.
     """
     require_same_run(paths, run_id)
+    _require_closed(paths)
     if holds_submitted_run(paths):
         return
     has_root = os.path.isdir(paths.root)
@@ -108,6 +109,16 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
         fix="nothing was made or started here; put it back under this name, then: "
         f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
     )
+
+
+def _require_closed(paths: RunPaths) -> None:
+    """Check that not anybody can put another directory in the place of a run's since it was submitted."""
+    try:
+        refuse_open(paths.root, f"run directory {paths.root}", is_of_many=True)
+    except OSError as error:
+        raise StoreError(f"{paths.root}: {error.strerror}", errno=error.errno) from error
+    except RunDirError as error:
+        raise TakenOverError(error.message, where=error.where, fix=error.fix) from None
 
 
 def tidy_run_dir(paths: RunPaths, first_round: int) -> None:

@@ -7,13 +7,12 @@ import shlex
 from collections.abc import Mapping
 
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import RunDirError, StoreError
+from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.rendezvous.run_directory import holds_submitted_run, require_run
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.store.trust.above import refuse_open
 from hpc_elastic.wording import count_text
 
 
@@ -31,22 +30,14 @@ def admit(paths: RunPaths, environ: Mapping[str, str]) -> None:
     A run that nobody submitted takes in whoever comes.
 
     Raises:
-        RunDirError: the agent's own run is gone, anybody can exchange its directory, or it holds
-            another run.
+        RunDirError: the agent's own run is gone, or the directory holds somebody else's.
+        TakenOverError: another directory is in the place of the agent's own run, or can be put there.
         StoreError: the file system does not tell.
     """
     if is_own_script(paths, environ):
         require_run(paths, environ.get(Env.RUN_ID, ""))
-        _refuse_open(paths)
     elif holds_submitted_run(paths):
         _refuse_stranger(paths)
-
-
-def _refuse_open(paths: RunPaths) -> None:
-    try:
-        refuse_open(paths.root, f"run directory {paths.root}", with_groups=False)
-    except OSError as error:
-        raise StoreError(f"{paths.root}: {error.strerror}", errno=error.errno) from error
 
 
 def _refuse_stranger(paths: RunPaths) -> None:

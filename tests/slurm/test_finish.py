@@ -355,15 +355,23 @@ def test_a_directory_that_nobody_knows_is_told_at_once(
     assert [is_like_a_mount] == [any(line.startswith(told) for line in said)]
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["another run", "open to others"])
-def test_a_directory_that_was_taken_is_not_waited_for(paths: RunPaths, job: FakeJob, is_open: bool) -> None:
+TAKEN = {
+    "another run": ("train-2", 0o700, 0o700, "it holds the run train-2, not train-1"),
+    "open to others": ("train-1", 0o700, 0o770, "others can write to it"),
+    "in an open place": ("train-1", 0o777, 0o700, "everybody can write to "),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_directory_that_was_taken_is_not_waited_for(paths: RunPaths, job: FakeJob, case: str) -> None:
     """Nothing is written into it, and nothing is asked of Slurm."""
-    Path(paths.identity).write_text('{"format": 1, "run_id": "train-2"}')
-    Path(paths.root).chmod(0o770 if is_open else 0o700)
+    run_id, mode_above, mode, words = TAKEN[case]
+    Path(paths.identity).write_text(f'{{"format": 1, "run_id": "{run_id}"}}')
+    Path(paths.root).chmod(mode)
+    Path(paths.root).parent.chmod(mode_above)
     clock = FastClock()
     environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "HPC_ELASTIC_RUN_ID": "train-1"}
     start = Start.from_environ(paths, environ, relaunch=0, srun_exit_code=76)
-    words = "others can write to it" if is_open else "it holds the run train-2, not train-1"
     with pytest.raises(TakenOverError, match=words):
         Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
     assert (0.0, []) == (clock.monotonic(), job.calls)

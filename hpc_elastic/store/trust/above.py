@@ -30,13 +30,13 @@ def exposures(path: str, *, with_groups: bool = True) -> list[Exposure]:
 
     Args:
         path: absolute path of the directory; it need not be there.
-        with_groups: ask the system whether a group has other members; where not, it has.
+        with_groups: ask the system whether a group has other members; if it is not asked, it has.
 
     Raises:
         OSError: the file system does not tell.
     """
     places = way_to(path)
-    gids = {place.gid for place in places if place.mode & stat.S_IWGRP} if with_groups and places else set()
+    gids = {place.gid for place in places if place.mode & stat.S_IWGRP} if with_groups else set()
     me = os.geteuid()
     uids = {0, me, *(place.uid for place in places[:1] if place.uid == _UNMAPPED)}
     return judge(places, Trusted(me, frozenset(uids), frozenset(filter(_is_private_group, gids))))
@@ -114,21 +114,23 @@ def _is_private_group(gid: int) -> bool:
 
 
 def refuse_open(
-    path: str, where: str, *, with_groups: bool = True, spares_public: bool = False
+    path: str, where: str, *, spares_public: bool = False, is_of_many: bool = False
 ) -> list[Exposure]:
     """Refuse a run directory that anybody can exchange; return where people who share it with the user can.
 
     Args:
         path: absolute path of the run directory.
         where: names it in the error.
-        with_groups: as for `exposures`.
+        is_of_many: called on all nodes at once: no server of groups is asked unless it decides.
         spares_public: refuse only foreign links and foreign directories with a name of this package's.
 
     Raises:
         RunDirError: a directory above it is open.
         OSError: the file system does not tell.
     """
-    found = exposures(path, with_groups=with_groups)
+    found = exposures(path, with_groups=not is_of_many)
+    if is_of_many and any(each.level is Level.OPEN for each in found):
+        found = exposures(path)
     for exposure in found:
         is_public = exposure.by[0].kind is Kind.EVERYBODY
         if exposure.level is Level.OPEN and not (is_public and spares_public):

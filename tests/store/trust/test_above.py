@@ -29,6 +29,18 @@ def test_a_directory_of_ones_own_below_tmp_is_private(tmp_path: Path) -> None:
     assert [] == exposures(str(tmp_path / "runs" / "a"))
 
 
+@pytest.mark.parametrize("is_of_many", [False, True])
+def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path, is_of_many: bool) -> None:
+    """As many systems make one for each user; agents ask for it as well before they refuse."""
+    folder = tmp_path / "hpc_elastic_runs"
+    folder.mkdir()
+    folder.chmod(0o775)
+    refuse_open(str(folder / "run"), "run_dir", is_of_many=is_of_many)
+    os.chown(folder, 0, GROUP)
+    with pytest.raises(RunDirError, match=f"members of group gid {GROUP} can write to {folder}"):
+        refuse_open(str(folder / "run"), "run_dir", is_of_many=is_of_many)
+
+
 def test_every_directory_above_counts(tmp_path: Path) -> None:
     """A private one below a shared one is renamed with it."""
     (shared(tmp_path / "proj") / "me").mkdir(mode=0o700)
