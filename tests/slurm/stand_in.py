@@ -21,7 +21,8 @@ with open(os.path.join(home, "calls"), "a") as calls:
 with open(os.path.join(home, "job.json")) as file:
     job = json.load(file)
 failures = job.pop("failures", {{}})
-key = dict(scontrol=words[0], squeue="show").get(name, name)
+of_one = any(word.startswith("--jobs") for word in words)
+key = words[0] if name == "scontrol" else "show" if of_one else name
 if failures.get(key, 0):
     failures[key] -= 1
     with open(os.path.join(home, "job.json"), "w") as file:
@@ -42,7 +43,7 @@ elif words[:2] == ["show", "partition"]:
     print("PartitionName=" + words[-1] + " PreemptMode=" + job.get("PreemptMode", "REQUEUE"))
 elif name == "squeue":
     rows = [job]
-    if not any(word.startswith("--jobs") for word in words) and os.path.exists(os.path.join(home, "tasks")):
+    if not of_one and os.path.exists(os.path.join(home, "tasks")):
         with open(os.path.join(home, "tasks")) as file:
             rows = json.load(file)
     sys.stdout.write(printed(words, [job_row(row) for row in rows]))

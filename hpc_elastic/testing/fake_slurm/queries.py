@@ -10,7 +10,15 @@ from hpc_elastic.testing.fake_slurm import endings, hosts
 from hpc_elastic.testing.fake_slurm.model import BATCH, Job, Node, Request, Row, State, World
 from hpc_elastic.testing.fake_slurm.options import Refusal
 from hpc_elastic.testing.fake_slurm.settings import CLUSTER, VERSION
-from hpc_elastic.testing.fake_slurm.shown import node_word, nodes_of, run_time, short_span, span, stamp
+from hpc_elastic.testing.fake_slurm.shown import (
+    node_word,
+    nodes_of,
+    priority,
+    run_time,
+    short_span,
+    span,
+    stamp,
+)
 
 SQUEUE_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 SQUEUE_STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
@@ -88,7 +96,7 @@ def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
         "M": lambda: short_span(run_time(job, seen.now)),
         "N": lambda: hosts.compress(nodes_of(job)),
         "P": lambda: request.partition,
-        "Q": lambda: "0" if job.held else "4294901760",
+        "Q": lambda: str(priority(job)),
         "R": lambda: why_or_where(seen),
         "S": lambda: stamp(job.start_s, "N/A"),
         "T": lambda: job.state.value,

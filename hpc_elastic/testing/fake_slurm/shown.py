@@ -60,6 +60,11 @@ def job_line(job: Job, user: Mapping[str, str], now: float) -> str:
     return " ".join(f"{name}={value}" for name, value in fields.items()) + " "
 
 
+def priority(job: Job) -> int:
+    """Return the priority of a job; that of one that is held is 0."""
+    return 0 if job.held else 4294901760 - job.id % 1000
+
+
 def _who(job: Job, user: Mapping[str, str]) -> dict[str, object]:
     array = {} if job.task is None else {"ArrayJobId": job.array, "ArrayTaskId": job.task}
     if job.task is not None and job.request.throttle:
@@ -71,7 +76,7 @@ def _who(job: Job, user: Mapping[str, str]) -> dict[str, object]:
         "UserId": f"{user['USER']}({user['UID']})",
         "GroupId": f"{user['USER']}({user['GID']})",
         "MCS_label": "N/A",
-        "Priority": 0 if job.held else 4294901760 - job.id % 1000,
+        "Priority": priority(job),
         "Nice": 0,
         "Account": CLUSTER,
         "QOS": "normal",
