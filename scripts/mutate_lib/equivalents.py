@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mutate_lib.mutants import Mutant
+from mutate_lib.mutants import Mutant, Source
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,7 +54,7 @@ def reason_for(mutant: Mutant, explained: Iterable[Equivalent]) -> str | None:
     return next((one.reason for one in explained if one[:4] == key), None)
 
 
-def stale(explained: Sequence[Equivalent], mutants: Iterable[Mutant]) -> list[Equivalent]:
-    """Return the explained mutants that are not among those of their modules any more."""
-    there = {(mutant.module, mutant.scope, mutant.before, mutant.after) for mutant in mutants}
+def stale(explained: Sequence[Equivalent], sources: Iterable[Source]) -> list[Equivalent]:
+    """Return the explained mutants that cannot be made of their modules any more."""
+    there = {source.key(change) for source in sources for change in source.changes}
     return [one for one in explained if one[:4] not in there]

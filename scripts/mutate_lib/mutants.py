@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import NamedTuple
 
 from mutate_lib.operators import Change, changes
+from mutate_lib.text import Text
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SHOWN = 100  # characters of the code around a change that are shown at most
 
 
@@ -41,12 +44,16 @@ class Mutant(NamedTuple):
         return f"{place} [{self.kind}] {self.before!r} -> {self.after!r}"
 
 
+Key = tuple[str, str, str, str]
+"""What names a mutant: module, scope, code before and after."""
+
+
 class Source:
     """The source of a module, and the faults that can be put into it."""
 
     def __init__(self, module: str, text: str) -> None:
         self.module = module
-        self.text = text
+        self._text = Text(text)
         tree = ast.parse(text)
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._meaning = _meaning(compile(tree, module, "exec", dont_inherit=True))
@@ -54,18 +61,22 @@ class Source:
 
     def mutant(self, change: Change) -> Mutant | None:
         """Return the module with one of the changes; None if the compiled code stays the same."""
-        whole = _replaced(self.text, change.node, change.text)
+        whole = self._text.replaced(change)
         if _meaning(compile(whole, self.module, "exec", dont_inherit=True)) == self._meaning:
             return None
-        shown = _around(change.node, self._parents)
-        before, after = _shown(self.text, shown, None), _shown(self.text, shown, change)
-        scope, lines = _place(change.node, self._parents)
-        return Mutant(self.module, scope, change.kind, lines, before, after, whole)
+        module, scope, before, after = self.key(change)
+        return Mutant(module, scope, change.kind, _lines(change.node, self._parents), before, after, whole)
 
     def mutants(self) -> list[Mutant]:
         """Return all mutants, in the order of the source."""
         found = {mutant.source: mutant for change in self.changes if (mutant := self.mutant(change))}
         return list(found.values())
+
+    def key(self, change: Change) -> Key:
+        """Return what names the mutant of a change."""
+        around = _around(change.node, self._parents)
+        before, after = self._text.shown(around, None), self._text.shown(around, change)
+        return self.module, _scope(change.node, self._parents), before, after
 
 
 def draw(sources: Sequence[Source], count: int, seed: int) -> list[Mutant]:
@@ -118,63 +129,29 @@ def _around(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> ast.AST:
     return best
 
 
-def _shown(source: str, around: ast.AST, change: Change | None) -> str:
-    """Return one piece of the source, with the change or without it, as one line."""
-    begin, end = _span(source, around)
-    raw = source.encode()
-    piece = raw[begin:end]
-    if change is not None:
-        first, last = _span(source, change.node)
-        piece = raw[begin:first] + change.text.encode() + raw[last:end]
-    return " ".join(piece.decode().split())
+def _scope(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str:
+    """Return the functions and classes around a node, dotted."""
+    names = [one.name for one in _ancestors(node, parents) if isinstance(one, _Function | ast.ClassDef)]
+    return ".".join(reversed(names))
 
 
-def _span(source: str, node: ast.AST) -> tuple[int, int]:
-    """Return where a node begins and ends [bytes]."""
-    if not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None or node.end_col_offset is None:
-        raise TypeError(f"{node} has no place")
-    starts = [0]
-    for line in source.encode().splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-
-
-def _replaced(source: str, node: ast.AST, text: str) -> str:
-    """Return the source with other code in the place of a node; the lines after it keep their numbers."""
-    begin, end = _span(source, node)
-    raw = source.encode()
-    missing = raw[begin:end].count(b"\n") - text.count("\n")
-    if missing > 0 and text.endswith(")"):  # all that stands for more than a line ends so
-        text = text[:-1] + "\n" * missing + ")"
-    return (raw[:begin] + text.encode() + raw[end:]).decode()
-
-
-def _place(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> tuple[str, tuple[int, ...]]:
-    """Return the dotted scope of a node, and the lines of which one runs when it runs."""
-    names: list[str] = []
-    lines: tuple[int, ...] | None = None
-    runs_later = False
-    while True:
-        if lines is None and isinstance(node, ast.stmt):
-            lines = _lines(node)
-        parent = parents.get(node)
-        if parent is None:
-            break
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.append(parent.name)
-            if not isinstance(parent, ast.ClassDef) and node in parent.body:
-                runs_later = True
-        if isinstance(parent, ast.Lambda) and lines is None:
-            runs_later = True
-        node = parent
-    return ".".join(reversed(names)), (lines or ()) if runs_later else ()
-
-
-def _lines(statement: ast.stmt) -> tuple[int, ...]:
-    """Return the lines of a statement, or of its head where it has a body."""
+def _lines(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> tuple[int, ...]:
+    """Return the lines of which one runs when a node runs; none if that is at the import of the module."""
+    around = [node, *_ancestors(node, parents)]
+    pairs = itertools.pairwise(around)
+    if not any(isinstance(parent, _Function) and child in parent.body for child, parent in pairs):
+        return ()
+    statement = next(one for one in around if isinstance(one, ast.stmt))
     body = getattr(statement, "body", None)
     last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
     return tuple(range(statement.lineno, max(last, statement.lineno) + 1))
+
+
+def _ancestors(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[ast.AST]:
+    """Yield what is around a node, from the inside."""
+    while (parent := parents.get(node)) is not None:
+        yield parent
+        node = parent
 
 
 def _meaning(code: CodeType) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.errors import RendezvousStateError
 from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import Cause, Entry, Record, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, DrainExplained, Entry, Record, RoundEnded, RoundFormed
 from tests.rendezvous import records
 from tests.rendezvous.build import E0, crash, formed, member, start
 
@@ -47,6 +47,23 @@ def test_unknown_fields_are_ignored() -> None:
     """A later version may add fields."""
     data = json.loads(journal.encode(start(), at=0.0, by=""))
     assert start() == journal.parse(1, json.dumps({**data, "colour": "red"}).encode()).entry
+
+
+def test_fields_that_an_earlier_version_did_not_write_have_their_defaults() -> None:
+    """What is optional may be absent; what is not is damage."""
+    entry = DrainExplained(E0, Cause.PREEMPTION, "why", 30.0)
+    data = json.loads(journal.encode(entry, at=0.0, by=""))
+    del data["left_s"]
+    assert entry._replace(left_s=None) == journal.parse(1, json.dumps(data).encode()).entry
+    del data["detail"]
+    with pytest.raises(RendezvousStateError, match="record 1 is damaged"):
+        journal.parse(1, json.dumps(data).encode())
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_script_that_was_killed_is_told_from_other_ends(cause: Cause) -> None:
+    """Slurm then ends the job in no time."""
+    assert (cause is Cause.LAUNCH_FAILURE) is DrainExplained(E0, cause, "").is_end_of_script
 
 
 def test_an_unknown_format_is_refused() -> None:

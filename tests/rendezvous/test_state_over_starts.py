@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, DrainRequested, RunEnded, Then
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, DrainRequested, Epoch, RunEnded, Then
 from hpc_elastic.rendezvous.rules import Announce, Leave, Waited, join
-from hpc_elastic.rendezvous.state import fits
-from tests.rendezvous.build import E0, REQUEUED, RESUBMITTED, after, drain, ending, formed, joining, start
+from hpc_elastic.rendezvous.state import fits, is_released
+from tests.rendezvous.build import (
+    E0,
+    RELAUNCHED,
+    REQUEUED,
+    RESUBMITTED,
+    after,
+    drain,
+    ending,
+    formed,
+    joining,
+    start,
+)
 
 STOP = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
 
@@ -38,6 +49,20 @@ def test_only_a_held_run_is_started_again_by_its_job(decision: Decision) -> None
     view = joining(state, {})._replace(epoch=REQUEUED)
     action = join(view, Waited(since=-100.0), 0.0)
     assert (Announce if decision is Decision.HELD else Leave) is type(action)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "released"),
+    [(E0, False), (RELAUNCHED, False), (REQUEUED, True), (RESUBMITTED, False), (Epoch(1, 1, 0), False)],
+)
+def test_a_run_is_released_by_a_later_start_of_its_job(epoch: Epoch, released: bool) -> None:
+    """Agents that are started again in the same start find it held, and leave."""
+    held = after(start(), formed(1), ending(Decision.HELD))
+    assert released == is_released(held, epoch)
+    assert not is_released(after(start(), formed(1), ending(Decision.STOPPED)), epoch)
+    assert not is_released(after(start(), formed(1)), epoch)
+    action = join(joining(held, {})._replace(epoch=epoch), Waited(since=-100.0), 0.0)
+    assert (released or epoch.submission == 1) == isinstance(action, Announce)
 
 
 @pytest.mark.parametrize("decision", [Decision.STOPPED, Decision.CANCELLED])

@@ -248,6 +248,22 @@ def test_relaunches_are_bounded_then_the_job_is_requeued() -> None:
     assert Cause.AGENT_ERROR == choice.cause
 
 
+@pytest.mark.parametrize(("relaunch", "kind"), [(2, Relaunch), (3, Requeue)])
+def test_the_last_relaunch_is_not_followed_by_another(relaunch: int, kind: type) -> None:
+    """Its agents had started; Slurm looks for other nodes then."""
+    epoch = EPOCH._replace(relaunch=relaunch)
+    started = EpochStarted(epoch, "7", ("n1", "n2"))
+    choice = decide(facts(started, round_of(epoch), epoch=epoch, srun_exit_code=137), BUDGETS)
+    assert kind is type(choice)
+    assert ("(3 of 3)" in choice.why) is (kind is Relaunch)
+
+
+def test_agents_are_not_started_again_on_no_nodes() -> None:
+    """A job that has lost all of them goes back to the queue."""
+    choice = decide(facts(STARTED, ROUND, job=scontrol(NumNodes="0"), srun_exit_code=137), BUDGETS)
+    assert isinstance(choice, Requeue)
+
+
 def test_a_drain_that_was_cut_short_is_requeued_not_relaunched() -> None:
     """The nodes are wanted back; starting agents again would waste the rest of the grace."""
     asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")

@@ -84,6 +84,15 @@ def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any]
         assert f"{next(iter(budget))} = 1" in choice.record.reason
 
 
+@pytest.mark.parametrize("cause", [Cause.JOIN_TIMEOUT, Cause.PREEMPTION], ids=lambda cause: cause.value)
+def test_a_hold_for_all_requeues_together_names_no_cause(cause: Cause) -> None:
+    """When its user releases the run everything that was spent is there again."""
+    choice = decide(facts(*drained(cause)), BUDGETS._replace(max_requeues=0, max_preemptions=3))
+    assert isinstance(choice, Hold)
+    assert choice.record is not None
+    assert (Decision.HELD, None) == (choice.record.decision, choice.record.cause)
+
+
 def test_a_loss_that_ended_round_and_start_counts_once() -> None:
     """The last node that a budget allows does not spend it twice."""
     lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
