@@ -97,9 +97,10 @@ def test_many_runs_of_others_do_not_hide_ones_own(capfd: pytest.CaptureFixture[s
 @needs_root
 def test_nothing_is_looked_at_through_a_link_of_somebody_else(capfd: pytest.CaptureFixture[str]) -> None:
     """Neither below the usual folder nor where the user names it; the usual folder may be one itself."""
-    mine = make("mine-1", "mine", "4711", STARTED)
+    make("mine-1", "mine", "4711", STARTED)
+    os.rename(make("mine-2", "mine", "4712", STARTED).root, "elsewhere")
     for link in ("hpc_elastic_runs/decoy-2", "decoy"):
-        os.symlink(mine.root, link)
+        os.symlink(os.path.abspath("elsewhere"), link)
         os.lchown(link, NOBODY, NOBODY)
     assert 0 == app.run(["status"])
     assert "decoy" not in capfd.readouterr().out
