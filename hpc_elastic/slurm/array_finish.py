@@ -180,7 +180,7 @@ class ArrayFinish:
         try:
             return self._patiently(ask, patience_s, SlurmCommandError)
         except _SLURM as error:
-            self._say(f"scontrol tells nothing about task {self._task.task}: {error}")
+            self._say(f"Slurm tells nothing about task {self._task.task}: {error}")
             return None
 
     def _tasks(self) -> list[Task] | None:

@@ -5,7 +5,23 @@ from __future__ import annotations
 from hpc_elastic.errors import SlurmNotFoundError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.slurm.client import told
+from hpc_elastic.slurm.client.tables import UnclearAnswerError
 from hpc_elastic.slurm.commands import Slurm
+
+
+class UnclearJobInfoError(SlurmNotFoundError):
+    """What the script has told cannot be read for sure, and nobody else can be asked.
+
+    Args:
+        why: what is wrong with it.
+    """
+
+    def __init__(self, why: UnclearAnswerError) -> None:
+        super().__init__("scontrol")
+        self.why = why
+
+    def __str__(self) -> str:
+        return str(self.why)
 
 
 class SlurmByScript(Slurm):
@@ -25,9 +41,12 @@ class SlurmByScript(Slurm):
 
         Raises:
             SlurmNotFoundError: nothing was told.
-            UnclearAnswerError: what was told cannot be read for sure.
+            UnclearJobInfoError: what was told cannot be read for sure.
         """
-        fields = told.job(self._job_info, job_ref)
+        try:
+            fields = told.job(self._job_info, job_ref)
+        except UnclearAnswerError as error:
+            raise UnclearJobInfoError(error) from None
         if not fields:
             raise SlurmNotFoundError("scontrol")
         return fields

@@ -328,5 +328,5 @@ class Finish:
         try:
             return self._patiently(ask, patience_s, SlurmCommandError)
         except (SlurmCommandError, SlurmNotFoundError) as error:
-            self._say(f"scontrol tells nothing about job {self._start.job_ref}: {error}")
+            self._say(f"Slurm tells nothing about job {self._start.job_ref}: {error}")
             return None

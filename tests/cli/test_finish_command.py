@@ -205,6 +205,19 @@ def test_in_a_container_a_job_is_requeued_by_its_script(paths: RunPaths, job: Fa
     assert 130 == command(paths, job, f"--job-info={info.format('COMPLETING')}").returncode
 
 
+def test_in_a_container_a_name_that_looks_like_a_field_is_not_believed(paths: RunPaths, job: FakeJob) -> None:
+    """Nor is the job taken for cancelled then, nor for running: nobody can tell which field is Slurm's."""
+    job.remove()
+    write(paths, *DRAINED)
+    shown = "JobId=7 JobName={} JobState=COMPLETING Reason=TimeLimit Requeue=1 Restarts=0 NumNodes=2"
+    done = command(paths, job, f"--job-info={shown.format('x JobState=CANCELLED')}")
+    assert 75 == done.returncode
+    assert "cannot be read for sure: JobState= stands there more than once" in done.stderr
+    assert "fix: give the job a name without words that look like a field" in done.stderr
+    assert read_state(paths).ending is None
+    assert 81 == command(paths, job, f"--job-info={shown.format('x y=CANCELLED')}").returncode
+
+
 def test_in_a_container_a_task_is_requeued_by_its_script(paths: RunPaths, job: FakeJob) -> None:
     """Nobody there knows of the other tasks, so that a cancelled one does not end the run."""
     info = "JobId=8 JobState={} Reason=None Requeue=1 Restarts=0 PreemptTime=None NumNodes=1"

@@ -31,6 +31,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Ended, Start
 from hpc_elastic.slurm.lifecycle import Budgets
+from tests.slurm.client.test_forged import HOSTILE
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0)
@@ -120,6 +121,25 @@ def test_a_drained_job_is_recorded_and_requeued(paths: RunPaths, job: FakeJob) -
     why = "the job is preempted: requeue 1 of at most 500"
     assert Requeued(EPOCH, Cause.PREEMPTION, why) == read_records(paths)[-1].entry
     assert 1 == len(said)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
+@pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[3], HOSTILE[4], HOSTILE[6]])
+def test_what_becomes_of_a_job_is_the_same_whatever_is_written_into_it(
+    tmp_path: Path, job: FakeJob, state: str, text: str
+) -> None:
+    """A comment may look like Slurm's words; a job that runs is requeued, a cancelled one is not."""
+    came = []
+    for name, words in (("plain", "token"), ("hostile", text)):
+        paths = RunPaths(tmp_path / name)
+        for directory in paths.directories():
+            os.makedirs(directory)
+        Path(paths.identity).write_text('{"format": 1}')
+        write(paths, *DRAINED)
+        job.set(JobState=state, Comment=words, Features=words)
+        came.append((*finish(paths, job), [record.entry for record in read_records(paths)]))
+    assert came[0] == came[1]
+    assert ["scontrol requeue 7"] * (2 if state == "RUNNING" else 0) == job.calls
 
 
 def test_finishing_twice_requeues_and_counts_once(paths: RunPaths, job: FakeJob) -> None:
