@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -52,6 +53,8 @@ def test_the_wheel_holds_the_package(wheel: Path) -> None:
     }
     assert "hpc_elastic/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    epilog = zipfile.ZipFile(wheel).getinfo("hpc_elastic/slurm/epilog")
+    assert 0o111 == (epilog.external_attr >> 16) & 0o111  # Slurm executes it
     info = f"hpc_elastic-{hpc_elastic.__version__}.dist-info/"
     assert [] == [name for name in names if not name.startswith(("hpc_elastic/", info))]
 
@@ -61,6 +64,8 @@ def _check(command: Path, cwd: Path) -> None:
     assert hpc_elastic.__version__ in _run([str(command), "version"], cwd)
     script = _run([str(command), *RENDER], cwd)
     assert script.startswith("#!/bin/bash")
+    (epilog,) = re.findall(r"^epilog=(/.+)$", script, re.MULTILINE)
+    assert os.access(epilog, os.X_OK)
     assert {"srun", "train.py", "--lr", "0.1"} <= set(script.split())
     worker = ["run", "--run-dir", str(cwd / "run"), "--no-python", "sh", "-c", 'echo "rank $RANK"']
     assert "rank 0\n" == _run([str(command), *worker], cwd)
