@@ -67,6 +67,7 @@ def test_who_is_gone_is_looked_for_when_the_own_workers_are_gone(
     assert not facts_of(first, group).vanished
     for _ in range(6):
         clock.advance(1.0)
+        first.run.membership.beat_if_due()
         first.run.membership.look()
     assert group.is_gone == facts_of(first, group).vanished
 
