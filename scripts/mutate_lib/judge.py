@@ -15,6 +15,7 @@ from mutate_lib.tree import make_copy, put_fault, remove
 
 _STARTS_S = 40.0  # the most that pytest takes to begin
 _SLOWER = 5.0  # by how much a test may take longer than when its lines were noted
+_QUICK_S = 0.3  # a test that takes no longer does not fail for the load of the machine
 _DOUBTS = 3  # failures that did not come twice, before a mutant counts as noticed
 
 
@@ -84,7 +85,8 @@ def judge(base: Path, mutant: Mutant, file: str, tests: Sequence[Test]) -> Verdi
 def _noticed(tree: Path, tests: Sequence[Test]) -> str | None:
     """Return what notices a fault; None if all tests pass.
 
-    A failure counts when the test fails twice: it may be the load of the machine.
+    A failure counts at once if the test is a quick one, else when it fails twice: it may be the load of the
+    machine.
     """
     left = list(tests)
     for _ in range(_DOUBTS):
@@ -97,8 +99,7 @@ def _noticed(tree: Path, tests: Sequence[Test]) -> str | None:
         if run.exit_code is None or failed is None:
             return _without_test(run)
         at = next(index for index, test in enumerate(left) if test.name == failed)
-        again = _run(tree, left[at : at + 1])
-        if again.exit_code != 0:
+        if left[at].took_s <= _QUICK_S or _run(tree, left[at : at + 1]).exit_code != 0:
             return failed
         left = left[at + 1 :]
     return None

@@ -214,10 +214,11 @@ def _is_left_alone(node: ast.AST, parents: _Parents) -> bool:
 def _is_for_people(node: ast.AST, parent: ast.AST) -> bool:
     if isinstance(parent, ast.Module) and _is_setting(node):
         return True
-    is_message = isinstance(parent, ast.Raise) and node is parent.exc
-    return (
-        is_message or isinstance(node, ast.JoinedStr) or (isinstance(parent, ast.Call) and _is_talk(parent))
-    )
+    if isinstance(node, ast.JoinedStr) or (isinstance(parent, ast.Raise) and node is parent.exc):
+        return True
+    if isinstance(parent, ast.IfExp):
+        return _is_text(parent.body) and _is_text(parent.orelse)
+    return isinstance(parent, ast.Call) and _is_talk(parent)
 
 
 def _is_for_checker(node: ast.AST, parent: ast.AST) -> bool:

@@ -172,3 +172,22 @@ def test_a_silent_rendezvous_is_asked_again(silent: Exception) -> None:
     handler = Telling(["b"], waiting=[silent] * 9)
     with pytest.raises(StoreTimeoutError):
         barrier_of(handler, new_store()).wait(0.1)
+
+
+def test_a_rendezvous_that_is_broken_ends_the_wait() -> None:
+    """What is no silence would be the same the next time."""
+    with pytest.raises(ValueError, match="broken"):
+        barrier_of(Telling(["b"], waiting=[ValueError("broken")] * 9), new_store()).wait(60)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NotImplementedError(), RuntimeError('Tried to call pure virtual function "Store::wait"')],
+    ids=["Python", "torch"],
+)
+def test_a_store_that_cannot_wait_is_read(error: Exception) -> None:
+    """One derived from torch's may fill in no more than reading, which waits by itself."""
+    clock, looks = FakeClock(), []
+    store = NeverStore(clock, error)
+    WatchedStore(store, lambda: looks.append("look"), clock).wait(["k"], 5)
+    assert (1, []) == (len(store.waits), looks)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpc_elastic.agent.budgets import Budgets
-from hpc_elastic.agent.decision import Group
+from hpc_elastic.agent.decision import Facts, Group
 from hpc_elastic.agent.facts import gather
 from hpc_elastic.rendezvous.journal import Cause, RoundEnded
 from hpc_elastic.rendezvous.roster import Phase
+from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.one_node import MakeNode, node_maker, together
@@ -39,3 +42,62 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
         assert facts.vanished or not facts.everyone_stopped
         seen.add((facts.vanished, facts.everyone_stopped))
     assert {(False, False), (True, True)} <= seen
+
+
+@pytest.fixture
+def two(memory_store: MemoryStore, clock: FakeClock) -> tuple[SharedFsRendezvous, SharedFsRendezvous]:
+    """Two nodes whose round has ended."""
+    first, second = together(node_maker(memory_store, clock), clock)
+    first.run.commit(RoundEnded(1, Cause.CRASH, ("n2",), None))
+    return first, second
+
+
+def facts_of(node: SharedFsRendezvous, group: Group) -> Facts:
+    """Return the facts of a node that has just looked at the others."""
+    node.run.membership.look()
+    return gather(node.run, 1, group, budgets=Budgets(crash=0), waited=False)
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_who_is_gone_is_looked_for_when_the_own_workers_are_gone(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], clock: FakeClock, group: Group
+) -> None:
+    """Before that nothing follows from it."""
+    first, _ = two
+    assert not facts_of(first, group).vanished
+    for _ in range(6):
+        clock.advance(1.0)
+        first.run.membership.beat_if_due()
+        first.run.membership.look()
+    assert group.is_gone == facts_of(first, group).vanished
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_who_waits_for_the_next_round_has_moved_on(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """That tells those whose own workers are gone that nobody waits for them."""
+    first, second = two
+    second.run.set_phase(Phase.STOPPED)
+    assert not facts_of(first, group).moved_on
+    second.run.refresh()
+    second._enter()
+    assert group.is_gone == facts_of(first, group).moved_on
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_all_have_succeeded_only_with_the_own_workers(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """Whatever the others have told, and whatever this node has told before."""
+    for node in two:
+        node.run.set_phase(Phase.SUCCEEDED)
+    assert (group is Group.SUCCEEDED) == facts_of(two[0], group).everyone_succeeded
+
+
+def test_before_the_first_round_nobody_has_moved_on(memory_store: MemoryStore, clock: FakeClock) -> None:
+    """There is nobody to wait for."""
+    node = node_maker(memory_store, clock)("n1")
+    node.run.announce()
+    facts = facts_of(node, Group.STOPPED)
+    assert (False, False, True) == (facts.moved_on, facts.vanished, facts.everyone_stopped)

@@ -162,6 +162,12 @@ def test_what_py_spy_writes() -> None:
     assert "__next__ (dataloader.py:630)" == str(RankLook(0, "n", frames=frames).innermost)
 
 
+def test_what_py_spy_writes_beside_calls() -> None:
+    """Lines that are no calls, such as arguments, do not hide which thread is the main one."""
+    text = PY_SPY.replace("    <module>", "        Arguments:\n    <module>")
+    assert ["wait", "__next__", "<module>"] == [frame.name for frame in frames_of(main_stack(text))]
+
+
 @pytest.mark.parametrize("text", ["", "Killed", "Process 1: x\n", "Fatal Python error\n\nno stack"])
 def test_no_stack_at_all(text: str) -> None:
     """Whatever else there is in the file."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hpc_elastic.agent.hang_groups import RankLook
-from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, judge
+import pytest
+
+from hpc_elastic.agent.hang_groups import Frame, RankLook
+from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, has_moved, judge
 
 
 def judged(steps: dict[str, int], missing: tuple[str, ...] = ()) -> Verdict:
@@ -23,3 +25,24 @@ def test_a_hang_of_all_ranks_names_all_nodes() -> None:
     assert ("n1", "n2", "n3") == judged({"n1": 6, "n2": 6, "n3": 6}).nodes
     assert ("n1", "n2", "n3") == judged({"n1": 6, "n2": 6}, missing=("n3",)).nodes
     assert ("n2",) == judged({}).nodes
+
+
+ELSEWHERE = (Frame("elsewhere", "/n/train.py", "9"),)
+MUCH = 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("now", "moved"),
+    [
+        (RankLook(1, "n1", moved=MUCH), True),
+        (RankLook(1, "n1", moved=MUCH - 1), False),
+        (RankLook(1, "n1", frames=ELSEWHERE), True),
+        (RankLook(2, "n1", moved=MUCH), False),
+        (RankLook(3, "n1", moved=MUCH), False),
+    ],
+    ids=["much data", "not much", "another place", "no suspect", "not seen before"],
+)
+def test_a_suspect_that_has_moved_is_alive(now: RankLook, moved: bool) -> None:
+    """It is somewhere else, or has moved much data; nobody else counts."""
+    before = {1: RankLook(1, "n1"), 2: RankLook(2, "n1")}
+    assert moved is has_moved(Evidence("hangs", (now,), ()), before, {1, 3})

@@ -33,6 +33,12 @@ def test_what_was_saved_is_told(cause: Cause, step: int | None, text: str) -> No
     assert (code, text) == outcome[:2]
 
 
+def test_a_start_that_was_left_for_want_of_nodes_says_so() -> None:
+    """Nobody had asked for it; the job is to be requeued."""
+    state = after(start(), Drained(E0, Cause.JOIN_TIMEOUT, None, ""))
+    assert (ExitCode.REQUEUE, "stopped for join timeout") == outcome_of(state, {}, {})[:2]
+
+
 @pytest.mark.parametrize(
     ("detail", "words"),
     [

@@ -165,3 +165,8 @@ def test_promised_gpus(environ: dict[str, str], count: int | None) -> None:
 def test_sizes_for_people() -> None:
     """Sizes have a unit."""
     assert ["5 B", "2 KiB", "1.5 MiB", "3 GiB"] == [size_text(n) for n in (5, 2048, 3 << 19, 3 << 30)]
+
+
+def test_cpus_that_nobody_could_count_are_no_fault() -> None:
+    """Nothing is said of what is not known."""
+    assert () == judge(SOUND._replace(cpus=0), USUAL)

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, worker_env
+from hpc_elastic.agent.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.ids import Env
 from hpc_elastic.rendezvous.journal import Checkpoint, Member, RoundFormed
 from tests.rendezvous.build import E0, member, node_id
@@ -98,3 +98,10 @@ def test_local_rank_is_filled_in() -> None:
 def test_a_dollar_beside_the_macro_stays() -> None:
     """An argument that has the macro keeps its other dollar signs."""
     assert ["1 $$ $x ${y} $local_rank"] == substitute(["${local_rank} $$ $x ${y} $local_rank"], 1)
+
+
+def test_arguments_of_functions_keep_their_types() -> None:
+    """Only texts have a macro."""
+    assert ("rank 2", 7, None, ["${local_rank}"]) == substitute_texts(
+        ["rank ${local_rank}", 7, None, ["${local_rank}"]], 2
+    )

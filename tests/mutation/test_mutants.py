@@ -61,7 +61,7 @@ def test_a_condition_is_made_useless(after: str) -> None:
         'raise ValueError(f"{a + 1} of {b}")',
         "log.say(a, 1)",
         'x = "one" + a',
-        'x = "node" if a is None else "nodes"'.replace("a is None", "a"),
+        'x = "node" if a == 1 else "nodes"',
         "x: int | None = None",
         "return None",
         'return f"{a + 1}"',
@@ -69,7 +69,7 @@ def test_a_condition_is_made_useless(after: str) -> None:
 )
 def test_what_is_said_to_people_is_left_alone(statement: str) -> None:
     """Texts, annotations and what is nothing already are not changed; a `raise` can only be left out."""
-    assert faults_of(statement) <= {"pass", 'x = "node" if (not a) else "nodes"'}
+    assert faults_of(statement) <= {"pass"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.array_task import TaskStart, array_of, epoch_now, is_newer, outdated, start_of
+from hpc_elastic.rendezvous.array_task import (
+    HELD,
+    TaskStart,
+    array_of,
+    epoch_now,
+    is_newer,
+    outdated,
+    start_of,
+    was_released,
+)
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -108,6 +117,31 @@ def test_all_tasks_share_a_start_until_it_is_left_as_a_whole(
 ) -> None:
     """Slurm's restart count of a task plays no part, and what the user ended does not begin again."""
     assert expected == epoch_now(state, submission)
+
+
+HOLD = RunEnded(Decision.HELD, 76, "", None)
+ON_HOLD = left(f"{HELD}n1.7{FIRST.tag}")
+
+
+@pytest.mark.parametrize(
+    ("entries", "start", "released"),
+    [
+        ((ROUND, ON_HOLD, HOLD), SECOND, True),
+        ((ROUND, ON_HOLD, HOLD), FIRST, False),
+        ((ROUND, ON_HOLD, HOLD), TaskStart("12_1", 1, 0), False),
+        ((ROUND, left(IDS[0]), HOLD), SECOND, False),
+        ((ROUND, ON_HOLD), SECOND, False),
+        ((ROUND, ON_HOLD, RunEnded(Decision.DONE, 0, "", None)), SECOND, False),
+    ],
+    ids=["released", "the same start", "another task", "not put on hold", "not held", "done"],
+)
+def test_a_task_is_released_by_its_next_start(
+    entries: tuple[Entry, ...], start: TaskStart, released: bool
+) -> None:
+    """If it was put on hold with its run; then the run goes on in its next start."""
+    state = state_of(STARTED, *entries)
+    assert released is was_released(state, start)
+    assert released is (Epoch(0, 3, 0) == epoch_now(state, 0, start))
 
 
 def test_who_has_left_is_known_until_the_next_round() -> None:

@@ -103,6 +103,23 @@ def test_who_was_away_judges_nobody(mine: Membership, theirs: Membership, clock:
     assert {"n1", "n2"} == live_nodes(mine, clock)
 
 
+def test_a_late_beat_does_not_hide_that_a_node_was_away(
+    mine: Membership, theirs: Membership, clock: FakeClock
+) -> None:
+    """It gives everybody a new lease at its next look, once."""
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    live_nodes(mine, clock)
+    clock.advance(5.0)
+    mine.beat_if_due()
+    assert {"n1", "n2"} == live_nodes(mine, clock)
+    for _ in range(4):
+        clock.advance(1.0)
+        mine.beat_if_due()
+        alive = live_nodes(mine, clock)
+    assert {"n1"} == alive
+
+
 class _SlowStore(MemoryStore):
     """A store whose listings take time."""
 
@@ -138,6 +155,26 @@ def test_older_starts_are_cleared_away(memory_store: MemoryStore, clock: FakeClo
     memory_store.mark(MEMBERS, Suspicion(node_id("n1"), E0, 3, node_id("n2")).text())
     newer.remove_older()
     assert ["foreign", "n2.1+0-1-0+joining+2+0+0"] == memory_store.list(MEMBERS)
+
+
+def test_the_names_of_earlier_starts_of_a_task_are_cleared_away(
+    memory_store: MemoryStore, clock: FakeClock
+) -> None:
+    """Those of the same task only, and none that is newer."""
+    ids = ["n1.1@12_0-0-0", "n1.2@12_0-1-0", "n1.3@12_0-2-0", "n2.1@12_1-0-0", "n3.1"]
+    members = [
+        Membership(memory_store, clock, NodeFacts(member("n1")._replace(node_id=one), "h", "a"), E0, SETTINGS)
+        for one in ids
+    ]
+    for one in members:
+        one.set_phase(Phase.JOINING, 1)
+    mine = members[1]
+    mine.look()
+    mine.remove_outdated()
+    assert set(ids[1:]) == {name.partition("+")[0] for name in memory_store.list(MEMBERS)}
+    members[4].look()
+    members[4].remove_outdated()
+    assert set(ids[1:]) == {name.partition("+")[0] for name in memory_store.list(MEMBERS)}
 
 
 def test_steps_are_told_per_round(mine: Membership, theirs: Membership) -> None:

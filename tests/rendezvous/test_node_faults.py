@@ -221,6 +221,19 @@ def test_a_node_whose_srun_died_is_not_lost() -> None:
     assert [] == told(START, formed(1), loss, start, formed(2)._replace(epoch=again))
 
 
+@pytest.mark.parametrize(
+    ("back", "lost"),
+    [(Epoch(0, 0, 1), False), (Epoch(0, 0, 0), True), (Epoch(0, 1, 0), True), (Epoch(0, 1, 1), True)],
+    ids=["started again in its job", "another agent", "another start", "started again in another start"],
+)
+def test_only_a_relaunch_in_the_same_start_undoes_a_loss(back: Epoch, lost: bool) -> None:
+    """Whoever is there again after that was gone."""
+    entries: list[Entry] = [START, formed(1), ended(1, Cause.NODE_LOSS, "n2"), formed(2, "n1 n3")]
+    entries += [ended(2, Cause.MEMBERSHIP)]
+    entries += [START._replace(epoch=back)] if back > EPOCH else []
+    assert lost is bool(told(*entries, formed(3)._replace(epoch=back)))
+
+
 def test_a_node_that_never_came_is_held_against_it() -> None:
     """The agents name who is missing; if most are, it is no fault of theirs."""
 

@@ -89,3 +89,10 @@ def test_another_node_with_the_same_failure_is_named() -> None:
     assert "on n1 (2 times), n2; " in repeated_text(state.repeated)
     assert state.repeated == after(*entries, same, same._replace(failed_too="n3")).repeated
     assert ("n1",) == after(*entries, same._replace(number=1)).repeated[-1].nodes
+
+
+def test_a_note_of_what_was_no_failure_of_workers_repeats_nothing() -> None:
+    """The end of the round names both nodes all the same."""
+    lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
+    state = after(start(), formed(1), lost, Note(E0, "", failed_too="n2", number=1))
+    assert ((), ("n1", "n2")) == (state.repeated, state.ended.nodes if state.ended else None)
