@@ -38,7 +38,8 @@ class StepSlurm(ArraySlurm):
         """Print it."""
         if self._exit_code:
             raise SlurmCommandError(("srun",), self._exit_code, "srun: error: ended")
-        self.done.append(f"{job_ref} {node} {' '.join(argv[3:])}")
+        words = argv[-4:]  # what follows the words that start the program
+        self.done.append(f"{job_ref} {node} {' '.join(words)}")
         return self._printed
 
 
