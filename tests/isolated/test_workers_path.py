@@ -82,6 +82,7 @@ def test_a_script_in_a_function_searches_what_it_would_by_itself(
     assert plain == told(*agent, "run", *FLAGS, *flags, "folder/train.py", cwd=project)
 
 
+@pytest.mark.slow
 def test_a_function_searches_what_a_module_would(project: Path) -> None:
     """The working directory is first, and what PYTHON* variables say holds."""
     (project / "folder" / "submit.py").write_text(TELL_FUNCTION)
@@ -95,6 +96,7 @@ def test_a_function_searches_what_a_module_would(project: Path) -> None:
     ]  # modules of the caller's
 
 
+@pytest.mark.slow
 def test_a_function_in_a_shared_directory_is_called(project: Path) -> None:
     """What lies there takes no part in how it is called; it may itself import it."""
     shared = plant(project / "shared")
