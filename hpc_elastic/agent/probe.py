@@ -142,7 +142,7 @@ def _listing_s(directory: str, clock: Clock) -> float:
 def _cpus_asked(environ: Mapping[str, str]) -> int | None:
     """Return the CPUs of this node that the job has; Slurm's files may tell of more than there are."""
     text = environ.get("SLURM_CPUS_ON_NODE", "")
-    return min(int(text), os.cpu_count() or 1) if text.isdigit() else None
+    return min(int(text), os.cpu_count() or 1) if text.isdecimal() else None
 
 
 def _disk(path: str, *, is_shared: bool) -> Disk | None:

@@ -145,7 +145,7 @@ def _cpus(found: Measured) -> list[Finding]:
 def promised_gpus(environ: Mapping[str, str]) -> int | None:
     """Return how many GPUs Slurm has promised this node; None if it says nothing."""
     text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
     return len(listed.split(",")) if listed else None

@@ -45,7 +45,7 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[Finding, .
         name = f"GPU {gpu.number} ({gpu.uuid})"
         if _LOST.search(f"{gpu.uuid} {gpu.uncorrectable}"):
             findings.append(Finding(f"{name} does not answer; tell the admins", is_fatal=True))
-        elif gpu.uncorrectable.isdigit() and int(gpu.uncorrectable) > 0:
+        elif gpu.uncorrectable.isdecimal() and int(gpu.uncorrectable) > 0:
             text = f"{name}: {gpu.uncorrectable} uncorrectable memory errors, 0 needed"
             findings.append(Finding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
     return tuple(findings)

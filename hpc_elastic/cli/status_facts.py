@@ -210,7 +210,7 @@ def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
     if not text and is_array(run):
         tasks = asked.fields.get("NumTasks", "")
-        known = int(tasks) if tasks.isdigit() else None
+        known = int(tasks) if tasks.isdecimal() else None
         root = shlex.quote(run.paths.root)
         wanted = str(run.spec.get("nodes", ""))
         text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)

@@ -262,7 +262,7 @@ def _new_run_id(environ: Mapping[str, str]) -> str:
     """Make up a run id and tell it; the n-th launch of a Slurm step's tasks gets the same on all nodes."""
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID", "")
     number = next(_launches)
-    if job and step.isdigit():
+    if job and step.isdecimal():
         run_id = f"{job}.{step}.{number}"
         logger.warning("config has no run_id, that of the Slurm step is taken: %s", run_id)
         return run_id

@@ -64,7 +64,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 def all_processes() -> Iterator[ProcessStat]:
     """Yield every process of this node that /proc shows."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+        if name.isdecimal() and (stat := read_stat(int(name))) is not None:
             yield stat
 
 
@@ -132,4 +132,4 @@ def _limit_number(pid: int) -> int | None:
     """Return the number that `linux.set_limit_mark` gave a process, if it has one."""
     text = _read(f"/proc/{pid}/limits") or b""
     words = text.partition(_LIMIT)[2].split(maxsplit=1)
-    return int(words[0]) if words and words[0].isdigit() else None
+    return int(words[0]) if words and words[0].isdecimal() else None

@@ -115,7 +115,7 @@ def lost_text(state: RunState) -> str:
     low = state.sizes.partition(":")[0]
     lost = tuple(node for node in state.expected if node in state.lost and node not in state.unfit)
     left = len(state.expected) - len(state.lost.intersection(state.expected))
-    if not lost or not low.isdigit() or left >= int(low):
+    if not lost or not low.isdecimal() or left >= int(low):
         return ""
     need = f"{left} of {len(state.expected)} nodes left, {low} are needed"
     return f"{names_text(lost)} (lost; {need}), for some seconds: it may come back"
@@ -147,7 +147,7 @@ def more_text(nodes: str, present: Collection[str]) -> str:
         present: names of the nodes whose agents are there.
     """
     high = nodes.rpartition(":")[2]
-    missing = int(high) - len(present) if high.isdigit() and present else 0
+    missing = int(high) - len(present) if high.isdecimal() and present else 0
     if missing <= 0:
         return ""
     here = names_text(tuple(sorted(present, key=natural)))
@@ -164,7 +164,7 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
         run: its directory, as a shell takes it.
     """
     low = nodes.partition(":")[0]
-    missing = int(low) - len(present) if low.isdigit() else 0
+    missing = int(low) - len(present) if low.isdecimal() else 0
     if missing <= 0:
         return ""
     here = f"here: {names_text(tuple(sorted(present)))}" if present else "none is here"

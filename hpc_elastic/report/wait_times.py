@@ -35,7 +35,7 @@ def wait_times_text(
     if not spec:
         return f"{text}; the log of the first node tells until when"
     low = str(spec.get("nodes", "1")).partition(":")[0]
-    if low.isdigit() and here >= int(low):
+    if low.isdecimal() and here >= int(low):
         last_call_s = _seconds(spec.get("last_call_timeout"), LAST_CALL_S)
         return f"{text}; {last_call_s:g} s after enough have come the round begins without the others"
     timeout = _seconds(spec.get("join_timeout"), JOIN_TIMEOUT_S)

@@ -6,6 +6,7 @@ their comment, so they are found together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> lis
     """
     found = []
     for of_array, number, word, node, reason, comment in rows:
-        if not of_array.isdigit() or not number.isdigit():
+        if not re.fullmatch("[0-9]{1,18}", of_array) or not re.fullmatch("[0-9]{1,18}", number):
             continue
         is_ours = bool(token) and comment.split(" ", 1)[0] == token
         if is_ours or of_array == array:
@@ -71,4 +72,4 @@ def max_array_size(text: str) -> int | None:
     Slurm's MaxArraySize is one more than the highest index.
     """
     most = told.config(text).get("MaxArraySize", "")
-    return int(most) if most.isdigit() else None
+    return int(most) if most.isdecimal() else None

@@ -132,14 +132,14 @@ def _workers(run_dir: str, agent: int) -> dict[int, Mapping[str, str]]:
     found = {}
     for pid in _children(agent):
         environ = _environ(pid)
-        if environ.get(_RUN_DIR) == run_dir and environ.get(_RANK, "").isdigit():
+        if environ.get(_RUN_DIR) == run_dir and environ.get(_RANK, "").isdecimal():
             found[pid] = environ
     newest = max((environ.get(_ROUND, "") for environ in found.values()), key=_number, default="")
     return {pid: environ for pid, environ in found.items() if environ.get(_ROUND, "") == newest}
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else -1
+    return int(text) if text.isdecimal() else -1
 
 
 def _last_step(environs: Sequence[Mapping[str, str]] | Any) -> int | None:

@@ -48,7 +48,7 @@ class SlurmEnv(NamedTuple):
         job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
         if not job_id:
             return None
-        in_step = environ.get("SLURM_STEP_ID", "").isdigit()
+        in_step = environ.get("SLURM_STEP_ID", "").isdecimal()
         names = _node_names(environ, in_step=in_step)
         node = environ.get("SLURMD_NODENAME", "")
         return cls(
@@ -119,7 +119,7 @@ def _node_index(environ: Mapping[str, str], node: str, names: tuple[str, ...]) -
 def _gpus(environ: Mapping[str, str]) -> int | None:
     """Count the GPUs of this node; a count may carry a type (``a100:4``)."""
     text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
     return len(listed.split(",")) if listed else None

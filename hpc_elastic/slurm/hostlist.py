@@ -122,7 +122,7 @@ def _item(part: str, whole: str) -> _Item:
 def _range(word: str, whole: str) -> _Range:
     first, dash, last = word.partition("-")
     last = last if dash else first
-    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in (first, last)):
+    if not all(end.isascii() and end.isdecimal() and len(end) <= _MOST_DIGITS for end in (first, last)):
         raise _bad(whole, f"{_short(word)} is not a number or range")
     low, high = int(first), int(last)
     if low > high:

@@ -97,4 +97,4 @@ def _restarts(environ: Mapping[str, str]) -> int:
 
 def _count(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0

@@ -164,7 +164,7 @@ def gpus_in(gres: str) -> int:
     for part in _parts(gres):
         words = part.partition("(")[0].split(":")
         if words[0] == "gpu":
-            total += int(words[-1]) if words[-1].isdigit() else 1
+            total += int(words[-1]) if words[-1].isdecimal() else 1
     return total
 
 

@@ -47,7 +47,7 @@ def parse(words: Sequence[str]) -> Step:
             at += 1
         if name in ("--nodes", "-N"):
             nodes = value
-    if not nodes.isdigit() or int(nodes) < 1:
+    if not nodes.isdecimal() or int(nodes) < 1:
         raise InputError(f"{nodes!r} is not a node count", where="srun --nodes", fix="give a number")
     if not words[at:]:
         raise InputError("there is no command to run", where="srun", fix="give one after the options")
@@ -102,7 +102,7 @@ def share_of_gpus(environ: Mapping[str, str], index: int, nodes: int, present: i
     wanted = environ.get("SLURM_GPUS_ON_NODE", "")
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     devices = [str(n) for n in range(present)] if visible is None else [d for d in visible.split(",") if d]
-    each = int(wanted) if wanted.isdigit() else 0
+    each = int(wanted) if wanted.isdecimal() else 0
     return devices[index * each : (index + 1) * each] if each * nodes <= len(devices) else []
 
 
@@ -152,7 +152,7 @@ def _is_alive(pid: int) -> bool:
 def _start(step: Step) -> dict[str, Process]:
     environ = dict(os.environ)  # noqa: TID251 - the script's, as srun passes it on
     environ.pop(READY_FILE, None)
-    present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdecimal()])
     agents = {}
     for index in range(step.nodes):
         gpus = share_of_gpus(environ, index, step.nodes, present)

@@ -172,7 +172,7 @@ def _choose_for_requeue(
     gpus = str(spec.get("gpus_per_node") or 0).rpartition(":")[2]
     need = Wanted(
         least,
-        int(gpus) if gpus.isdigit() else 0,
+        int(gpus) if gpus.isdecimal() else 0,
         ledger_rules.features_of(job.get("Features")),
         never=(*mine, *hosts(job.get("ReqNodeList"))),
     )
@@ -219,7 +219,7 @@ def hosts(text: str | None) -> tuple[str, ...]:
 
 def _number(text: str) -> int:
     digits = text.partition("-")[0]
-    return int(digits) if digits.isdigit() else 1
+    return int(digits) if digits.isdecimal() else 1
 
 
 def one_line(error: Exception) -> str:

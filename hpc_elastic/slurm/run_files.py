@@ -245,7 +245,7 @@ def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
     Never raises for Slurm. The tasks of an array may differ, so nothing is told of them.
     """
     job_id = asked.fields.get("JobId", "")
-    if not job_id.isdigit() or "NumTasks" in asked.fields:
+    if not job_id.isdecimal() or "NumTasks" in asked.fields:
         return asked
     try:
         found = slurm.excluded_by(job_id)

@@ -85,7 +85,7 @@ def room_of(
     most: int | None = len(fits)
     each = ""
     if not tasks:
-        limits = [int(one["MaxNodes"]) for one in found if one.get("MaxNodes", "").isdigit()]
+        limits = [int(one["MaxNodes"]) for one in found if one.get("MaxNodes", "").isdecimal()]
         if limits and len(limits) == len(found) and max(limits) < len(fits):
             most, each = max(limits), "MaxNodes, for one job"
     elif not is_whole and gpus:
@@ -99,7 +99,7 @@ def _by_cpus(spec: Mapping[str, Any], settings: list[Mapping[str, str]]) -> tupl
     """Return how many tasks the CPUs of the partitions are enough for."""
     cpus = int(spec.get("cpus_per_node") or spec.get("cpus_per_task") or 1)
     totals = [one.get("TotalCPUs", "") for one in settings]
-    is_known = all(total.isdigit() for total in totals)
+    is_known = all(total.isdecimal() for total in totals)
     if not is_known or any(_says(one, "OverSubscribe", "FORCE") for one in settings):
         return None, ""
     return sum(map(int, totals)) // cpus, f"CPUs: {cpus} each"

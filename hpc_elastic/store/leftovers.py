@@ -59,7 +59,7 @@ def writer_of(name: str) -> Writer | None:
         return None
     host, pid, _, nonce = fields
     namespace, dash, _ = nonce.partition("-")
-    if not (dash and pid.isascii() and pid.isdigit() and int(pid) > 0):
+    if not (dash and pid.isascii() and pid.isdecimal() and int(pid) > 0):
         return None
     return Writer(host, int(pid), namespace)
 
@@ -224,7 +224,7 @@ def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
 
     def is_over(name: str) -> bool:
         number = name.removeprefix(OF_ROUND)
-        return name.startswith(OF_ROUND) and number.isascii() and number.isdigit() and int(number) < first
+        return name.startswith(OF_ROUND) and number.isascii() and number.isdecimal() and int(number) < first
 
     return _sweep_trees(paths.kv, is_over, most)
 

@@ -163,7 +163,7 @@ def _nfs_staleness(mount: Mount) -> float:
     if asks or mount.option("nocto") is None:
         return _FRESH_S
     given = mount.option("acdirmax") or mount.option("actimeo") or ""
-    return max(_FRESH_S, float(given) if given.isdigit() else _NFS_DIRECTORY_CACHE_S)
+    return max(_FRESH_S, float(given) if given.isdecimal() else _NFS_DIRECTORY_CACHE_S)
 
 
 LEASE_MARGIN_S = 0.5  # what a busy node and server add to a beat

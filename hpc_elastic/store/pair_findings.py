@@ -123,7 +123,7 @@ def _lock(found: PairProbe) -> list[Finding]:
     if bad:
         value = name_list([f"{peer.node}: {peer.tried}" for peer in bad])
         return [Finding(what, value, Level.WARNING, _LOCK_FIX)]
-    stuck = [peer.node for peer in found.peers if peer.got and not peer.got.isdigit()]
+    stuck = [peer.node for peer in found.peers if peer.got and not peer.got.isdecimal()]
     if stuck:
         value = f"{name_list(stuck)} could not have the lock after {found.me.node} had released it"
         return [Finding(what, value, Level.WARNING, _LOCK_FIX)]

@@ -23,7 +23,7 @@ def by_name(jobs: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
     found = {}
     for fields in jobs:
         index = fields.get("ArrayTaskId", "")
-        name = index if index.isdigit() else f"[{index}]"
+        name = index if index.isdecimal() else f"[{index}]"
         found[f"{fields['ArrayJobId']}_{name}" if index else fields["JobId"]] = fields
     return found
 
@@ -34,7 +34,7 @@ def find(jobs: dict[str, dict[str, str]], name: str) -> dict[str, str] | None:
     if own is not None:
         return own
     _, _, index = name.partition("_")
-    waiting = (fields for key, fields in jobs.items() if index.isdigit() and key.endswith("]"))
+    waiting = (fields for key, fields in jobs.items() if index.isdecimal() and key.endswith("]"))
     return next((fields for fields in waiting if _holds(fields["ArrayTaskId"], int(index))), None)
 
 

@@ -65,7 +65,7 @@ def read(rows: Iterable[Sequence[str]]) -> list[dict[str, str]]:
 
 def _fields(row: Sequence[str]) -> dict[str, str]:
     found = dict(zip(_COLUMNS, row, strict=True))
-    if not found["JobId"].isdigit() or not re.fullmatch("[A-Z_]+", found["JobState"]):
+    if not re.fullmatch("[0-9]{1,18}", found["JobId"]) or not re.fullmatch("[A-Z_]+", found["JobState"]):
         told = f"a job {found['JobId']!r} in state {found['JobState']!r}"
         raise UnclearAnswerError(("squeue",), told)
     found["Reason"] = reason_word(found["Reason"])
@@ -89,8 +89,8 @@ def reason_word(reason: str) -> str:
 
 def exit_text(text: str) -> str:
     """Return an exit code and a signal, ``1:0``, which squeue prints so, or before Slurm 24 as one number."""
-    if not text.isdigit():
-        return text if re.fullmatch(r"\d+:\d+", text) else "0:0"
+    if not re.fullmatch("[0-9]{1,9}", text):
+        return text if re.fullmatch("[0-9]{1,9}:[0-9]{1,9}", text) else "0:0"
     status = int(text)
     return f"0:{status & 127}" if status & 127 else f"{status >> 8 & 255}:0"
 
