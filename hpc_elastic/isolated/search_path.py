@@ -1,4 +1,4 @@
-"""What this process itself searches for modules: without its caller's directory, and with what is the user's."""
+"""Where this process itself looks for modules: not in its caller's directory, and in the user's own."""
 
 from __future__ import annotations
 
