@@ -10,7 +10,6 @@ import sys
 from functools import cache
 from typing import Final, NamedTuple
 
-import hpc_elastic
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv
 
 NEEDED: Final = (
@@ -63,7 +62,7 @@ class Answer(NamedTuple):
 def own_path() -> OwnPath:
     """Return what an isolated start of this process's interpreter has to search, too."""
     places = _places_here()
-    home = os.path.dirname(os.path.dirname(os.path.abspath(hpc_elastic.__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     installed = site.getsitepackages()
     is_installed = home in installed
     if is_installed and all(place in installed or _is_of_python(place) for place in places):
