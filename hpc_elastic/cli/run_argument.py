@@ -154,7 +154,7 @@ def _job_ids(paths: RunPaths) -> list[str]:
         done = read_submissions(paths)
         jobs = [each.job_id for each in done]
         jobs += [link.job_id for each in done for link in read_links(paths, each.number)]
-        logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in list_plain(paths.root)]
+        logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in list_plain(paths.root, links=True)]
     except (HpcElasticError, OSError):
         return []
     return [*(job_id for job_id in jobs if job_id), *(log[1] for log in logs if log)]

@@ -132,4 +132,4 @@ def _limit_number(pid: int) -> int | None:
     """Return the number that `linux.set_limit_mark` gave a process, if it has one."""
     text = _read(f"/proc/{pid}/limits") or b""
     words = text.partition(_LIMIT)[2].split(maxsplit=1)
-    return int(words[0]) if words and words[0].isdecimal() else None
+    return int(words[0]) if words and words[0].isdigit() else None

@@ -285,12 +285,10 @@ def _drain(state: RunState, entry: DrainRequested) -> RunState:
 
 def _explained(state: RunState, entry: DrainExplained) -> RunState:
     drain, before = state.drain, state.explained
-    if drain is None or _is_foreign(state, entry.epoch):
-        return state
+    if drain is None or drain.cause is Cause.MEMBERSHIP or _is_foreign(state, entry.epoch):
+        return state  # no signal asked for it
     if before is not None and (before.cause, before.detail) == (entry.cause, entry.detail):
         return state  # of a node that asked, too
-    if drain.cause is Cause.MEMBERSHIP:  # no signal asked for it
-        return state
     if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
         return state._replace(explained=entry)
     asked = drain.detail if before is None else drain.detail.removesuffix(before.detail).removesuffix(": ")

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.slurm.array_job import tasks_of
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
-from hpc_elastic.slurm.commands import Slurm, submit_environment
+from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.next_warning import with_measured_lead
+from hpc_elastic.slurm.queueing import queue
 from hpc_elastic.slurm.run_files import RunFiles
 from hpc_elastic.slurm.submit import read_request
 from hpc_elastic.wording import are_text
@@ -99,6 +100,6 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
     newest, stored = run.submissions[-1], read_request(run.paths)
     wanted = with_measured_lead(replace(stored, submission=newest.number, token=newest.token))
     arguments = (f"--array=0-{tasks - 1}", *wanted.sbatch_arguments)
-    array = slurm.sbatch(arguments, submit_environment(slurm.environ, wanted.header_names))
+    array = queue(slurm, wanted, arguments)
     more = are_text(tasks, "more task")
     say(f"{more} queued as array {array}")

@@ -239,15 +239,16 @@ class Slurm:
         place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap")
         return self._run("srun", *place, "--quiet", "--cpu-bind=none", "--mpi=none", "--input=none", *argv)
 
-    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:
         """Queue a job and return its id.
 
         Args:
             arguments: options, script and the script's arguments.
             environ: from `submit_environment`.
+            text: what sbatch is to find on its stdin.
         """
         argv = ("sbatch", "--parsable", *arguments)
-        output = self._run(*argv, timeout_s=self._sbatch_timeout_s, env=environ)
+        output = self._run(*argv, text=text, timeout_s=self._sbatch_timeout_s, env=environ)
         job_id = parse.submitted_job_id(output)
         if job_id is None:
             raise SlurmCommandError(argv, 0, f"sbatch printed no job id: {output!r}")

@@ -107,6 +107,7 @@ class LocalRunner:
         self._clock = clock
         self._job_id = f"{LOCAL_JOB}{os.getpid()}"
         self._bin = os.path.join(scratch, "bin")
+        self._script = os.path.join(scratch, os.path.basename(request.paths.script))  # nobody can exchange it
         self._ready = os.path.join(scratch, "srun.pid")
         self._end_file = os.path.join(scratch, "ended_by")
         self._journal = open_log(request.paths, "local")
@@ -126,6 +127,8 @@ class LocalRunner:
         submissions.announce(request.paths, request.submission, request.token, now_s=now_s)
         done = Submission(request.submission, request.token, self._job_id, date_text(now_s))
         submissions.record(request.paths, done)
+        with open(self._script, "wb") as copy:
+            copy.write(request.script.encode("utf-8", "surrogateescape"))
         os.mkdir(self._bin)
         stand_in = os.path.join(self._bin, "srun")
         with open(stand_in, "w") as file:
@@ -183,7 +186,7 @@ class LocalRunner:
         )
         environ["PATH"] = f"{self._bin}:{environ.get('PATH', os.defpath)}"
         environ[READY_FILE], environ[LOCAL_END] = self._ready, self._end_file
-        argv = ("bash", self._request.paths.script, str(self._request.submission))
+        argv = ("bash", self._script, str(self._request.submission))
         script = spawn(ProcessSpec(argv, environ, stdout=self.batch_log, stderr=self.batch_log))
         script.confirm_started(_LOOK_S)
         while script.poll() is None:

@@ -50,6 +50,11 @@ class SubmitRequest:
     lead_s: float | None = None
 
     @property
+    def script_file(self) -> str:
+        """Where the script is."""
+        return self.paths.script
+
+    @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """What sbatch is called with, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
@@ -69,7 +74,7 @@ class SubmitRequest:
         Args:
             link: how many jobs of this submission come before.
         """
-        words = (self.paths.script, str(self.submission))
+        words = (self.script_file, str(self.submission))
         if self.lead_s is not None:
             return (*words, str(link), number_text(self.lead_s))
         return (*words, str(link)) if link else words

@@ -9,8 +9,9 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import links, parse, submissions
-from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.links import Link
+from hpc_elastic.slurm.queueing import queue
 from hpc_elastic.slurm.request import SubmitRequest, new_token
 
 
@@ -81,7 +82,7 @@ def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> 
     """Queue the array; if sbatch gives no answer it is looked for."""
     arguments = ("--array=0-0", *_arguments(request, request.token, f"afterany:{task}", link))
     try:
-        return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
+        return queue(slurm, request, arguments)
     except SlurmError as error:
         found = slurm.jobs_with_comment(request.token) if _may_be_queued(error) else []
         if not found:
@@ -133,7 +134,7 @@ def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -
     paths = request.paths
     arguments = _arguments(request, link.token, dependency, link.number)
     try:
-        return slurm.sbatch(arguments, submit_environment(slurm.environ, request.header_names))
+        return queue(slurm, request, arguments)
     except SlurmError as error:
         if not _may_be_queued(error):
             links.withdraw(paths, link)

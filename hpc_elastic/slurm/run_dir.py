@@ -209,7 +209,7 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         RunDirError: there is none, or it is damaged or of another format.
     """
     try:
-        data = files.read(paths.identity)
+        data = files.read(paths.identity, alone=True)
     except OSError as error:
         raise RunDirError(
             f"{paths.identity} cannot be read: {error.strerror}",

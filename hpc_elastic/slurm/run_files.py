@@ -191,7 +191,7 @@ def spec_trouble(paths: RunPaths) -> list[str]:
 def _stored(paths: RunPaths) -> dict[str, Any] | None:
     """Return the content of the file, empty if there is none; None if it cannot be read."""
     try:
-        data = files.read(paths.job)
+        data = files.read(paths.job, alone=True)
         return {} if data is None else read(StoredJob, data).spec
     except (OSError, DamagedError):
         return None

@@ -8,7 +8,7 @@ import re
 import shlex
 from typing import Any
 
-from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError
+from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.run_files import StoredJob
@@ -44,7 +44,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
 
 def _spec_in(paths: RunPaths) -> dict[str, Any]:
     try:
-        return read(StoredJob, read_plain(paths.job)).spec
+        return read(StoredJob, read_plain(paths.job, alone=True)).spec
     except (OSError, DamagedError) as error:
         raise _unreadable(paths.job, error) from None
 
@@ -57,7 +57,7 @@ def read_script(paths: RunPaths) -> str:
         StoreError: the file system does not give it now.
     """
     try:
-        script = read_plain(paths.script).decode("utf-8", "surrogateescape")
+        script = read_plain(paths.script, alone=True).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise _unreadable(paths.script, error) from None
     found = _NAMES_RUN.search(script)
@@ -90,9 +90,10 @@ def _is_same(one: str, other: str) -> bool:
 def _unreadable(path: str, error: Exception) -> RunDirError | StoreError:
     if isinstance(error, OSError) and error.errno in _MAY_PASS:  # whoever has time tries again
         return StoreError(f"{path} cannot be read now: {error.strerror}", errno=error.errno)
+    mend = "bring the file back from a backup or snapshot, or submit a new run; what was saved stays"
     what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is damaged: {error}"
     return RunDirError(
         f"{path} {what}",
         where="run_dir",
-        fix="bring the file back from a backup or snapshot, or submit a new run; what was saved stays",
+        fix=error.fix if isinstance(error, UnfitFileError) else mend,
     )

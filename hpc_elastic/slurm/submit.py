@@ -21,6 +21,7 @@ from hpc_elastic.slurm.links import Link, read_links
 from hpc_elastic.slurm.next_warning import with_measured_lead
 from hpc_elastic.slurm.options import header_line
 from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.queueing import queue
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.resubmit import queue_chain
 from hpc_elastic.slurm.site import discard_drain, learn_site
@@ -240,7 +241,7 @@ class Submitter:
 
     def _sbatch_or_find(self, wanted: SubmitRequest) -> str:
         try:
-            return self._slurm.sbatch(wanted.sbatch_arguments, self._environ_for(wanted))
+            return queue(self._slurm, wanted, wanted.sbatch_arguments)
         except SlurmCommandError as error:
             found = self._look_for(wanted.token) if _is_uncertain(error) else []
             if not found:

@@ -256,7 +256,7 @@ def _rename_private(path: str, data: bytes, *, durable: bool) -> None:
             return
 
 
-def read(path: str, *, limit: int = MOST_BYTES) -> bytes | None:
+def read(path: str, *, limit: int = MOST_BYTES, alone: bool = False) -> bytes | None:
     """Return the content of a file, or None if there is none.
 
     A file that is replaced while it is read shows up as ESTALE or, for a moment, as absent on
@@ -265,15 +265,16 @@ def read(path: str, *, limit: int = MOST_BYTES) -> bytes | None:
     Args:
         path: the file.
         limit: of its size [bytes].
+        alone: nobody else may write to it, as nobody can to what these functions have written.
 
     Raises:
-        UnfitFileError: it is somebody else's, no plain file, or larger.
+        UnfitFileError: it is somebody else's, no plain file, larger, or open to others.
         OSError: the file system refused.
     """
     for _ in range(_TRIES):
         try:
             with named(path):
-                return retry(lambda: read_plain(path, limit=limit))
+                return retry(lambda: read_plain(path, limit=limit, alone=alone))
         except FileNotFoundError:
             if not _is_there(path):
                 return None

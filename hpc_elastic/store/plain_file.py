@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from hpc_elastic.errors import UnfitFileError
 
 MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _CHUNK = 1 << 16
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _EXPLAINED = (  # what a look at the name may explain: a link, a socket, a directory, somebody else's
@@ -38,20 +39,23 @@ _KINDS = {
 _NUMBERS = {stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}
 
 
-def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True) -> bytes:
+def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: bool = False) -> bytes:
     """Return the content of a plain file.
 
     Args:
         path: the file.
         limit: of its size [bytes].
         own: it must be this user's or root's, and no link to one.
+        alone: nobody else may write to it; such a file can be given any name and content by others.
 
     Raises:
-        UnfitFileError: it is foreign, no plain file, or larger.
+        UnfitFileError: it is foreign, no plain file, larger, or open to others.
         OSError: the file system refused.
     """
     fd, found = _open(path, os.O_RDONLY, own=own)
     try:
+        if alone and found.st_mode & OTHERS_WRITE:
+            raise _open_to_others(path, found.st_mode)
         chunks, size = [], 0
         while max(size, found.st_size) <= limit and (chunk := os.read(fd, _CHUNK)):
             chunks.append(chunk)
@@ -174,6 +178,12 @@ def _is_for_root(path: str, owner: int) -> bool:
 
 def _too_large(path: str, size: int, limit: int) -> UnfitFileError:
     return _unfit(path, f"it has {size:,} bytes; at most {limit:,} are read", errno.EFBIG)
+
+
+def _open_to_others(path: str, mode: int) -> UnfitFileError:
+    fix = f"see whether it is as you left it, then: chmod -R go-w {shlex.quote(os.path.dirname(path))}"
+    what = f"others can write to it (mode {stat.S_IMODE(mode):o})"
+    return UnfitFileError(path, what, errno=errno.EPERM, fix=fix)
 
 
 def _unfit(path: str, what: str, number: int) -> UnfitFileError:

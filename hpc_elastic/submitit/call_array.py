@@ -40,12 +40,23 @@ _SCRIPT = """#!/bin/bash
 #
 # {calls} calls of one map_array or batch. Each task is a run of its own: its script is in its directory.
 
-script={stem}-"$SLURM_ARRAY_TASK_ID"/job.sbatch
+run={stem}-"$SLURM_ARRAY_TASK_ID" found=
 for ((look = 0; look < 30; look++)); do
-  [ -r "$script" ] && break
+  cd -P -- "$run" 2> /dev/null && [ -r job.sbatch ] && found=$(stat -c '%u %A' .) && break
   sleep 2  # a mount may come back
 done
-exec /bin/bash "$script"
+# From here, and not by its path: whoever can rename a directory above may have put another one in its place.
+of_name=$(stat -c %u -- "$run")  # of a link itself
+if [[ $found == "$EUID d"????-??-* && ( ${{PWD##*/}} == "${{run##*/}}" || $of_name == "$EUID" ) ]]; then
+  exec /bin/bash job.sbatch
+fi
+if [ -n "$found" ]; then
+  echo "hpc_elastic: another directory is in the place of $run, or others can write to it:" \\
+    "nothing is started" >&2
+  exit 76
+fi
+echo "hpc_elastic: $run/job.sbatch cannot be read, so nothing is started" >&2
+exit 127
 """
 
 
@@ -81,10 +92,15 @@ class ArrayRequest(SubmitRequest):
     file: str = ""
 
     @property
+    def script_file(self) -> str:
+        """Where the script is."""
+        return self.file
+
+    @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """What sbatch is called with, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
-        return (f"--comment={comment}", self.file)
+        return (f"--comment={comment}", self.script_file)
 
 
 def array_text(first: str, stem: str, calls: int, at_once: int) -> str:

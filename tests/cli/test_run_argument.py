@@ -83,6 +83,14 @@ def test_a_job_may_be_called_like_a_path(paths: RunPaths, name: str) -> None:
         find_run("a/b")
 
 
+def test_a_run_that_a_link_leads_to_is_found_by_its_jobs(paths: RunPaths, tmp_path: Path) -> None:
+    """It may be kept elsewhere."""
+    os.rename(paths.root, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", paths.root)
+    Path(paths.root, "slurm-4713.out").touch()
+    assert [NAME] * 2 == [find_run(word).name for word in ("4711", "4713")]
+
+
 def test_without_any_run_the_directory_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from another directory than the one that submit ran in."""
     monkeypatch.chdir(tmp_path)

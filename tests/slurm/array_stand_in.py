@@ -94,7 +94,7 @@ class ArraySlurm(Slurm):
         self._answer()
         return self.commented
 
-    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str]) -> str:  # noqa: ARG002 - not looked at
+    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:  # noqa: ARG002 - not looked at
         """Write it down."""
         if self.refusal:
             raise SlurmCommandError(("sbatch",), 1, self.refusal)

@@ -88,7 +88,7 @@ def sbatch_as(kind: str, argv: list[str]) -> int:
 def main() -> int:
     """Be one of the programs."""
     program, *argv = sys.argv[1:]
-    stdin = sys.stdin.read() if "--test-only" in argv else ""
+    stdin = sys.stdin.read() if "--test-only" in argv or "/dev/stdin" in argv else ""
     with (STATE / "calls.jsonl").open("a") as file:
         record = {"program": program, "argv": argv, "env": dict(os.environ), "stdin": stdin}
         file.write(json.dumps(record) + "\n")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -81,6 +82,19 @@ class LocalRun:
     def finish(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and what was printed."""
         return self.process.wait(60), self.output.read_text()
+
+
+def test_the_script_of_a_run_here_is_looked_up_nowhere_else(tmp_path: Path) -> None:
+    """Whoever can rename a directory above the run's could put a script of his own there."""
+    job = tmp_path / "job.toml"
+    job.write_text('command = ["true"]\nsetup = ["echo from $BASH_SOURCE; exit 3"]\n')
+    root = tmp_path / "run"
+    argv = [sys.executable, "-m", "hpc_elastic", "submit", str(job), f"--run-dir={root}", "--local=1"]
+    done = subprocess.run(
+        [*argv, "--allow-local-run-dir"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    (said,) = {line for line in done.stdout.splitlines() if line.startswith("from ")}
+    assert said.startswith(f"from {gettempdir()}/hpc_elastic-local-")
 
 
 @pytest.fixture

@@ -78,6 +78,19 @@ def test_a_run_is_checked_created_queued_and_recorded(workdir: Path, slurm_dir: 
     )
 
 
+def test_in_a_shared_place_sbatch_looks_no_script_up(workdir: Path, slurm_dir: StandIn) -> None:
+    """Whoever can rename what leads to it could have one of his own queued; so also for further jobs."""
+    place = workdir / "proj"
+    place.mkdir()
+    place.chmod(0o2775)
+    wanted = request(run_dir=str(place / "run"), chain=2)
+    submitter().submit(wanted)
+    first, second = slurm_dir.submissions()
+    assert ("/dev/stdin", "0") == tuple(first["argv"][-2:])
+    assert ("/dev/stdin", "0", "1") == tuple(second["argv"][-3:])
+    assert [wanted.script] * 2 == [call["stdin"] for call in (first, second)]
+
+
 def test_a_dry_run_is_the_same_request(workdir: Path) -> None:
     """Planning changes nothing on disk."""
     wanted = request()

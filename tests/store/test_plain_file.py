@@ -14,6 +14,7 @@ import pytest
 from hpc_elastic.errors import UnfitFileError
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import list_plain, open_plain, read_given, read_plain
+from hpc_elastic.store.shared_dir import SharedDirStore
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
@@ -52,6 +53,20 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, odd: str) -> N
     fix = f"see where it comes from (ls -l '{path}'), and take it away"
     assert f"{path}: {what}\n  fix: {fix}" == str(caught.value)
     assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))  # noqa: S301 - its own
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_record_that_others_can_write_to_is_none_of_ours(tmp_path: Path, mode: int) -> None:
+    """Others can give such a file of the user's a second name, in a place of theirs."""
+    store = SharedDirStore(str(tmp_path))
+    store.create("a b", "1", b"x")
+    assert b"x" == store.get("a b", "1")
+    (tmp_path / "a b" / "1").chmod(mode)
+    with pytest.raises(UnfitFileError) as caught:
+        store.get("a b", "1")
+    assert f"others can write to it (mode {mode:o})" in str(caught.value)
+    assert f"chmod -R go-w '{tmp_path}/a b'" in caught.value.fix
+    assert b"x" == files.read(str(tmp_path / "a b" / "1"))
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_no_further(

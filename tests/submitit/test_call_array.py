@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,45 @@ echo
 """
 
 
+def start_task(stem: Path, index: int = 1) -> subprocess.CompletedProcess[str]:
+    """Do what Slurm does with the script of an array."""
+    text = call_array.array_text(FIRST, str(stem), 3, 256)
+    environ = {**os.environ, "SLURM_ARRAY_TASK_ID": str(index)}
+    place = stem.parent
+    return subprocess.run(
+        ["bash", "-c", text], cwd=place, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def make_task(run: Path, mode: int = 0o700) -> Path:
+    """Return a new run directory with a script."""
+    run.mkdir()
+    (run / "job.sbatch").write_text(f"echo {run.name} at work\n")
+    run.chmod(mode)
+    return run
+
+
+def test_a_task_of_an_array_starts_the_script_of_its_run(tmp_path: Path) -> None:
+    """Also where the run was moved and a link of the user's own left."""
+    make_task(tmp_path / "my runs-1")
+    assert "my runs-1 at work\n" == start_task(tmp_path / "my runs").stdout
+    (tmp_path / "my runs-2").symlink_to(make_task(tmp_path / "moved"))
+    assert "moved at work\n" == start_task(tmp_path / "my runs", 2).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_a_task_of_an_array_starts_nothing_that_others_have_put_there(tmp_path: Path) -> None:
+    """Neither their directory, nor one that they can write to, nor one that their link leads to."""
+    make_task(tmp_path / "train-0", 0o770)
+    os.chown(make_task(tmp_path / "train-1"), 65534, 65534)
+    (tmp_path / "train-2").symlink_to(make_task(tmp_path / "another"))
+    os.chown(tmp_path / "train-2", 65534, 65534, follow_symlinks=False)
+    for index in range(3):
+        done = start_task(tmp_path / "train", index)
+        assert (76, "") == (done.returncode, done.stdout)
+        assert f"another directory is in the place of {tmp_path}/train-{index}" in done.stderr
+
+
 def test_the_script_of_an_array() -> None:
     """It has the options of its runs, a log in the directory of each, and starts the run's own script."""
     text = call_array.array_text(FIRST, "/logs/100% my runs/it's-1", 3, 256)
@@ -48,7 +88,7 @@ def test_the_script_of_an_array() -> None:
         '#SBATCH --output="/logs/100%% my runs/it\'s-1-%a/slurm-%A_%a.out"',
         "#SBATCH --array=0-2%3",
     ] == text.splitlines()[:6]
-    assert 'script="/logs/100% my runs/it\'s-1"-"$SLURM_ARRAY_TASK_ID"/job.sbatch\n' in text
+    assert 'run="/logs/100% my runs/it\'s-1"-"$SLURM_ARRAY_TASK_ID" found=\n' in text
     assert "#SBATCH --array=0-9%4\n" in call_array.array_text(FIRST, "/logs/a", 10, 4)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from typing import NamedTuple
 
@@ -83,7 +84,10 @@ def _look(directory: str, entry: str) -> Place:
     status = retry(lambda: os.stat(directory))
     try:
         of_entry = retry(lambda: os.lstat(entry))
-    except FileNotFoundError:
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # the owner counts all the same
         uid, is_link = None, False
     else:
         uid, is_link = of_entry.st_uid, stat.S_ISLNK(of_entry.st_mode)
@@ -150,17 +154,18 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
         )
     shown = f"{place.path} (owner {owner_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"
     if by.kind is Kind.OWNER:
-        own = os.path.join(f"{place.path}_{owner_name(os.geteuid())}", os.path.basename(path))
+        me = owner_name(os.geteuid()).removeprefix("uid ")
+        own = os.path.join(f"{place.path}_{me}", os.path.basename(path))
         return Trouble(
             f"{shown} belongs to somebody else, who could put another directory in the place of {path}",
-            f"name a directory of your own: --run-dir {own}",
+            f"name a directory of your own: --run-dir {shlex.quote(own)}",
         )
     can = "everybody" if any(each.kind is Kind.EVERYBODY for each in exposure.by) else _names(exposure.by)
     mend = "go-w" if place.uid == os.geteuid() else "+t"
     whose = "" if place.uid == os.geteuid() else "have its owner do: "
     return Trouble(
         f"{can} can write to {shown}, and so put another directory in the place of {path}",
-        f"{whose}chmod {mend} {place.path}; or choose another --run-dir",
+        f"{whose}chmod {mend} {shlex.quote(place.path)}; or choose another --run-dir",
     )
 
 

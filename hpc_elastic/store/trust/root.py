@@ -10,15 +10,13 @@ import errno
 import json
 import os
 import shlex
-import stat
 from typing import NamedTuple
 
 from hpc_elastic.errors import TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
 
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _HIDDEN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
 

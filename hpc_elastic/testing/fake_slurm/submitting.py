@@ -13,6 +13,7 @@ from hpc_elastic.testing.fake_slurm.settings import VERSION
 from hpc_elastic.testing.fake_slurm.turn import Turn
 
 NOT_PLAYED = ("wait", "clusters", "reservation", "batch", "nodefile")
+_STDIN = "/dev/stdin"
 _FAILED = "sbatch: error: Batch job submission failed: "
 _NO_SCRIPT = (
     "sbatch: error: This does not look like a batch script.  The first\n"
@@ -31,7 +32,7 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
     for name in NOT_PLAYED:
         if name in wishes:
             raise Refusal(f"sbatch: error: the fake Slurm does not play --{name}\n")
-    if "wrap" not in wishes and not words and call.stdin is None:
+    if "wrap" not in wishes and words[:1] in ([], [_STDIN]) and call.stdin is None:
         return NeedStdin()
     script = _script(wishes, words, call, read)
     everything = {
@@ -51,7 +52,7 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
 def _script(wishes: Mapping[str, str], words: list[str], call: Call, read: Callable[[str], str]) -> str:
     if "wrap" in wishes:
         return f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{wishes['wrap']}\n"
-    if not words:
+    if words[:1] in ([], [_STDIN]):
         text = call.stdin or ""
     else:
         try:

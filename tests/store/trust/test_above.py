@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -68,11 +69,11 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
 
 def test_an_open_directory_is_refused_by_name(tmp_path: Path) -> None:
     """With owner, mode and what mends it."""
-    place = shared(tmp_path / "all", 0o777)
+    place = shared(tmp_path / "all;of us", 0o777)
     with pytest.raises(RunDirError) as caught:
         refuse_open(str(place / "run"), "run_dir")
     assert f"everybody can write to {place} (owner root, mode 777)" in caught.value.message
-    assert f"chmod go-w {place}" in caught.value.fix
+    assert f"chmod go-w '{place}'" in caught.value.fix
     assert [Level.OPEN] == [each.level for each in refuse_open(str(place / "run"), "", spares_public=True)]
 
 
@@ -86,3 +87,19 @@ def test_a_folder_with_our_name_of_somebody_else_is_refused(tmp_path: Path) -> N
     own = f"{folder}_root/run"
     assert f"--run-dir {own}" in caught.value.fix
     assert [] == refuse_open(own, "run_dir")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused_by_its_owner() -> None:
+    """As that of a colleague who was first in a shared project; the fix is a directory that works."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        folder = shared(Path(place) / "proj", 0o2777) / "hpc_elastic_runs"
+        folder.mkdir(mode=0o700)
+        os.chown(folder, NOBODY, NOBODY)
+        os.seteuid(GROUP)
+        try:
+            with pytest.raises(RunDirError, match=r"owner nobody, mode 2700\) belongs to somebody") as caught:
+                refuse_open(str(folder / "run"), "run_dir", spares_public=True)
+        finally:
+            os.seteuid(0)
+    assert f"--run-dir {folder}_{GROUP}/run" in caught.value.fix
