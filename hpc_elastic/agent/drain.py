@@ -100,7 +100,7 @@ class LocalDrain:
         if self._cause is None:
             self._cause = drain.cause
             self._agreed = now + (self._times.of(drain.cause) if drain.left_s is None else drain.left_s)
-        if state.explained is not None and state.explained is not self._explained:
+        if state.explained is not None and state.explained != self._explained:
             self._explain(state.explained, drain, now)
         self._warn()
         if state.stop_step is None:
@@ -199,7 +199,7 @@ class Signalled:
                 is_known = self.wish.cause is None and notice.until is not None
                 self.wish = heard(self.wish, notice.cause, notice.detail, until)._replace(is_known=is_known)
         state, me = self._run.state, self._run.membership.node_id
-        if state.explained is not self._explained:
+        if state.explained != self._explained:
             self._explained = state.explained
             self._unexplained.clear()  # another node has asked
             left_s = None if state.explained is None else state.explained.left_s
