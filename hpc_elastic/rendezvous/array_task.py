@@ -16,7 +16,8 @@ from hpc_elastic.rendezvous.state import RunState
 _FOR_GOOD = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL)  # no start of the run follows by itself
 HELD = "held"  # what the ids in the records of a script that has put its task on hold begin with
 _MARK = "@"  # in the ids of such agents, and in no others
-_TAG = re.compile(r".+@(\d+_\d+)-(\d+)-(\d+)")
+_N = "[0-9]{1,18}"
+_TAG = re.compile(rf".+@({_N}_{_N})-({_N})-({_N})")
 
 
 class TaskStart(NamedTuple):
