@@ -20,6 +20,7 @@ from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm.standing import Standing, job_facts, standing
 from hpc_elastic.typed_json import Seconds
 
+_NUMBER = "[0-9]{1,12}"
 KILL_WAIT_S = 30.0  # Slurm's default
 MARGIN_S = 5.0  # kept of KillWait for SIGTERM to the workers and the agents' own end
 CALM_S = 10.0  # to agree on a step and to finish it, before anything is saved
@@ -58,11 +59,11 @@ class Site(NamedTuple):
 def seconds(text: str) -> float | None:
     """Return a time as Slurm prints it [s], ``30 sec``, ``5 min`` or ``1-02:03:04``; None for other text."""
     text = text.strip()
-    plain = re.fullmatch(r"(\d+)(?:\s+([a-z]+?)s?)?", text)
+    plain = re.fullmatch(r"([0-9]{1,12})(?:\s+([a-z]+?)s?)?", text)
     if plain:
         unit = _UNITS.get(plain[2] or "")
         return None if unit is None else float(int(plain[1]) * unit)
-    parts = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    parts = re.fullmatch(rf"(?:({_NUMBER})-)?(?:({_NUMBER}):)?({_NUMBER}):({_NUMBER})", text)
     if parts is None:
         return None
     days, hours, minutes, rest = (int(part or 0) for part in parts.groups())

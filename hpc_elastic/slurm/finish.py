@@ -183,7 +183,7 @@ class Finish:
     def _ended_by(self) -> str:
         """Return the name of the signal that ended the local runner above this script, if one did."""
         data = files.read(self._start.end_file) if self._start.end_file else None
-        return (data or b"").decode()
+        return (data or b"").decode(errors="replace")
 
     def _carry_out(self, choice: Choice, records: list[Record]) -> Ended:
         self._say(choice.why)

@@ -104,7 +104,7 @@ def parse_duration_s(value: object) -> float:
     """
     seconds: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value) if abs(value) <= _LONGEST_S else math.inf
+        seconds = math.inf if abs(value) > _LONGEST_S else float(value)
     elif isinstance(value, str):
         text = value.strip().lower().replace(" ", "")
         seconds = float(text) if re.fullmatch(_NUMBER, text) else _with_units_s(text)

@@ -30,6 +30,9 @@ from hpc_elastic.timer.timer_table import TimerTable
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer"]
 
 logger = logging.getLogger(__name__)
+_PIDS = 2**31
+_SIGNALS = 2**31
+_FAR_S = 1e15
 _TRIES = 10  # a server may be about to start
 _BETWEEN_TRIES_S = 0.1
 _JOIN_S = 5.0  # longer than asking for stacks and reaping take
@@ -84,22 +87,30 @@ def parse_request(line: bytes) -> FileTimerRequest:
     Raises:
         ValueError: it is none, or names no single process.
     """
-    data: Any = json.loads(line)
-    if not isinstance(data, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - one kind of error for all that is malformed
+    data = _fields(line)
     if data.get("version", 1) != 1:
         raise ValueError(f"unknown version {data['version']!r}")
     pid, scope, number = data.get("pid"), data.get("scope_id"), data.get("signal")
     expiration: Any = data.get("expiration_time")
-    if type(pid) is not int or pid <= 0:  # 0 and negative pids mean whole groups to kill()
+    if type(pid) is not int or not 0 < pid < _PIDS:  # 0 and negative pids mean whole groups to kill()
         raise ValueError(f"pid is {pid!r}")
     if not isinstance(scope, str):
         raise ValueError(f"scope_id is {scope!r}")  # noqa: TRY004
-    if type(expiration) not in {int, float} or math.isnan(expiration):
-        raise ValueError(f"expiration_time is {expiration!r}")
-    if type(number) is not int:
+    if type(expiration) not in {int, float} or not (abs(expiration) < _FAR_S or expiration == math.inf):
+        raise ValueError("expiration_time is no time")
+    if type(number) is not int or number not in range(-_SIGNALS, _SIGNALS):
         raise ValueError(f"signal is {number!r}")
     return FileTimerRequest(pid, scope, expiration, number)
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - one kind of error for all that is malformed
+    return data
 
 
 class FileTimerClient(TimerClient):

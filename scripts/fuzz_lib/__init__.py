@@ -1,0 +1,1 @@
+"""scripts/fuzz: every reader and parser, fed with what damage and other people make."""

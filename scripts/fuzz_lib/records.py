@@ -1,0 +1,211 @@
+"""Targets: every reader of a record, and of a name that tells something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from fuzz_lib.samples import ENTRIES
+from fuzz_lib.strategies import changed, changed_bytes, fields, with_fields
+from fuzz_lib.target import Target, allowed, expect
+from hpc_elastic.agent import hang_look, hang_times
+from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
+from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
+from hpc_elastic.frameworks.torch import addresses
+from hpc_elastic.multiprocessing.errors import error_file
+from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
+from hpc_elastic.rendezvous import dynamic_state, journal, roster
+from hpc_elastic.rendezvous.array_task import epoch_now, outdated, start_of
+from hpc_elastic.rendezvous.journal import Record
+from hpc_elastic.rendezvous.state import RunState, apply, fold
+from hpc_elastic.report.timeline import ending_text, failure_text, timeline
+from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.job_record import JobRecord
+from hpc_elastic.slurm.run_files import StoredJob
+from hpc_elastic.store import kv_format
+from hpc_elastic.store.mount import Mount
+from hpc_elastic.store.node_events import NodeEvent
+from hpc_elastic.timer.file_based_local_timer import FileTimerRequest, parse_request
+from hpc_elastic.typed_json import parse, read
+from hpc_elastic.worker import checkpoints
+
+_RECORDS = tuple(journal.encode(entry, at=1700000000.5 + n, by="n1") for n, entry in enumerate(ENTRIES))
+_ERROR = json.dumps(error_file.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
+_FLAT = b'{"message": "text", "timestamp": 1700000000}'
+_NODE = dynamic_state.NodeDesc("n1", 7, 0)
+_STATE = dynamic_state.encode(
+    dynamic_state.DynamicState(
+        3,
+        complete=True,
+        participants={_NODE: dynamic_state.Place(0, 1234)},
+        beats={_NODE: 4},
+        members=(_NODE,),
+    )
+)
+_KV = kv_format.encode_record(kv_format.nothing_yet(b"key").successor(b"42", deleted=False, writer="5f0c"))
+_LOOK = b'{"ranks": [{"rank": 1, "node": "n1", "step": 4, "frames": [["f", "g.py", "3"]], "state": "S"}]}'
+_LENGTHS = json.dumps(hang_times.encode({"step": hang_times.Length(1.5, 30)}, (0, 1))).encode()
+_MARK = checkpoints.encode_mark(checkpoints.MarkName(12, 1, 0, 2), "/ckpt/12", 2, 0.5)
+_TIMER = FileTimerRequest(12, "scope", 12.5, 9).to_json().encode()
+_TYPED: tuple[tuple[str, type, bytes], ...] = (
+    ("job-record", JobRecord, b'{"token": "hpc_elastic:ab", "job_id": "7", "time": "2026-01-01 00:00:00"}'),
+    (
+        "job-json",
+        StoredJob,
+        b'{"format": 1, "spec": {"command": ["train.py"], "nodes": "2:4", "max_restarts": 3}}',
+    ),
+    ("site", Site, json.dumps(Site(30.0, 60.0, 0.0, "REQUEUE")._asdict()).encode()),
+    ("mount", Mount, b'["/home", "nfs4", "server:/home", ["rw", "vers=4.2"]]'),
+    (
+        "node-event",
+        NodeEvent,
+        b'{"host": "n1", "fault": "unfit", "at": 1.5, "key": "k", "run": "r", "detail": "d"}',
+    ),
+)
+
+
+def _bytes_of(good: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    typed = st.builds(with_fields, st.sampled_from(tuple(good)), fields)
+    return typed | changed_bytes(good)
+
+
+def _journal(values: Sequence[bytes]) -> None:
+    """Fold and tell what can be read; a record that cannot ends the journal."""
+    records: list[Record] = []
+    for number, data in enumerate(values, start=1):
+        try:
+            records.append(journal.parse(number, data))
+        except RendezvousStateError as error:
+            expect(f"journal record {number} " in str(error), "the error does not name the record")
+            break
+    state = fold(RunState(), records)
+    for moment in timeline(records):
+        moment.text.encode("utf-8", "surrogateescape")
+    for record in records:
+        expect(
+            record == journal.parse(record.number, journal.encode(record.entry, at=record.at, by=record.by))
+            or record.at != round(record.at, 3),
+            "a record is not read as it was written",
+        )
+        expect(apply(state, record.entry) is not None, "no state")
+    if state.ending is not None:
+        ending_text(state.ending)
+    epoch_now(state, 0)
+
+
+def _member_names(names: Sequence[str]) -> None:
+    found = [name for name in map(roster.parse_name, names) if name is not None]
+    for name in found:
+        expect(roster.parse_name(name.text()) == name, "a name is not read as it was written")
+        start_of(name.node_id)
+        epoch = name.epoch
+        roster.absent(roster.observe({}, names, epoch, 1.0))
+        roster.suspicions_in(names, epoch)
+    roster.newest_record(names, {})
+    outdated(name.node_id for name in found)
+
+
+def _kv_names(names: Sequence[str]) -> None:
+    listing = kv_format.parse_names(names)
+    for encoded, version in listing.latest.items():
+        listing.older(encoded, version)
+        kv_format.decode_key(encoded)
+
+
+def _marks(names: Sequence[str]) -> None:
+    for mark in checkpoints.complete_marks(names):
+        expect(checkpoints.parse_name(checkpoints.encode_name(mark)) == mark, "a mark is read otherwise")
+    checkpoints.is_half_saved(names, 3)
+
+
+def _mark(data: bytes) -> None:
+    found = checkpoints.parse_mark(data)
+    expect(found is None or found.step >= 0, "a step below 0")
+    checkpoints.from_env(data.decode("utf-8", "surrogateescape"))
+
+
+def _error_file(data: bytes) -> None:
+    reply = error_file.parse_reply(data)
+    record = {"rank": 0, "node": "n1", "message": reply.message, "traceback": reply.traceback, "exitcode": 1}
+    failure_text(record)
+    failure_summary("train.py", [FailureRecord.from_json({**record, "timestamp": reply.time_s})])
+
+
+def _look(data: bytes) -> None:
+    for look in hang_look._parse(data):  # noqa: SLF001 - the reader itself
+        look.where.encode("utf-8", "surrogatepass")
+
+
+def _failure(data: bytes) -> None:
+    with allowed(DamagedError):
+        record = read(dict[str, Any], data)
+        failure_text(record)
+        failure_summary("train.py", [FailureRecord.from_json(record)])
+
+
+def _reads(reader: Callable[[bytes], object], *errors: type[BaseException]) -> Callable[[bytes], None]:
+    def check(data: bytes) -> None:
+        with allowed(*errors):
+            reader(data)
+
+    return check
+
+
+def _typed(name: str, kind: type, good: bytes) -> Target:
+    return Target(name, _bytes_of([good]), _reads(lambda data: read(kind, data), DamagedError))
+
+
+_MEMBER = "n1.77+0-1-0+running+3+12+5"
+_NAMES = st.lists(
+    changed(
+        (_MEMBER, "n2.78@7_1-0-0+0-1-0+left+3+12+5", "n1.77+0-1-0+suspected+12+by+n2.78", "news+12"),
+        ("+", "-", "0", "9" * 30, "running", "suspected", "by", "news+", "²", "@7_1-2-3"),
+    ),
+    max_size=4,
+)
+_KEYS = st.lists(
+    changed(("a+00000001", "a+deleted", "%2Fa+00000012"), ("+", "%", "%%", "deleted", "9" * 30, "²")),
+    max_size=4,
+)
+_MARKS = st.lists(
+    changed(("000000000012.1.0.2.json", "000000000012.1.1.2.json"), (".", "9" * 30, "-1", "0", ".json", "²")),
+    max_size=4,
+)
+TARGETS: tuple[Target, ...] = (
+    Target("journal", st.lists(_bytes_of(_RECORDS), max_size=8), _journal, 100),
+    Target("member-names", _NAMES, _member_names),
+    Target("kv-names", _KEYS, _kv_names),
+    Target(
+        "kv-record",
+        _bytes_of([_KV]),
+        _reads(lambda data: kv_format.decode_record(data, "path", b"key"), StoreError),
+    ),
+    Target(
+        "dynamic-state",
+        _bytes_of([_STATE]),
+        _reads(lambda data: dynamic_state.parse(data, "b"), RendezvousStateError),
+    ),
+    Target("checkpoint-names", _MARKS, _marks),
+    Target("checkpoint-mark", _bytes_of([_MARK]), _mark),
+    Target("error-file", _bytes_of([_ERROR, _FLAT]), _error_file),
+    Target("failure", _bytes_of([json.dumps(FailureRecord(1).to_json()).encode()]), _failure),
+    Target("hang-look", _bytes_of([_LOOK]), _look),
+    Target(
+        "hang-times", _bytes_of([_LENGTHS]), _reads(lambda data: hang_times.decode(parse(data)), DamagedError)
+    ),
+    Target(
+        "ranks",
+        _bytes_of([RoleInstanceInfo("role", 0, 2).serialize()]),
+        _reads(RoleInstanceInfo.deserialize, DamagedError),
+    ),
+    Target("timer-request", _bytes_of([_TIMER]), _reads(parse_request, ValueError)),
+    Target(
+        "contact",
+        _bytes_of([addresses.encoded(addresses.Contact(1, "t", "m", "h", ("::1",), only=False)).encode()]),
+        _reads(addresses.decoded, StoreError),
+    ),
+    *(_typed(*each) for each in _TYPED),
+)
