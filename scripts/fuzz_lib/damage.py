@@ -15,6 +15,7 @@ from fuzz_lib.strategies import fields, json_of, odd_json, odd_texts, with_field
 
 _OTHERS = ("fifo", "directory", "gone", "empty", "link-zero", "link-self", "link-out", "sparse", "no-read")
 _SPARSE = 200 << 30
+_MOST_READ = 1 << 20  # bytes: what is larger has been made so
 _MOST_NAME = 120  # bytes
 _edits = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 9), st.binary(max_size=5)), min_size=1, max_size=3
@@ -68,7 +69,7 @@ def _happen(path: Path, kind: str, what: Any) -> None:
             _rename(path, new) if kind == "rename" else new.write_bytes(b"{}")
     elif kind == "as":
         _other(path, what)
-    elif path.is_file() and not path.is_symlink():
+    elif path.is_file() and not path.is_symlink() and path.stat().st_size <= _MOST_READ:
         data = path.read_bytes()
         path.write_bytes(_changed(data, kind, what))
 

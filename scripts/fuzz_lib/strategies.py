@@ -54,7 +54,7 @@ def changed(good: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str]
 
 
 def _repeated(words: Sequence[str]) -> st.SearchStrategy[str]:
-    times = st.sampled_from((2, 50, 400, 3000))
+    times = st.sampled_from((2, 3, 5, 8, 20, 50, 400, 3000))
     return st.builds(lambda word, count: word[:20] * count, st.sampled_from(tuple(words)), times)
 
 

@@ -29,6 +29,7 @@ class Watchdog:
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
+        self._stderr = os.dup(2)  # the real one, whatever a call does with it
 
     def call(self, function: Callable[[], None]) -> None:
         """Make a call.
@@ -51,10 +52,10 @@ class Watchdog:
             raise HangError(f"it had not ended after {limit_s:.0f} s")
 
         before = signal.signal(signal.SIGALRM, ring)
-        faulthandler.dump_traceback_later(limit_s + _STUCK_S, exit=True)
+        faulthandler.dump_traceback_later(limit_s + _STUCK_S, exit=True, file=self._stderr)
         depth = sys.getrecursionlimit()
         sys.setrecursionlimit(_depth() + _FRAMES)
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
             function()
         finally:
@@ -62,6 +63,7 @@ class Watchdog:
             sys.setrecursionlimit(depth)
             faulthandler.cancel_dump_traceback_later()
             signal.signal(signal.SIGALRM, before)
+            signal.setitimer(signal.ITIMER_REAL, *timer)  # of who calls us
 
 
 def _load() -> float:
