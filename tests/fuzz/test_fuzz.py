@@ -217,5 +217,5 @@ def test_slurm_answers_in_this_process() -> None:
         assert not here.brought_back
         Slurm().requeue("7")
     assert fields is not None
-    assert ("RUNNING", "toy", "1") == (fields["JobState"], fields["JobName"], fields["Restarts"])
+    assert ("RUNNING", "c", "1") == (fields["JobState"], fields["Comment"], fields["Restarts"])
     assert here.brought_back
