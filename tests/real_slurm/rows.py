@@ -234,6 +234,15 @@ PATTERNS = (
     Row("--ntasks-per-node of srun", ("slurm_shapes.tasks_per_node_of_srun_do_not_override_the_job",)),
     Row("a second srun", ("slurm_shapes.a_second_step_needs_overlap",)),
     Row("queries", ("slurm_shapes.what_the_queries_of_this_version_can_say",)),
+    Row(
+        "texts that look like Slurm's words",
+        (
+            "slurm_answers.a_job_with_hostile_texts_is_read_as_it_is",
+            "slurm_answers.tasks_of_an_array_are_read_one_by_one",
+            "slurm_answers.a_node_with_a_hostile_reason_is_read_as_it_is",
+        ),
+        ("forged_answers.runs_whose_job_looks_cancelled_go_on",),
+    ),
     Row("accounting", ("devcluster.accounting_knows_finished_jobs",)),
 )
 
