@@ -36,6 +36,7 @@ SECONDS = {
     "test_lost_nodes.py::test_survivors_of_a_node_loss_go_on_in_the_allocation": 30,
     "test_devcluster.py::test_crashed_node_is_dead_and_its_job_requeued": 30,
     "test_slurm_sites.py::test_a_site_may_cancel_and_send_the_jobs_own_signal": 30,
+    "test_forged_answers.py::test_runs_whose_job_looks_cancelled_go_on": 40,
     "test_ending.py::test_a_limit_that_comes_without_a_warning": 30,
 }
 """What tests take that take long, and files whose tests share jobs [s]; to the nearest ten."""

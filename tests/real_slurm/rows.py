@@ -241,6 +241,7 @@ PATTERNS = (
             "slurm_answers.tasks_of_an_array_are_read_one_by_one",
             "slurm_answers.a_node_with_a_hostile_reason_is_read_as_it_is",
         ),
+        ("forged_answers.runs_whose_job_looks_cancelled_go_on",),
     ),
     Row("accounting", ("devcluster.accounting_knows_finished_jobs",)),
 )
