@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,8 @@ def main(argv: list[str]) -> int:
         print("\n".join(mutant.text() for mutant in mutants))
         return 0
     _say(f"seed {seed}, {len(mutants)} mutants of {len(sources)} modules")
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where it runs in the background
+        signal.signal(number, signal.default_int_handler)
     began = time.time()
     explained = parse(project.read(FILE)) if (project.root / FILE).exists() else []
     verdicts = Campaign(project, options.jobs, options.wide, _say).run(mutants, explained)

@@ -46,8 +46,9 @@ class Project:
 
     @cached_property
     def support_files(self) -> list[str]:
-        """Return what tests share."""
-        return [name for name in self.files if name.startswith("tests/") and not _is_test(name)]
+        """Return what tests share; what is said of mutants changes no test."""
+        found = [name for name in self.files if name.startswith("tests/") and not _is_test(name)]
+        return [name for name in found if not name.startswith("tests/mutation/")]
 
     def read(self, file: str) -> str:
         """Return the text of a file."""

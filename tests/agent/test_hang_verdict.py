@@ -27,6 +27,12 @@ def test_a_hang_of_all_ranks_names_all_nodes() -> None:
     assert ("n2",) == judged({}).nodes
 
 
+def test_of_several_suspects_the_first_is_named() -> None:
+    """If nothing was heard of any rank."""
+    verdict = judge(Case("n2", "no step for 30 s", {3, 1, 2}), Evidence("hangs", (), ("n2",)), 0.0)
+    assert (1, "n2") == (verdict.failure.rank, verdict.failure.node)
+
+
 ELSEWHERE = (Frame("elsewhere", "/n/train.py", "9"),)
 MUCH = 16 << 20
 

@@ -113,6 +113,18 @@ def test_what_was_noted_in_an_earlier_silence_does_not_count(world: World) -> No
     assert "s of CPU time in the last 5.0 s" in (world.directory() / "rank0.txt").read_text()
 
 
+def test_what_a_rank_does_is_noted_when_half_of_a_short_time_is_over(make_hangs: MakeWorld) -> None:
+    """Also if that is no longer than a moment."""
+    world = make_hangs(HangOptions(timeout=1.0))
+    world.clock.advance(0.5)
+    assert world.look() is Hang.NONE
+    world.clock.advance(0.5)
+    assert world.look() is Hang.SUSPECTED
+    world.hangs.ask()
+    world.look()
+    assert "s of CPU time in the last 0.5 s" in (world.directory() / "rank0.txt").read_text()
+
+
 def test_who_goes_on_meanwhile_is_acquitted(world: World) -> None:
     """A step between the question and the verdict ends the suspicion, and the next one comes later."""
     world.ask(10, 1)

@@ -166,6 +166,21 @@ def test_what_fails_soon_or_elsewhere_too_is_held_against_nobody() -> None:
     assert [] == told(*entries)
 
 
+@pytest.mark.parametrize(
+    ("failure", "detail"),
+    [
+        ({**WEDGED, "message": "rank 3 is stuck"}, "rank 3 is stuck"),
+        (WEDGED, "workers hang in the kernel"),
+        ({**WEDGED, "message": ""}, "workers hang in the kernel"),
+    ],
+)
+def test_why_a_node_is_wedged_is_remembered(failure: dict[str, Any], detail: str) -> None:
+    """In the words of its agent, if it had any."""
+    entries = (START, formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=failure))
+    records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
+    assert [("n2", detail)] == [(one.event.host, one.event.detail) for one in node_faults(records, "run")]
+
+
 def hung(*places: tuple[str, int, int | None]) -> list[tuple[str, Fault]]:
     """Return who is blamed for hangs, each with its node, odd rank and step."""
     entries: list[Entry] = [START]

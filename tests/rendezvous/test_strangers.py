@@ -34,3 +34,9 @@ def test_sizes_that_may_differ_are_not_compared() -> None:
     refuse_stranger(STATE, "17", RANGE._replace(may_outgrow=True), "/run")
     refuse_stranger(STATE._replace(sizes=""), "17", RANGE, "/run")
     refuse_stranger(STATE._replace(job_id=""), "18", TWO, "/run")
+
+
+def test_tasks_of_several_arrays_and_agents_outside_slurm_belong_together() -> None:
+    """Nobody is refused for a job that may be another one, or is none."""
+    refuse_stranger(STATE, "18", TWO._replace(may_outgrow=True), "/run")
+    refuse_stranger(STATE, "", TWO, "/run")

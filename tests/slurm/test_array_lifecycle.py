@@ -138,6 +138,18 @@ def test_the_last_task_of_a_stopped_run_records_it() -> None:
         assert (Decision.STOPPED, 0) == choice.record[:2]
 
 
+def test_what_was_carried_out_is_told_before_what_was_asked() -> None:
+    """The record of the stop may know more than the request."""
+    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "asked")
+    carried_out = state_of(STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "done"))
+    for state, text in (
+        (carried_out, "(done); checkpoint of step 40"),
+        (state_of(STARTED, asked), "(asked)"),
+    ):
+        choice = decide(BASE._replace(state=state, others=ALONE), BUDGETS)
+        assert words(choice).endswith(text)
+
+
 @pytest.mark.parametrize("others", [SOME, WAITING, None], ids=["some run", "one waits", "unknown"])
 def test_one_cancelled_task_only_shrinks_the_run(others: Others | None) -> None:
     """It is not brought back."""

@@ -112,6 +112,23 @@ def test_why_a_job_is_signalled(
     assert words in why.words
 
 
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"JobState": "COMPLETING", "Restarts": "1"}, Cause.NODE_LOSS),
+        ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, Cause.TIME_LIMIT),
+        ({"JobState": "COMPLETING"}, Cause.CANCEL),
+        ({}, None),
+    ],
+    ids=["requeued", "time limit", "cancelled", "running"],
+)
+def test_why_slurm_requeued_matters_for_a_requeued_job_only(
+    fields: dict[str, str], cause: Cause | None
+) -> None:
+    """What was told of another start explains nothing else."""
+    assert cause is deadlines.why(job(**fields), 0, SITE, told=Cause.NODE_LOSS).cause
+
+
 DATES = st.datetimes(min_value=dt.datetime(2000, 1, 1), max_value=dt.datetime(2100, 1, 1))  # noqa: DTZ001
 
 

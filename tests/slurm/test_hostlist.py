@@ -27,7 +27,19 @@ def test_lists_expand_in_order(text: str, hosts: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["node[1-3", "node1-3]", "node[3-1]", "node[a]", "n[[1]]", "n[1-]", "n[0-9999999]"]
+    "text",
+    [
+        "node[1-3",
+        "node1-3]",
+        "node[3-1]",
+        "node[a]",
+        "n[[1]]",
+        "n[1-]",
+        "n[0-9999999]",
+        "n[²]",
+        "n[٣-4]",
+        "n[1-٣]",
+    ],
 )
 def test_what_is_no_host_list_is_refused(text: str) -> None:
     """The message shows the list."""

@@ -222,6 +222,16 @@ def test_a_stop_on_request_ends_the_run(cause: Cause, job: JobFacts | None) -> N
     assert "step 40" in choice.record.reason
 
 
+def test_what_was_carried_out_is_told_before_what_was_asked() -> None:
+    """The record of the stop may know more than the request."""
+    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "asked")
+    entries = (STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "done"))
+    for known, words in ((entries, "on request (done); checkpoint of step 40"), (entries[:3], "(asked)")):
+        choice = decide(facts(*known), BUDGETS)
+        assert isinstance(choice, Exit)
+        assert choice.why.endswith(words)
+
+
 def test_a_requested_stop_counts_even_if_the_agents_were_killed_before_they_had_stopped() -> None:
     """The request stands in the journal although nobody wrote that it was carried out."""
     choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "login", Then.LEAVE, "")), BUDGETS)

@@ -99,3 +99,26 @@ def test_a_header_line_cannot_carry_a_line_break() -> None:
     """Everything after it would be cut off or be a command."""
     with pytest.raises(InputError, match="cannot carry"):
         options.check_value("wckey", "a\n#SBATCH --uid=0")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hold", True), ("gres", "gpu:2"), ("priority", 3), ("wckey", "a b"), ("nice", 0)]
+)
+def test_a_value_that_suits_is_taken(name: str, value: str | int | bool) -> None:
+    """Flags are true or false, anything else is a text or a number."""
+    options.check_value(name, value)
+
+
+def test_options_of_the_protocol_are_refused_and_no_others() -> None:
+    """The error says what to do instead."""
+    options.check_owned(["gres", "wckey"])
+    name = next(iter(options.OWNED))
+    with pytest.raises(InputError, match=f"--{name} cannot be given"):
+        options.check_owned(["gres", name])
+
+
+def test_at_most_three_words_are_near() -> None:
+    """More would be a guess."""
+    assert "did you mean 'ccd'?" == options.near("ccc", ["aab", "ccd"])
+    assert 3 == options.near("aaa", ["aab", "aac", "aad", "aae"]).count("'") // 2
+    assert "" == options.near("zzz", ["aab"])

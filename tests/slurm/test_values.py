@@ -96,3 +96,9 @@ def test_what_is_no_amount_of_memory_is_refused(written: object) -> None:
     """Slurm would refuse it, too."""
     with pytest.raises(BadValueError, match="is not an amount of memory"):
         parse_memory(written)
+
+
+@pytest.mark.parametrize(("written", "text"), [(2, "2"), ("2:4", "2-4"), ("3-3", "3")])
+def test_nodes_are_told_as_sbatch_wants_them(written: object, text: str) -> None:
+    """A range only where there is one."""
+    assert text == parse_nodes(written).slurm_text

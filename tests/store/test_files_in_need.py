@@ -189,14 +189,17 @@ def test_an_error_that_stays_is_told_though_the_private_file_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a private file that was missed is written again."""
+    tried: Calls = []
 
     def link(private: str, _path: str, **_: bool) -> None:
+        tried.append("link")
         os.unlink(private)
         raise OSError(errno.EIO, os.strerror(errno.EIO), private)
 
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(OSError, match="Input/output"):
         files.publish_new(str(tmp_path / "record"), b"value")
+    assert ["link"] == tried
 
 
 def test_a_taken_name_may_be_told_as_a_forbidden_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,3 +106,12 @@ def test_long_keys_are_cut_in_messages() -> None:
     assert "'a'" == kv_format.shown(b"a")
     assert len(kv_format.shown(b"k" * 10_000)) < 120
     assert "10000 bytes" in kv_format.shown(b"k" * 10_000)
+
+
+def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
+    """Each special byte takes three characters; what is longer has the name of its hash."""
+    most = kv_format._MAX_NAME
+    for fits in (b"k" * most, b"/" * (most // 3), b"k" + b"/" * ((most - 1) // 3)):
+        assert fits == decode_key(encode_key(fits))
+    for long in (b"k" * (most + 1), b"/" * (most // 3 + 1)):
+        assert None is decode_key(encode_key(long))

@@ -252,6 +252,15 @@ def test_a_turn_is_waited_for_in_vain(memory_store: MemoryStore) -> None:
         kv.add("n", 1)
 
 
+def test_a_turn_comes_when_the_others_pause(memory_store: MemoryStore) -> None:
+    """Losing some races is no reason to give up before the time is over."""
+    rivals = [Meanwhile(lambda: add_often(memory_store, 1)) for _ in range(3)]
+    store = FaultyStore(
+        memory_store, lambda operation, _: rivals.pop() if operation == "create" and rivals else None
+    )
+    assert 4 == KeyValueStore(store, DIRECTORY, timeout=50).add("n", 1)
+
+
 @pytest.mark.parametrize("operation", ["list", "create", "get"])
 def test_errors_reach_the_caller(memory_store: MemoryStore, operation: str) -> None:
     """What the shared directory refuses is told, and the store can be used afterwards."""

@@ -63,7 +63,9 @@ def test_old_events_are_not_opened(place: Path) -> None:
     """The time is in the name."""
     remember(str(place), [LOST, LOST._replace(at=3000.0)])
     next(place.glob("1000.*")).write_text("not read")
-    assert [3000.0] == [event.at for event in read_ledger(str(place), since=2000).events]
+    ledger = read_ledger(str(place), since=2000)
+    assert ([3000.0], ()) == ([event.at for event in ledger.events], ledger.damaged)
+    assert 1 == len(read_ledger(str(place), since=1000).damaged)
 
 
 def test_names_of_hosts_and_runs_cannot_leave_the_directory(place: Path) -> None:

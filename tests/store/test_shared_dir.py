@@ -92,6 +92,24 @@ def test_who_waits_has_the_directory_read_anew(coarse_store: SharedDirStore) -> 
     assert [] == list(members.iterdir())
 
 
+def test_who_waits_for_a_moment_changes_nothing(coarse_store: SharedDirStore) -> None:
+    """Nor does anybody where a directory's times are fine."""
+    coarse_store.make_directory("members")
+    members = Path(coarse_store.root, "members")
+    before = members.stat().st_mtime_ns
+    coarse_store.wait("members", [], 0.02)
+    assert before == members.stat().st_mtime_ns
+    coarse_store._is_coarse = False
+    coarse_store.wait("members", [], 0.4)
+    assert before == members.stat().st_mtime_ns
+
+
+def test_who_waits_makes_the_directory(shared_dir_store: SharedDirStore) -> None:
+    """A name that is looked for in vain again and again would stay unseen."""
+    assert [] == shared_dir_store.wait("late/one", [], 0)
+    assert Path(shared_dir_store.root, "late", "one").is_dir()
+
+
 RACER = """
 import os, sys
 from hpc_elastic.store.shared_dir import SharedDirStore
@@ -101,6 +119,26 @@ sys.stdin.readline()
 won = [n for n in range(1, int(sys.argv[3]) + 1) if store.append("journal", n, me.encode())]
 print(*won)
 """
+
+
+def test_a_new_segment_is_not_looked_for_before_it_is_made(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system may go on for long not to see what was looked for in vain."""
+    real, missed = os.open, []
+
+    def note(path: str, *arguments: int) -> int:
+        try:
+            return real(path, *arguments)
+        except FileNotFoundError:
+            missed.append(path)
+            raise
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr("hpc_elastic.store.shared_dir.SEGMENT_RECORDS", 4)
+    for number in range(1, 10):
+        assert shared_dir_store.append("journal", number, b"x")
+    assert ["000000"] == [os.path.basename(path) for path in missed]  # the first one of all
 
 
 def test_racing_writers_have_one_winner(run_paths: RunPaths) -> None:

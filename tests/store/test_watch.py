@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +93,11 @@ def test_waiting_ends_without_a_change(watch: Watch, tmp_path: Path, is_closed: 
     if is_closed:
         watch.close()
     watch.wait(0.01)
+
+
+def test_waiting_takes_no_cpu_time(watch: Watch) -> None:
+    """The kernel wakes who waits; nobody looks again and again."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    watch.wait(0.3)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.1
