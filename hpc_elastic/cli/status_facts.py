@@ -49,6 +49,7 @@ from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
+from hpc_elastic.typed_json import whole_number
 from hpc_elastic.wording import count_text
 
 MAX_RESTARTS = 3  # of a job spec
@@ -210,7 +211,7 @@ def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
     if not text and is_array(run):
         tasks = asked.fields.get("NumTasks", "")
-        known = int(tasks) if tasks.isdecimal() else None
+        known = whole_number(tasks)
         root = shlex.quote(run.paths.root)
         wanted = str(run.spec.get("nodes", ""))
         text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)

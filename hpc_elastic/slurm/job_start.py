@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, Record
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.environment import LINK_SPAN, job_ref, restart_count, task_start
 from hpc_elastic.slurm.lifecycle import slurm_restart
+from hpc_elastic.typed_json import whole_number
 
 LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
 LOCAL_END = "HPC_ELASTIC_LOCAL_END"  # file with the name of the signal that has ended that runner
@@ -96,5 +97,4 @@ def _restarts(environ: Mapping[str, str]) -> int:
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return whole_number(environ.get(name, "")) or 0

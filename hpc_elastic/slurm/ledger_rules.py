@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.roster import natural
 from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.typed_json import whole_number
 
 SEVERITY: Mapping[Fault, float] = {
     Fault.UNFIT: 1.0,
@@ -164,7 +165,8 @@ def gpus_in(gres: str) -> int:
     for part in _parts(gres):
         words = part.partition("(")[0].split(":")
         if words[0] == "gpu":
-            total += int(words[-1]) if words[-1].isdecimal() else 1
+            count = whole_number(words[-1])
+            total += 1 if count is None else count
     return total
 
 

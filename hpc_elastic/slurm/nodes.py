@@ -24,6 +24,7 @@ from hpc_elastic.slurm.run_files import stored_spec
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
+from hpc_elastic.typed_json import whole_number
 
 Say = Callable[[str], None]
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
@@ -172,7 +173,7 @@ def _choose_for_requeue(
     gpus = str(spec.get("gpus_per_node") or 0).rpartition(":")[2]
     need = Wanted(
         least,
-        int(gpus) if gpus.isdecimal() else 0,
+        whole_number(gpus) or 0,
         ledger_rules.features_of(job.get("Features")),
         never=(*mine, *hosts(job.get("ReqNodeList"))),
     )
@@ -218,8 +219,8 @@ def hosts(text: str | None) -> tuple[str, ...]:
 
 
 def _number(text: str) -> int:
-    digits = text.partition("-")[0]
-    return int(digits) if digits.isdecimal() else 1
+    number = whole_number(text.partition("-")[0])
+    return 1 if number is None else number
 
 
 def one_line(error: Exception) -> str:

@@ -66,11 +66,12 @@ def words(value: object) -> object:
     """Read a command: a list of words, or one string that is split as a shell would."""
     if isinstance(value, str):
         try:
-            return _no_nul(shlex.split(value))
+            found = shlex.split(value)
         except ValueError as error:
             raise BadValueError(
                 f"{value!r} is not a command: {error}", "close the quotes, or write a list"
             ) from None
+        return _no_nul(found)
     return _texts(value) if isinstance(value, (list, tuple)) else value
 
 

@@ -70,8 +70,10 @@ class Fuzzer:
     def replay(self, target: Target) -> None:
         """Give a target its kept inputs."""
         began = time.monotonic()
+        keeps, self._keeps = self._keeps, False
         for value in read_inputs(self._corpus, target.name):
             self.try_input(target, value)
+        self._keeps = keeps
         self._took(target, began)
 
     def run(self, target: Target, number: int, seed_number: int) -> None:

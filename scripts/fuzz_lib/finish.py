@@ -71,6 +71,14 @@ _mangling = st.lists(
     ),
     max_size=3,
 )
+_cancelled = st.tuples(
+    st.sampled_from(("CANCELLED", "COMPLETING")),
+    st.sampled_from(_NAMES) | odd_texts,
+    st.sampled_from(("hpc_elastic:ab", "hpc_elastic:ab JobState=RUNNING")) | odd_texts,
+    st.just("None"),
+    st.integers(0, 2),
+    st.booleans(),
+)
 Case = tuple[str, Sequence[Damage], Any, Any, Sequence[tuple[int, int, str]]]
 
 
@@ -134,7 +142,7 @@ def _check(ended: Ended | None, slurm: SlurmHere, root: Any, *, is_cancelled: bo
     expect(ended.code != 0 or ending is not None, "success without an ending")
 
 
-_CASES = st.tuples(st.sampled_from(STORIES), damages, _jobs, _starts, st.just(()))
+_CASES = st.tuples(st.sampled_from(STORIES), damages, _jobs | _cancelled, _starts, st.just(()))
 _HOSTILE = st.tuples(st.sampled_from(STORIES), st.just(()) | damages, _jobs, _starts, _mangling)
 TARGETS: tuple[Target, ...] = (
     Target("finish", _CASES, _finish, 40),
