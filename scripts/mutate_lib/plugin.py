@@ -59,6 +59,10 @@ class _Endings:
             ended = {"test": report.nodeid, "how": report.outcome, "took_s": self._took[report.nodeid]}
             self._file.write(json.dumps(ended) + "\n")
 
+    def pytest_unconfigure(self) -> None:
+        """Write no more."""
+        self._file.close()
+
 
 class _Lines:
     """Tells which lines ran for which test; for a whole file of tests what its import or its fixtures ran."""

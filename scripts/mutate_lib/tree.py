@@ -22,12 +22,11 @@ TREE_OF_ENVIRONMENT = os.path.join(*[os.pardir] * 4)  # from .venv/lib/python3.X
 
 
 def make_base(project: Project, root: Path) -> None:
-    """Copy what git knows of a repository, and make an environment for it."""
+    """Copy what git knows of a repository, make an environment for it, and compile the package."""
     for name in project.files:
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(project.root / name, target, follow_symlinks=False)
-    _copy_compiled(project, root)
     venv.create(root / ".venv", symlinks=True, with_pip=False)
     packages = next((root / ".venv" / "lib").glob("python*")) / "site-packages"
     libraries = [path for path in sys.path if path.endswith("site-packages")]
@@ -35,14 +34,8 @@ def make_base(project: Project, root: Path) -> None:
     (packages / "mutate.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for module in (plugin, record):
         shutil.copy2(str(module.__file__), packages / f"mutate_{Path(str(module.__file__)).name}")
-
-
-def _copy_compiled(project: Project, root: Path) -> None:
-    """Copy what Python and pytest have compiled already; they see by themselves what is out of date."""
-    for directory in {str(Path(name).parent) for name in project.files if name.endswith(".py")}:
-        compiled = project.root / directory / "__pycache__"
-        if compiled.is_dir():
-            shutil.copytree(compiled, root / directory / "__pycache__", symlinks=True)
+    argv = [str(root / ".venv/bin/python"), "-m", "compileall", "-q", str(root / project.package)]
+    subprocess.run(argv, check=True)
 
 
 def make_copy(base: Path, root: Path) -> None:

@@ -247,6 +247,40 @@ def test_a_heartbeat_costs_two_operations(node: MakeNode, clock: FakeClock) -> N
     assert "read" in asked
 
 
+def test_who_is_in_no_round_watches_nobody(node: MakeNode, clock: FakeClock) -> None:
+    """It beats and reads the journal, before a round and beside one."""
+    store = _CountingStore()
+    waiting = node("n3", store=store)
+    first = node("n1", expected=("n1",), store=store)
+    waiting.run.membership.set_phase(Phase.JOINING, 1)
+
+    def costs() -> list[str]:
+        clock.advance(1.0)
+        first.run.membership.beat_if_due()
+        store.operations.clear()
+        waiting.run.tick()
+        return store.operations
+
+    assert [["mark", "read"]] * 3 == [[*costs()] for _ in range(3)]
+    first.next_rendezvous()
+    assert [["mark", "read"]] * 6 == [[*costs()] for _ in range(6)]
+
+
+def test_survivors_are_numbered_without_the_gone(node: MakeNode, clock: FakeClock) -> None:
+    """In the order of the round; who is no member has no place."""
+    first, second, third = _round_of(node, clock, ("n1", "n2", "n3"))
+    beside = node("n4")
+    beside.run.refresh()
+    assert [0, 1, 2] == [one.run.place_among_survivors() for one in (first, second, third)]
+    for _ in range(5):
+        clock.advance(1.0)
+        for one in (second, third):
+            one.run.tick(look=True)
+    assert ("n1",) == second.run.vanished()
+    assert [0, 1] == [one.run.place_among_survivors() for one in (second, third)]
+    assert None is beside.run.place_among_survivors()
+
+
 def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock: FakeClock) -> None:
     """A record that another member adds is told in its name, one by the user in a name of its own."""
     first, second = together(node, clock)

@@ -29,7 +29,7 @@ while won < 20:
     mine = b" ".join([*seen, f"{me}.{won}".encode()])
     won += kv.compare_set("words", b" ".join(seen), mine) == mine
 """
-GET = "print(kv.get('late').decode()); kv.wait(['a', 'b']); print(kv.multi_get(['a', 'b']))"
+GET = "print(kv.get('late').decode(), flush=True); kv.wait(['a', 'b']); print(kv.multi_get(['a', 'b']))"
 FORK = """
 children = [os.fork() for _ in range(2)]
 kv.add("n", 1)

@@ -95,6 +95,21 @@ def test_waiting_ends_without_a_change(watch: Watch, tmp_path: Path, is_closed: 
     watch.wait(0.01)
 
 
+def test_what_was_reported_is_told_from_private_files(watch: Watch, tmp_path: Path) -> None:
+    """A published name among them counts, once."""
+    watch.add_directory(str(tmp_path))
+    assert not watch.drain()
+    (tmp_path / ".tmp.1").touch()
+    assert not watch.drain()
+    (tmp_path / ".tmp.2").touch()
+    (tmp_path / "a").touch()
+    (tmp_path / ".tmp.3").touch()
+    assert watch.drain()
+    assert not watch.drain()
+    watch.close()
+    assert not watch.drain()
+
+
 def test_waiting_takes_no_cpu_time(watch: Watch) -> None:
     """The kernel wakes who waits; nobody looks again and again."""
     before = resource.getrusage(resource.RUSAGE_SELF)
