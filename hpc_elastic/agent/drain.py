@@ -181,7 +181,7 @@ class Signalled:
             words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
             parts.log.say(words if is_first else f"{name} received")
             if cause is not Cause.INTERRUPT:
-                self._unexplained[cause is Cause.TIME_LIMIT] = now
+                self._unexplained.setdefault(cause is Cause.TIME_LIMIT, now)
             self.wish = heard(self.wish, cause, name, now + left_s)
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
@@ -201,9 +201,10 @@ class Signalled:
         state, me = self._run.state, self._run.membership.node_id
         if state.explained != self._explained:
             self._explained = state.explained
-            self._unexplained.clear()  # another node has asked
-            left_s = None if state.explained is None else state.explained.left_s
-            self._grant(None if left_s is None else now + left_s)
+            if not self.leaves_alone:  # else it was another job that another node has asked about
+                self._unexplained.clear()
+                left_s = None if state.explained is None else state.explained.left_s
+                self._grant(None if left_s is None else now + left_s)
         if self.wish.cause is None and self._file.asks(state.running, me, now):
             detail = f"the file {self._parts.paths.drain}"
             self._parts.log.say(f"{detail} asks for the end: the workers are asked to save and leave")

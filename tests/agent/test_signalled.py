@@ -217,6 +217,30 @@ def test_who_was_signalled_after_another_has_told_does_not_ask(agent: Agent) -> 
     assert [] == agent.asked
 
 
+def test_a_further_signal_is_asked_about_again(agent: Agent) -> None:
+    """It may be for another reason, and leave less time."""
+    agent.hears(signal.SIGTERM)
+    agent.signalled.tell()
+    agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
+    agent.clock.advance(1)
+    agent.hears(signal.SIGTERM)
+    agent.signalled.tell()
+    assert 2 == len(agent.asked)
+
+
+def test_what_another_job_was_signalled_for_explains_nothing_here(tmp_path: Path) -> None:
+    """Where each node is a job, another one's batch script may be killed as this one is requeued."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.other.run.refresh()
+    agent.other.run.request_drain(Cause.PREEMPTION, Then.REJOIN, "SIGTERM")
+    agent.hears(signal.SIGTERM)
+    agent.other.run.explain_drain(Cause.LAUNCH_FAILURE, "its batch script was killed", None)
+    agent.run.refresh()
+    agent.signalled.note()
+    agent.signalled.tell()
+    assert 1 == len(agent.asked)
+
+
 def test_a_node_that_leaves_alone_asks_for_itself(tmp_path: Path) -> None:
     """The others stop for it, and go on without it; how long it has is no matter of theirs."""
     agent = Agent(tmp_path, on_signal=Then.REJOIN)

@@ -103,7 +103,7 @@ def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> Non
     task = task_on(run, killed)
     cluster.cut(cut)  # its agent goes on: the shared directory is still there
     cluster.crash(lost)
-    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
+    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
     wait_log(run, task, "start the agent again (1 of 3)")
     cluster.wait_for(lambda: "down" in cluster.node_state(lost), 60, f"{lost} to be down")
     cluster.boot(lost)

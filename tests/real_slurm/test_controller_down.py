@@ -40,7 +40,7 @@ def outage(cluster: Cluster) -> Iterator[float]:
 
 def agents_hear(run: Run, node: str, signal: str) -> None:
     """Send a signal to the agent of a run on a node; if it has two of them there, to one."""
-    pattern = rf"^[^ ]*python[^ ]* -m hpc_elastic run --run-dir={run.directory} "
+    pattern = rf"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run --run-dir={run.directory} "
     run.cluster.execute(node, "pkill", f"-{signal}", "--oldest", "-f", pattern)
 
 

@@ -50,7 +50,7 @@ def rerun(run: Run) -> list[str]:
 
 def test_a_spent_budget_holds_the_job_until_its_user_releases_it(cluster: Cluster) -> None:
     """The job waits in the queue, says why, and goes on where it stopped after `scontrol release`."""
-    run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW, steps=100))
+    run = submit(cluster, (*ONE, "--max-preemptions", "0"), plain(cluster, *SLOW, steps=240))
     high = preempt(cluster, run)
     held = decision(run, Decision.HELD)
     cluster.wait_state(run.job_id, "PENDING")
@@ -90,9 +90,9 @@ def test_where_slurm_may_not_requeue_a_job_another_one_goes_on(cluster: Cluster)
     A chain may wait for a job or for its name. All go on as the same submission, with the same counts,
     where they stopped.
     """
-    again = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
-    chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=100))
-    named = submit(cluster, (*ONE, *BY_NAME), plain(cluster, *SLOW, steps=100))
+    again = submit(cluster, ONE, plain(cluster, *SLOW, steps=240))
+    chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=240))
+    named = submit(cluster, (*ONE, *BY_NAME), plain(cluster, *SLOW, steps=240))
     cluster.as_root("scontrol", "update", f"jobid={again.job_id}", "requeue=0")
     second, third = rerun(chain)
     (last,) = rerun(named)
@@ -188,7 +188,7 @@ def test_a_job_cancelled_while_it_drains_or_waits_is_not_brought_back(cluster: C
 
 def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
     """Slurm ends the job as failed and would leave it so; its agents hand it back before they leave."""
-    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=240))
     run.wait_checkpoint(20)
     node = run.job()["NodeList"]
     cluster.execute(node, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
@@ -201,7 +201,7 @@ def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
 def test_preemption_that_cancels(start_cluster: StartCluster) -> None:
     """With PreemptMode=CANCEL a job that hands itself back in its grace runs again; so does a task."""
     cluster = start_cluster(nodes=3, options=("--preempt", "CANCEL", "--gpus", "1"))
-    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=100))
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=240))
     array = submit(cluster, (*ONE, *ARRAY, "--nodes", "1:2"), plain(cluster, *SLOW, steps=2000))
     wait_size(array, 2)
     high = preempt(cluster, run)
@@ -221,8 +221,8 @@ def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> 
     options = ("--preempt", "SUSPEND", "--gpus", "0")
     cluster = start_cluster(nodes=2, options=options, tracker="cgroup")
     flags = ("--nodes", "2", "--time", "10m", "--partition", "low")
-    run = submit(cluster, flags, plain(cluster, *SLOW, steps=100))
-    array = submit(cluster, (*flags, *ARRAY), plain(cluster, *SLOW, steps=100))
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=240))
+    array = submit(cluster, (*flags, *ARRAY), plain(cluster, *SLOW, steps=240))
     for each in (run, array):
         each.wait_checkpoint(20)
     high = cluster.submit("bob", "--partition=high", "--nodes=2", "--exclusive", wrap="sleep 6")

@@ -81,7 +81,7 @@ def test_a_killed_agent_on_the_batch_host_costs_no_wait(cluster: Cluster, tmp_pa
     run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     batch_host = run.job()["BatchHost"]
-    cluster.execute(batch_host, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
+    cluster.execute(batch_host, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
     run.wait(lambda state: state.requeues == 1, "the requeue", 40)
     run.wait_ending(90)
     assert uninterrupted(tmp_path) == run.result()
@@ -92,7 +92,7 @@ def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tm
     run = submit(cluster, THREE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     (_, killed, _), batch_host = nodes_of(run.entries(RoundFormed)[0]), run.job()["BatchHost"]
-    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* -m hpc_elastic run")
+    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
     run.wait(lambda state: state.running is None, "the end of the round", 30)
     cluster.execute(batch_host, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
     run.wait(lambda state: state.requeues == 1, "the requeue", 30)

@@ -174,7 +174,7 @@ def swap_the_project(place: Project, run: Run) -> None:
 
 def open_by_the_owner(place: Project, run: Run) -> None:
     """Alice herself opens the directory to everybody."""
-    done = place.cluster.run(USER, ["chmod", "-R", "a+rwX", str(run.directory)])
+    done = place.cluster.run(USER, ["chmod", "a+rwX", str(run.directory)])
     assert done.returncode == 0, done.stderr
 
 

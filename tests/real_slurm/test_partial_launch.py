@@ -38,7 +38,7 @@ def test_what_a_users_own_script_is_told(cluster: Cluster) -> None:
     run = RunPaths(silent / "run")
     cluster.wait_for(lambda: (silent / "run").exists() and read_state(run).running is not None, 60, "workers")
     cluster.execute(
-        cluster.job(silent_job)["BatchHost"], "pkill", "-KILL", "-f", r"python[^ ]* -m hpc_elastic run"
+        cluster.job(silent_job)["BatchHost"], "pkill", "-KILL", "-f", r"python[^ ]* (-I )?-m hpc_elastic run"
     )
     killed_at = SystemClock().monotonic()
     partial, partial_job = start(
