@@ -176,7 +176,7 @@ def test_what_fails_soon_or_elsewhere_too_is_held_against_nobody() -> None:
 )
 def test_why_a_node_is_wedged_is_remembered(failure: dict[str, Any], detail: str) -> None:
     """In the words of its agent, if it had any."""
-    entries = (START, formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=failure))
+    entries: list[Entry] = [START, formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=failure)]
     records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
     assert [("n2", detail)] == [(one.event.host, one.event.detail) for one in node_faults(records, "run")]
 
