@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mutate_lib.coverage_map import Recorder, in_threads
@@ -38,9 +39,10 @@ class Campaign:
         root.chmod(0o755)  # tests of root start programs as another user
         try:
             make_base(self._project, root / "base")
-            recorder = Recorder(self._project, root / "base", self._jobs, self._say)
+            copy = replace(self._project, root=root / "base")  # somebody may go on to work on the other one
+            recorder = Recorder(copy, self._jobs, self._say)
             left = [mutant for mutant in mutants if mutant not in fates]
-            stages = [(self._project.direct_tests, None), (self._project.wider_tests, self._wide_s)]
+            stages = [(copy.direct_tests, None), (copy.wider_tests, self._wide_s)]
             for tests_of, limit_s in stages if self._wide_s else stages[:1]:
                 verdicts = self._stage(left, tests_of, recorder, root / "base", limit_s)
                 fates.update({verdict.mutant: verdict for verdict in verdicts})

@@ -33,7 +33,7 @@ tests/mutation/equivalent.toml does not explain.
 def main(argv: list[str]) -> int:
     """Judge mutants and return the exit code."""
     options = _parser().parse_args(argv)
-    project = Project(options.root.resolve(), options.package)
+    project = Project.find(options.root.resolve(), options.package)
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     try:
         files = dict.fromkeys(project.file_of(module) for module in options.modules or DECIDING)

@@ -56,9 +56,8 @@ class Found(NamedTuple):
 class Recorder:
     """Finds out which test runs what, or remembers it."""
 
-    def __init__(self, project: Project, base: Path, jobs: int, say: Callable[[str], None]) -> None:
+    def __init__(self, project: Project, jobs: int, say: Callable[[str], None]) -> None:
         self._project = project
-        self._base = base
         self._jobs = jobs
         self._say = say
         self._shared = _digest(
@@ -96,9 +95,9 @@ class Recorder:
 
     def _note(self, number: int, files: list[str]) -> dict[str, Found]:
         """Run the tests of some files and note their lines; those that fail, once more without noting."""
-        tree = self._base.with_name(f"noting{number}")
+        tree = self._project.root.with_name(f"noting{number}")
         lines = tree.with_name(f"lines{number}")
-        make_copy(self._base, tree)
+        make_copy(self._project.root, tree)
         try:
             begin_recording(self._project, tree, tree.with_name(f"map{number}"))
             run = run_tests(tree, files, _FILE_S * len(files), lines=lines)

@@ -21,8 +21,8 @@ _FLIPS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
+    ast.In: ast.NotIn,  # codespell:ignore notin
+    ast.NotIn: ast.In,  # codespell:ignore notin
 }
 _SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,

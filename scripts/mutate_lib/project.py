@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -19,20 +19,23 @@ class Project:
     """A repository with one package and the directory ``tests``.
 
     Attributes:
-        root: the repository.
+        root: the repository, or a copy of it.
         package: name of the package in it.
+        files: those that git knows or would not ignore, relative to the root.
     """
 
     root: Path
     package: str
-    _trees: dict[str, ast.Module] = field(default_factory=dict, compare=False, repr=False)
+    files: tuple[str, ...]
 
-    @cached_property
-    def files(self) -> list[str]:
-        """Return the files that git knows or would not ignore, relative to the root."""
-        argv = ["git", "-C", str(self.root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    @classmethod
+    def find(cls, root: Path, package: str) -> Project:
+        """Return the project in a repository of git."""
+        argv = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         listed = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split("\0")
-        return sorted({name for name in listed if name and (self.root / name).is_file()})
+        return cls(
+            root, package, tuple(sorted({name for name in listed if name and (root / name).is_file()}))
+        )
 
     @cached_property
     def sources(self) -> list[str]:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import events, metrics
+from hpc_elastic.agent.decision import Hang
+from hpc_elastic.agent.hang_times import HangOptions
 from hpc_elastic.events.handlers import configured_handler
 from hpc_elastic.metrics.api import _router
 from tests.agent.agents import Agents, MakeAgents
+from tests.agent.hang_world import TEN, MakeWorld, World, make_world
 from tests.agent.telling import Events, Metrics
 
 
@@ -51,3 +54,26 @@ def recorded(own_handlers: None) -> Events:
     handler = Events()
     events.configure(handler)
     return handler
+
+
+@pytest.fixture
+def make_hangs(tmp_path: Path) -> Iterator[MakeWorld]:
+    """Return a function that makes the watch over two workers, which have made their first step."""
+    made: list[World] = []
+
+    def new(options: HangOptions = TEN) -> World:
+        world = make_world(tmp_path, options)
+        made.append(world)
+        world.tick(0, 1)
+        assert world.look() is Hang.NONE
+        return world
+
+    yield new
+    for world in made:
+        world.group.context.close(timeout=0)
+
+
+@pytest.fixture
+def world(make_hangs: MakeWorld) -> World:
+    """A node whose workers may make no step for ten seconds."""
+    return make_hangs()

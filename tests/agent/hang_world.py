@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.build import E0, member, node_id, start
 from tests.rendezvous.one_node import node_maker
 
+TEN = HangOptions(timeout=10.0)
 RANKS = 2  # on this node, n1; n2 has rank 2
 MUCH_MB = 16  # what a worker that hangs does not move between two looks
 FORMED = RoundFormed(1, E0, (member("n1", RANKS), member("n2")), "127.0.0.1", 29_000, None)
@@ -113,6 +115,9 @@ class World(NamedTuple):
         one = RankLook(rank=2, node="n2", step=1, frames=frames, state=state, doing="asleep")
         text = json.dumps({"format": FORMAT, "node": "n2", "ranks": [one.to_json()]})
         (self.directory(look) / "n2.json").write_text(text)
+
+
+MakeWorld = Callable[..., World]
 
 
 def make_world(tmp_path: Path, options: HangOptions, path: str = "/nowhere") -> World:

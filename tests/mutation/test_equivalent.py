@@ -9,7 +9,7 @@ from mutate_lib.equivalents import FILE, parse, reason_for, stale
 from mutate_lib.mutants import Source
 from mutate_lib.project import Project, module_name
 
-PROJECT = Project(Path(__file__).parents[2], "hpc_elastic")
+PROJECT = Project.find(Path(__file__).parents[2], "hpc_elastic")
 ENTRY = """
 [[equivalent]]
 module = "m"

@@ -130,7 +130,7 @@ def test_a_list_runs_nothing(planted: Path) -> None:
 def test_an_unknown_module_is_refused(planted: Path) -> None:
     """A misspelt module is an error that names it."""
     with pytest.raises(UnknownModuleError, match="'rules'"):
-        Project(planted, "planted").file_of("rules")
+        Project.find(planted, "planted").file_of("rules")
 
 
 def test_tests_are_found_by_name_and_by_import(planted: Path) -> None:
@@ -144,7 +144,7 @@ def test_tests_are_found_by_name_and_by_import(planted: Path) -> None:
     }.items():
         (planted / name).parent.mkdir(exist_ok=True)
         (planted / name).write_text(text)
-    project = Project(planted, "planted")
+    project = Project.find(planted, "planted")
     assert ["tests/test_other.py", "tests/test_rule_at_night.py"] == project.direct_tests("planted/rule.py")
     assert "tests/deep/test_user.py" in project.wider_tests("planted/rule.py")
     assert "tests/deep/test_not.py" not in project.wider_tests("planted/rule.py")

@@ -222,16 +222,6 @@ def test_a_stop_on_request_ends_the_run(cause: Cause, job: JobFacts | None) -> N
     assert "step 40" in choice.record.reason
 
 
-def test_what_was_carried_out_is_told_before_what_was_asked() -> None:
-    """The record of the stop may know more than the request."""
-    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "asked")
-    entries = (STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "done"))
-    for known, words in ((entries, "on request (done); checkpoint of step 40"), (entries[:3], "(asked)")):
-        choice = decide(facts(*known), BUDGETS)
-        assert isinstance(choice, Exit)
-        assert choice.why.endswith(words)
-
-
 def test_a_requested_stop_counts_even_if_the_agents_were_killed_before_they_had_stopped() -> None:
     """The request stands in the journal although nobody wrote that it was carried out."""
     choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "login", Then.LEAVE, "")), BUDGETS)
@@ -256,33 +246,6 @@ def test_relaunches_are_bounded_then_the_job_is_requeued() -> None:
     choice = decide(facts(STARTED, ROUND, epoch=epoch, srun_exit_code=137), BUDGETS)
     assert isinstance(choice, Requeue)
     assert Cause.AGENT_ERROR == choice.cause
-
-
-@pytest.mark.parametrize(("relaunch", "kind"), [(2, Relaunch), (3, Requeue)])
-def test_the_last_relaunch_is_not_followed_by_another(relaunch: int, kind: type) -> None:
-    """Its agents had started; Slurm looks for other nodes then."""
-    epoch = EPOCH._replace(relaunch=relaunch)
-    started = EpochStarted(epoch, "7", ("n1", "n2"))
-    choice = decide(facts(started, round_of(epoch), epoch=epoch, srun_exit_code=137), BUDGETS)
-    assert kind is type(choice)
-    assert ("(3 of 3)" in choice.why) is (kind is Relaunch)
-
-
-@pytest.mark.parametrize(
-    ("came", "cause"), [(EPOCH, Cause.AGENT_ERROR), (Epoch(0, 0, 2), Cause.LAUNCH_FAILURE)]
-)
-def test_agents_that_do_not_come_again_are_not_started_a_third_time(came: Epoch, cause: Cause) -> None:
-    """Why the job is requeued depends on whether any came in this start of it."""
-    started = EpochStarted(came, "7", ("n1", "n2"))
-    choice = decide(facts(started, epoch=EPOCH._replace(relaunch=1), srun_exit_code=1), BUDGETS)
-    assert isinstance(choice, Requeue)
-    assert cause is choice.cause
-
-
-def test_agents_are_not_started_again_on_no_nodes() -> None:
-    """A job that has lost all of them goes back to the queue."""
-    choice = decide(facts(STARTED, ROUND, job=scontrol(NumNodes="0"), srun_exit_code=137), BUDGETS)
-    assert isinstance(choice, Requeue)
 
 
 def test_a_drain_that_was_cut_short_is_requeued_not_relaunched() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.asked_by import RUNS_ON
 from hpc_elastic.rendezvous.journal import Cause, Drained, DrainRequested, RoundEnded, RoundFormed, Then
-from hpc_elastic.slurm.array_lifecycle import SaveFirst
+from hpc_elastic.slurm.array_lifecycle import Others, SaveFirst
 from hpc_elastic.slurm.array_lifecycle import decide as decide_task
-from hpc_elastic.slurm.lifecycle import Hold, JobFacts, Requeue, decide
+from hpc_elastic.slurm.lifecycle import Exit, Hold, JobFacts, Requeue, decide
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_array_lifecycle import EPOCH as TASK_EPOCH
 from tests.slurm.test_array_lifecycle import ROUND as TASK_ROUND
@@ -76,3 +76,20 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     state = state_of(TASK_STARTED, TASK_ROUND, asked, ended, again, told, drained)
     other = decide_task(TASK._replace(state=state, start=TaskStart("12_0", 1, 0)), budgets)
     assert f"the run is held: {why}" == other.why
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [(2, "on request (done); checkpoint of step 40"), (1, "on request (asked)")],
+    ids=["carried out", "asked for"],
+)
+def test_what_was_carried_out_is_told_before_what_was_asked(records: int, words: str) -> None:
+    """The record of the stop may know more than the request."""
+    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "asked")
+    entries = (asked, Drained(EPOCH, Cause.STOP, 40, "done"))[:records]
+    choice = decide(facts(STARTED, ROUND, *entries), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert choice.why.endswith(words)
+    entries = (asked, Drained(TASK_EPOCH, Cause.STOP, 40, "done"))[:records]
+    task = TASK._replace(state=state_of(TASK_STARTED, TASK_ROUND, *entries), others=Others(0, 0))
+    assert decide_task(task, BUDGETS).why.endswith(words)

@@ -1,0 +1,36 @@
+"""When the agents of a job are started again in it, and when no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rendezvous.journal import Cause, Epoch, EpochStarted
+from hpc_elastic.slurm.lifecycle import Relaunch, Requeue, decide
+from tests.slurm.test_lifecycle import BUDGETS, EPOCH, ROUND, STARTED, facts, round_of, scontrol
+
+
+@pytest.mark.parametrize(("relaunch", "kind"), [(2, Relaunch), (3, Requeue)])
+def test_the_last_relaunch_is_not_followed_by_another(relaunch: int, kind: type) -> None:
+    """Its agents had started; Slurm looks for other nodes then."""
+    epoch = EPOCH._replace(relaunch=relaunch)
+    started = EpochStarted(epoch, "7", ("n1", "n2"))
+    choice = decide(facts(started, round_of(epoch), epoch=epoch, srun_exit_code=137), BUDGETS)
+    assert kind is type(choice)
+    assert ("(3 of 3)" in choice.why) is (kind is Relaunch)
+
+
+@pytest.mark.parametrize(
+    ("came", "cause"), [(EPOCH, Cause.AGENT_ERROR), (Epoch(0, 0, 2), Cause.LAUNCH_FAILURE)]
+)
+def test_agents_that_do_not_come_again_are_not_started_a_third_time(came: Epoch, cause: Cause) -> None:
+    """Why the job is requeued depends on whether any came in this start of it."""
+    started = EpochStarted(came, "7", ("n1", "n2"))
+    choice = decide(facts(started, epoch=EPOCH._replace(relaunch=1), srun_exit_code=1), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert cause is choice.cause
+
+
+def test_agents_are_not_started_again_on_no_nodes() -> None:
+    """A job that has lost all of them goes back to the queue."""
+    choice = decide(facts(STARTED, ROUND, job=scontrol(NumNodes="0"), srun_exit_code=137), BUDGETS)
+    assert isinstance(choice, Requeue)
