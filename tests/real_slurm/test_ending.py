@@ -120,9 +120,9 @@ def test_a_failing_line_of_the_script_is_recorded_and_tried_again(cluster: Clust
     """It may be the node's fault; once it works the run is done, and when it never does the job is held."""
     switch = cluster.shared / "mounted"
     flags = (*ONE, "--max-launch-failures", "1", "--setup", f"test -e {switch}")
-    well = submit(cluster, flags, plain(cluster))
     ill = submit(cluster, (*ONE, "--max-launch-failures", "0", "--setup", "false"), plain(cluster))
     lacking = submit(cluster, (*ONE, "--setup", "no-such-program --load"), plain(cluster))
+    well = submit(cluster, flags, plain(cluster))  # last: it must be mended before Slurm starts it again
     well.wait(lambda state: state.requeues == 1, "the requeue")
     switch.touch()
     assert [Cause.LAUNCH_FAILURE] == handed_back(well)
