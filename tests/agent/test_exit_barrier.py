@@ -17,13 +17,15 @@ from hpc_elastic.agent.server.exit_barrier import (
     RoundOverError,
     WatchedStore,
     look_at_others,
+    round_of,
 )
+from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreTimeoutError
 from hpc_elastic.multiprocessing.pcontext import NoTrap
 from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.testing.clock import FakeClock
-from tests.agent.elastic_fakes import FakeHandler, NeverStore, new_store
+from tests.agent.elastic_fakes import FakeHandler, NeverStore, new_store, spec_of
 
 WHERE = RendezvousStoreInfo("host", 1)
 
@@ -191,3 +193,20 @@ def test_a_store_that_cannot_wait_is_read(error: Exception) -> None:
     store = NeverStore(clock, error)
     WatchedStore(store, lambda: looks.append("look"), clock).wait(["k"], 5)
     assert (1, []) == (len(store.waits), looks)
+
+
+def test_the_round_is_what_the_rendezvous_returned() -> None:
+    """An agent derived from ours may meet the others by itself; then its worker group knows."""
+    store = new_store()
+    met = RendezvousInfo(store, 1, 2, WHERE)
+    group = WorkerGroup(spec_of(FakeHandler()))
+    assert met is round_of(met, store, group)
+    with pytest.raises(RuntimeError, match="no rendezvous"):
+        round_of(None, store, group)
+    group.group_rank, group.group_world_size = 2, 3
+    group.master_addr, group.master_port = "other", 7
+    for known in (None, met):
+        found = round_of(known, new_store(), group)
+        assert (2, 3, RendezvousStoreInfo("other", 7)) == (
+            found.rank, found.world_size, found.bootstrap_store_info
+        )  # fmt: skip

@@ -78,8 +78,9 @@ def test_who_waits_for_the_next_round_has_moved_on(
 ) -> None:
     """That tells those whose own workers are gone that nobody waits for them."""
     first, second = two
-    second.run.set_phase(Phase.STOPPED)
-    assert not facts_of(first, group).moved_on
+    for phase in (Phase.STOPPED, Phase.JOINING):  # what a node told before the round may come late
+        second.run.set_phase(phase)
+        assert not facts_of(first, group).moved_on
     second.run.refresh()
     second._enter()
     assert group.is_gone == facts_of(first, group).moved_on

@@ -27,6 +27,11 @@ def test_a_hang_of_all_ranks_names_all_nodes() -> None:
     assert ("n2",) == judged({}).nodes
 
 
+def test_where_all_are_in_one_place_the_suspect_is_named() -> None:
+    """The others wait with it, and nobody is odd."""
+    assert 1 == judged({"n1": 6, "n2": 6, "n3": 6}).failure.rank
+
+
 def test_of_several_suspects_the_first_is_named() -> None:
     """If nothing was heard of any rank."""
     verdict = judge(Case("n2", "no step for 30 s", {3, 1, 2}), Evidence("hangs", (), ("n2",)), 0.0)

@@ -145,6 +145,21 @@ def test_a_slow_look_judges_nobody(clock: FakeClock) -> None:
     assert {"n1", "n2"} == live_nodes(mine, clock)
 
 
+@pytest.mark.parametrize(("delay_s", "alive"), [(2.0, {"n1"}), (2.1, {"n1", "n2"})])
+def test_a_look_of_half_a_lease_is_long(clock: FakeClock, delay_s: float, alive: set[str]) -> None:
+    """What takes no longer than that still tells who is there."""
+    store = _SlowStore(clock)
+    mine, theirs = new_member(store, clock, "n1"), new_member(store, clock, "n2")
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    for _ in range(3):
+        live_nodes(mine, clock)
+        clock.advance(1.0)
+        mine.beat_if_due()
+    store.delay_s = delay_s
+    assert alive == live_nodes(mine, clock)
+
+
 def test_older_starts_are_cleared_away(memory_store: MemoryStore, clock: FakeClock, mine: Membership) -> None:
     """Names of older starts are removed; a new start's and foreign names stay."""
     mine.set_phase(Phase.RUNNING, 1)
