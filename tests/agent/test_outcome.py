@@ -8,7 +8,7 @@ from hpc_elastic.agent.outcome import Outcome, out_of_touch, outcome_of
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
 from hpc_elastic.rendezvous.asked_by import RUNS_ON
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained
+from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained, NodeUnfit
 from tests.rendezvous.build import E0, after, drain, formed, start
 
 
@@ -37,6 +37,20 @@ def test_a_start_that_was_left_for_want_of_nodes_says_so() -> None:
     """Nobody had asked for it; the job is to be requeued."""
     state = after(start(), Drained(E0, Cause.JOIN_TIMEOUT, None, ""))
     assert (ExitCode.REQUEUE, "stopped for join timeout") == outcome_of(state, {}, {})[:2]
+
+
+def test_a_start_that_was_left_for_unfit_nodes_says_so() -> None:
+    """Nobody was lost."""
+    unfit = NodeUnfit(E0, "n2", "disk full")
+    state = after(start(), unfit, Drained(E0, Cause.NODE_LOSS, None, ""))
+    assert "stopped for want of fit nodes" == outcome_of(state, {}, {}).reason
+
+
+def test_who_leaves_without_a_word_has_failed() -> None:
+    """Unless its workers have returned something: then they have succeeded."""
+    state = after(start(), formed(1))
+    assert (ExitCode.FAILED, "left without a word to the others") == outcome_of(state, {}, {})[:2]
+    assert ExitCode.OK == outcome_of(state, {0: None}, {}).exit_code
 
 
 @pytest.mark.parametrize(

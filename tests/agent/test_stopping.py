@@ -14,7 +14,7 @@ from hpc_elastic.agent.stopping import Stopping
 from hpc_elastic.agent.wish import Wish
 from hpc_elastic.rendezvous.journal import Cause, Decision, RoundEnded
 from hpc_elastic.rendezvous.state import RunState
-from tests.rendezvous.build import E0, REQUEUED, after, crash, ending, formed, loss, start
+from tests.rendezvous.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
 
 
 def stopping(me: str, working: list[str], said: list[str]) -> Stopping:
@@ -213,3 +213,25 @@ def test_who_sees_nothing_ends_its_workers_by_what_was_asked(cause: Cause | None
     group: Any = SimpleNamespace(is_stopping=True)
     node.stopping.end_blind(group)
     assert [done] == [call[0] for call in node.calls]
+
+
+@pytest.mark.parametrize(
+    ("deadline", "now", "waited"),
+    [
+        (None, 399.9, False),
+        (None, 400.0, True),
+        (395.0, 404.9, False),
+        (395.0, 405.0, True),
+        (200.0, 399.9, False),
+        (200.0, 400.0, True),
+    ],
+)
+def test_the_exit_barrier_has_its_time_and_in_a_drain_that_of_the_others(
+    deadline: float | None, now: float, waited: bool
+) -> None:
+    """Who still saves is waited for, and for a moment more."""
+    node = Ending(after(start(), formed(1), drain()))
+    node.stopping.of_round = drained_until(deadline)
+    assert waited is node.stopping.has_waited(100.0, now)
+    node.run.state = after(start(), formed(1))
+    assert (now >= 400.0) is node.stopping.has_waited(100.0, now)

@@ -120,6 +120,37 @@ def test_a_late_beat_does_not_hide_that_a_node_was_away(
     assert {"n1"} == live_nodes(mine, clock)
 
 
+@pytest.mark.parametrize(("pause_s", "alive"), [(3.0, {"n1"}), (3.1, {"n1", "n2"})])
+def test_who_has_not_beaten_for_half_a_lease_and_a_beat_was_away(
+    mine: Membership, theirs: Membership, clock: FakeClock, pause_s: float, alive: set[str]
+) -> None:
+    """Not one moment before."""
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    live_nodes(mine, clock)
+    clock.advance(1.0)
+    mine.beat_if_due()
+    clock.advance(pause_s)
+    assert alive == live_nodes(mine, clock)
+
+
+def test_a_suspicion_counts_from_when_this_node_had_it(
+    memory_store: MemoryStore, mine: Membership, clock: FakeClock
+) -> None:
+    """Also if its mark was there already; having it again changes nothing."""
+    mark = Suspicion(node_id("n2"), E0, 3, node_id("n1"))
+    memory_store.mark(MEMBERS, mark.text())
+    mine.look()
+    since = clock.monotonic()
+    for _ in range(2):
+        mine.suspect(mark)
+        clock.advance(1.0)
+    assert {mark: since} == mine.suspected_at
+    mine.keep_suspected([])
+    mine.suspect(mark)
+    assert {mark: clock.monotonic()} == mine.suspected_at
+
+
 class _SlowStore(MemoryStore):
     """A store whose listings take time."""
 

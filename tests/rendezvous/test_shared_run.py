@@ -12,7 +12,7 @@ from hpc_elastic.rendezvous.run_log import RunLog
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
-from tests.rendezvous.build import E0, REQUEUED
+from tests.rendezvous.build import E0, REQUEUED, formed
 from tests.rendezvous.one_node import MakeNode, together
 
 
@@ -264,6 +264,27 @@ def test_who_is_in_no_round_watches_nobody(node: MakeNode, clock: FakeClock) -> 
     assert [["mark", "read"]] * 3 == [[*costs()] for _ in range(3)]
     first.next_rendezvous()
     assert [["mark", "read"]] * 6 == [[*costs()] for _ in range(6)]
+
+
+def test_between_two_rounds_nobody_is_watched(node: MakeNode, clock: FakeClock) -> None:
+    """Who waits for the next one looks when it wants to; its heartbeats read the journal."""
+    store = _CountingStore()
+    first = node("n1", expected=("n1",), store=store)
+    first.next_rendezvous()
+    for _ in range(3):
+        clock.advance(1.0)
+        first.run.tick()
+    first.run.report_crash(1, {})
+
+    def costs() -> list[str]:
+        clock.advance(1.0)
+        store.operations.clear()
+        first.run.tick()
+        return [*store.operations]
+
+    assert [["mark", "read"]] * 6 == [costs() for _ in range(6)]
+    first.run.commit(formed(2, ("n2",)))  # a round without it
+    assert [["mark", "read"]] * 6 == [costs() for _ in range(6)]
 
 
 def test_survivors_are_numbered_without_the_gone(node: MakeNode, clock: FakeClock) -> None:

@@ -15,6 +15,7 @@ from hpc_elastic.rendezvous.journal import (
     Record,
     Requeued,
     RoundEnded,
+    SizeWanted,
     StopAgreed,
     Then,
 )
@@ -261,3 +262,18 @@ def test_a_crash_beside_a_lost_node_is_counted_as_the_loss() -> None:
     state = after(*before, formed(2, ("n1",))._replace(lost=("n2",)))
     assert (0, 1) == (state.crashes, state.counts[Cause.NODE_LOSS])
     assert frozenset({"n2"}) == state.lost
+
+
+def test_a_loss_that_ended_no_round_counts_when_the_job_is_requeued() -> None:
+    """One that did is counted already."""
+    requeue = Requeued(E0, Cause.NODE_LOSS)
+    assert 1 == after(start(), formed(1), requeue).used(Cause.NODE_LOSS)
+    assert 1 == after(start(), formed(1), loss(1, "n2"), requeue).used(Cause.NODE_LOSS)
+    assert 1 == after(start(), formed(1), crash(1), requeue).used(Cause.NODE_LOSS)
+
+
+def test_a_size_for_an_older_submission_is_refused() -> None:
+    """Who asked did not know of the newer one."""
+    state = after(start(RESUBMITTED))
+    assert state.size == after(SizeWanted(0, 2, "late"), state=state).size
+    assert SizeWanted(1, 2, "now") == after(SizeWanted(1, 2, "now"), state=state).size

@@ -116,14 +116,6 @@ def test_a_left_over_does_nothing() -> None:
         assert ExitCode.FENCED == choice.code
 
 
-@pytest.mark.parametrize("decision", [Decision.DONE, Decision.FAILED, Decision.HELD])
-def test_the_ending_of_an_earlier_submission_does_not_count(decision: Decision) -> None:
-    """The task goes on as if nothing had been recorded."""
-    fresh = BASE._replace(state=state_of(STARTED), submission=1)
-    ended = fresh._replace(state=state_of(STARTED, RunEnded(decision, 1, "why", None)))
-    assert decide(fresh, BUDGETS) == decide(ended, BUDGETS)
-
-
 def test_the_last_task_of_a_stopped_run_records_it() -> None:
     """Before the others have saved nobody ends the run."""
     asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")

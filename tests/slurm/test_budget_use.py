@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, Requeued
+from hpc_elastic.rendezvous.journal import Cause, Requeued, RoundEnded
 from hpc_elastic.slurm.budget_use import budgets_of, use_of_causes
 from hpc_elastic.slurm.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
 from tests.rendezvous.build import E0, after, formed, loss, start
@@ -29,3 +29,10 @@ def test_only_what_matters_is_told() -> None:
     lost = after(start(), formed(1), loss(1, "n2"))
     assert "1 of 100 node losses" == use_of_causes(lost, spec)
     assert "" == use_of_causes(lost, {})
+
+
+def test_hangs_have_a_limit_of_their_own() -> None:
+    """Also where the user has set none."""
+    hung = after(start(), formed(1), RoundEnded(1, Cause.HANG, ("n2",), None))
+    assert "1 of 3 hangs" == use_of_causes(hung, {"name": "train"})
+    assert "1 of 7 hangs" == use_of_causes(hung, {"name": "train", "max_hangs": 7})

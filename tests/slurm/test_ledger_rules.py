@@ -149,6 +149,7 @@ def test_only_nodes_that_suit_the_job_count() -> None:
     assert () == exclude(["n1"], mixed, Wanted(1, features=frozenset({"big"}))).nodes
     assert () == exclude(["n1"], mixed, Wanted(1, features=None)).nodes
     assert () == exclude(["n1"], mixed, Wanted(1, never=("n1",))).nodes
+    assert () == exclude(["n1"], mixed, Wanted(1, never=("n2", "n3"))).nodes
 
 
 @pytest.mark.parametrize(

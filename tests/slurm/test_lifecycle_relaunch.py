@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Epoch, EpochStarted
-from hpc_elastic.slurm.lifecycle import Relaunch, Requeue, decide
+from hpc_elastic.slurm.array_lifecycle import decide as decide_task
+from hpc_elastic.slurm.lifecycle import Exit, Relaunch, Requeue, decide
+from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_lifecycle import BUDGETS, EPOCH, ROUND, STARTED, facts, round_of, scontrol
 
 
@@ -34,3 +36,10 @@ def test_agents_are_not_started_again_on_no_nodes() -> None:
     """A job that has lost all of them goes back to the queue."""
     choice = decide(facts(STARTED, ROUND, job=scontrol(NumNodes="0"), srun_exit_code=137), BUDGETS)
     assert isinstance(choice, Requeue)
+
+
+@pytest.mark.parametrize("code", [2, 126, 127])
+@pytest.mark.parametrize(("submission", "kind"), [(0, Relaunch), (1, Exit)], ids=["had begun", "never began"])
+def test_an_agent_of_a_task_that_cannot_start_fails_the_run(code: int, submission: int, kind: type) -> None:
+    """Unless one of this submission has started: then flags and Python are right."""
+    assert kind is type(decide_task(TASK._replace(srun_exit_code=code, submission=submission), BUDGETS))

@@ -122,3 +122,12 @@ def test_at_most_three_words_are_near() -> None:
     assert "did you mean 'ccd'?" == options.near("ccc", ["aab", "ccd"])
     assert 3 == options.near("aaa", ["aab", "aac", "aad", "aae"]).count("'") // 2
     assert "" == options.near("zzz", ["aab"])
+
+
+def test_options_that_contradict_each_other_are_named_as_they_were_written() -> None:
+    """One of them alone is fine."""
+    first, second = options._CONTRADICTIONS[0]
+    options.check_contradictions({first: "one"})
+    options.check_contradictions({second: "other"})
+    with pytest.raises(InputError, match="one and other contradict each other"):
+        options.check_contradictions({first: "one", second: "other"})

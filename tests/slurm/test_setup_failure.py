@@ -32,6 +32,7 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
         ("setup failed (exit code 127): eval load (module: command not found)", False),
         ("setup failed (exit code 127): module load cuda/12 (module: command not found)", False),
         ("setup failed (exit code 1): module load cuda/12", False),
+        ("setup failed (exit code 127): source env.sh (nvcc: command not found)", False),
         ("setup failed (exit code 1): source venv/bin/activate", False),
         ("setup failed (exit code 1): test -e /data", False),
         ("the working directory failed (exit code 1): cd /gone", False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.slurm.standing import Standing, due_to, job_facts, true_cause
+from hpc_elastic.slurm.standing import Standing, due_to, job_facts, standing, true_cause
 
 PLAIN = job_facts({"JobState": "RUNNING"})
 WARNED = job_facts({"JobState": "RUNNING", "PreemptTime": "2026-11-21T08:00:00"})
@@ -54,3 +54,21 @@ def test_a_held_job_is_known() -> None:
     assert job_facts({"JobState": "PENDING", "Priority": "0"}).held
     assert not job_facts({"JobState": "PENDING", "Reason": "Priority"}).held
     assert not job_facts({"JobState": "RUNNING", "Priority": "0"}).held
+
+
+@pytest.mark.parametrize(
+    ("fields", "stands"),
+    [
+        ({"JobState": "TIMEOUT"}, Standing.TIME_LIMIT),
+        ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, Standing.TIME_LIMIT),
+        ({"JobState": "NODE_FAIL"}, Standing.NODE_DOWN),
+        ({"JobState": "COMPLETING", "Reason": "NodeDown"}, Standing.NODE_DOWN),
+        ({"JobState": "PREEMPTED"}, Standing.PREEMPTED),
+        ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T08"}, Standing.PREEMPTED),
+        ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T07"}, Standing.CANCELLED),
+        ({"JobState": "CANCELLED by 0"}, Standing.CANCELLED),
+    ],
+)
+def test_why_a_job_ends(fields: dict[str, str], stands: Standing) -> None:
+    """By its state where that says so, else by the reason; one cancelled in its grace was not preempted."""
+    assert stands is standing(job_facts(fields), 0)

@@ -115,3 +115,12 @@ def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
         assert fits == decode_key(encode_key(fits))
     for long in (b"k" * (most + 1), b"/" * (most // 3 + 1)):
         assert None is decode_key(encode_key(long))
+
+
+def test_a_sum_has_64_bits() -> None:
+    """Both ends included."""
+    for total in (-(2**63), 2**63 - 1):
+        assert str(total).encode() == kv_format.added(b"n", b"0", total)
+    for total in (-(2**63) - 1, 2**63):
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            kv_format.added(b"n", b"0", total)

@@ -243,6 +243,14 @@ def test_a_damaged_record_is_named(memory_store: MemoryStore) -> None:
             client(memory_store).get("a")
 
 
+def test_a_record_of_another_version_is_damaged(memory_store: MemoryStore) -> None:
+    """Whoever put it there."""
+    client(memory_store).set("a", "1")
+    memory_store.put(DIRECTORY, "a+00000002", memory_store.get(DIRECTORY, "a+00000001") or b"")
+    with pytest.raises(StoreError, match=r"a\+00000002 is damaged: it holds version 1"):
+        client(memory_store).get("a")
+
+
 def test_a_turn_is_waited_for_in_vain(memory_store: MemoryStore) -> None:
     """A writer whom others always overtake gives up when the timeout is over, and says why."""
     rival = Meanwhile(lambda: add_often(memory_store, 1))

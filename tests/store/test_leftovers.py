@@ -190,6 +190,25 @@ def test_a_large_scope_goes_in_parts(run_paths: RunPaths) -> None:
     assert (str(scope),) == sweep_rounds(run_paths, 2, most=3).removed
 
 
+def test_never_more_goes_than_one_sweep_may_take(run_paths: RunPaths) -> None:
+    """Files and directories count alike."""
+
+    def things() -> int:
+        return sum(len(folders) + len(names) for _, folders, names in os.walk(run_paths.kv))
+
+    _scope(Path(run_paths.kv), "round-1")
+    while before := things():
+        sweep_rounds(run_paths, 2, most=1)
+        assert before - 1 == things()
+
+
+def test_scopes_that_cannot_be_listed_are_told(run_paths: RunPaths) -> None:
+    """And end nothing."""
+    Path(run_paths.kv).touch()
+    swept = sweep_rounds(run_paths, 2)
+    assert ((), 0, (f"{run_paths.kv}: Not a directory",)) == swept
+
+
 def test_no_scopes_are_no_error(run_paths: RunPaths) -> None:
     """A run without a key-value store has none."""
     assert ((), 0, ()) == sweep_rounds(run_paths, 2)
