@@ -130,6 +130,21 @@ def owner_name(uid: int) -> str:
 
 
 def _open(path: str, flags: int, *, own: bool) -> tuple[int, os.stat_result]:
+    """Open a file; one that has just been replaced is found at the second try.
+
+    An NFS client takes the file that a name had before, and keeps to it until it is told that the directory
+    has changed: what it opened then has a stale handle. Opening the directory makes it ask.
+    """
+    try:
+        return _open_once(path, flags, own=own)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    _close(os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY | _FLAGS))
+    return _open_once(path, flags, own=own)
+
+
+def _open_once(path: str, flags: int, *, own: bool) -> tuple[int, os.stat_result]:
     with _explained(path, stat.S_IFREG):
         fd = os.open(path, flags | _FLAGS | (os.O_NOFOLLOW if own else 0))
     try:

@@ -36,7 +36,7 @@ class Probe:
         self.cluster = cluster
         self.shape = shape
         self.place = Path(tempfile.mkdtemp(dir=cluster.shared))
-        self.place.chmod(0o777)
+        self.place.chmod(0o1777)
         probe = cluster.shared / PROBE.name
         if not probe.exists():
             probe.write_text(PROBE.read_text())

@@ -93,7 +93,7 @@ def test_hydras_launcher_is_preempted(cluster: Cluster) -> None:
     """A sweep's job on 2 nodes x 2 workers is requeued by its own agent, and goes on where it stopped."""
     place = cluster.shared / "hydra"
     shutil.copytree(EXAMPLES / "hydra_submitit", place)
-    place.chmod(0o777)
+    place.chmod(0o1777)
     slurm = (
         "hydra/launcher=submitit_slurm",
         "hydra.launcher.partition=low",

@@ -71,7 +71,7 @@ def open_place(cluster: Cluster, name: str, program: str) -> Path:
     """Return a directory that users can write to, with a program in it."""
     place = cluster.shared / name
     place.mkdir()
-    place.chmod(0o777)
+    place.chmod(0o1777)
     (place / "program.py").write_text(program)
     return place
 

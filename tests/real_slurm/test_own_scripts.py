@@ -59,7 +59,7 @@ def place_for(cluster: Cluster) -> Path:
     for name, words in (("python", PYTHON), ("hpc-elastic", f"{PYTHON} -m hpc_elastic")):
         (place / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         (place / name).chmod(0o755)
-    place.chmod(0o777)
+    place.chmod(0o1777)
     return place
 
 

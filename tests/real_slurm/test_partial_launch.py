@@ -23,7 +23,7 @@ EXIT_3 = f"{PYTHON} -c 'raise SystemExit(3)'"
 def start(cluster: Cluster, nodes: int, task: str, after: str = "true") -> tuple[Path, str]:
     """Start a step whose tasks are a shell line each; return its directory and the job."""
     place = Path(tempfile.mkdtemp(dir=cluster.shared))
-    place.chmod(0o777)
+    place.chmod(0o1777)
     (place / "task.sh").write_text(f"{task}\n")
     srun = f"srun -N{nodes} -n{nodes} --ntasks-per-node=1 -c2 --kill-on-bad-exit=0 sh task.sh"
     options = (f"--nodes={nodes}", "--cpus-per-task=2", f"--chdir={place}", "--output=out", "--time=5")

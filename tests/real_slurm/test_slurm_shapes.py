@@ -37,7 +37,7 @@ def environments(session_cluster: Cluster) -> dict[str, list[dict[str, str]]]:
     """The environment of each task of jobs with different requests."""
     place = session_cluster.shared / "environments"
     place.mkdir(exist_ok=True)
-    place.chmod(0o777)
+    place.chmod(0o1777)
     (place / "tell.py").write_text(TELL)
     ids = [
         session_cluster.submit(

@@ -69,7 +69,7 @@ def test_a_preempted_job_gives_its_values(cluster: Cluster, words: dict[str, str
     """On 2 nodes with 2 workers each: saved, requeued, resumed at the step where it stopped."""
     place = cluster.shared / f"submitit-{words['CLUSTER']}"
     place.mkdir()
-    place.chmod(0o777)
+    place.chmod(0o1777)
     job_id = python(cluster, place, TRAIN + SUBMIT, words)
     directory = (place / "log" / f"{job_id}_run").resolve()
     cluster.wait_for((directory / "journal").is_dir, 60, "the run to begin")

@@ -60,7 +60,7 @@ def test_each_call_is_cancelled_and_preempted_alone(cluster: Cluster) -> None:
     """
     place = cluster.shared / "submitit-array"
     place.mkdir()
-    place.chmod(0o777)
+    place.chmod(0o1777)
     ids = python(cluster, place, TRAIN + SUBMIT, {}).split()
     array = ids[0].partition("_")[0]
     assert [f"{array}_{index}" for index in range(4)] == ids

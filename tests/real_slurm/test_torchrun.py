@@ -46,7 +46,7 @@ class Job:
         for name, module in (("torchrun", "torch.distributed.run"), ("hpc-elastic", "hpc_elastic")):
             (place / name).write_text(f'#!/bin/sh\nexec {PYTHON} -m {module} "$@"\n')
             (place / name).chmod(0o755)
-        place.chmod(0o777)
+        place.chmod(0o1777)
 
     def submit(self) -> None:
         """Queue it as its user would."""

@@ -74,6 +74,13 @@ class StoreContract:
         store.put("nodes", "a.json", b"")
         assert b"" == store.get("nodes", "a.json")
 
+    def test_replaced_files_are_read(self, store: Store) -> None:
+        """Whoever reads a file just as it is replaced gets an old value or the new one, never an error."""
+        for number in range(40):
+            for value in (b"1", b"22"):
+                store.put("nodes", f"{number}.json", value)
+                assert value == store.get("nodes", f"{number}.json")
+
     def test_a_missing_file_is_none(self, store: Store) -> None:
         """A file that nobody has written has no value."""
         assert store.get("nodes", "a.json") is None

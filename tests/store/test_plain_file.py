@@ -164,3 +164,27 @@ def test_a_file_that_the_user_names_may_be_a_link_or_a_stream(tmp_path: Path) ->
         read_given(str(tmp_path / "fifo"))
     with pytest.raises(UnfitFileError, match="at most 100 are read"):
         read_given("/dev/zero", limit=100)
+
+
+def test_a_file_that_was_replaced_is_found_through_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a client of NFS 4 has it: a name stands for the old file until the directory is opened."""
+    path = tmp_path / "value"
+    path.write_bytes(b"new")
+    real_open, real_stat = os.open, os.fstat
+    asked: list[str] = []
+
+    def open_it(name: str, flags: int, *mode: int) -> int:
+        asked.append(name)
+        return real_open(name, flags, *mode)
+
+    def stat_it(fd: int) -> os.stat_result:
+        if str(tmp_path) not in asked:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real_stat(fd)
+
+    monkeypatch.setattr(os, "open", open_it)
+    monkeypatch.setattr(os, "fstat", stat_it)
+    assert b"new" == read_plain(str(path))
+    assert [str(path), str(tmp_path), str(path)] == asked
