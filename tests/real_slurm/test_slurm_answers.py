@@ -28,13 +28,14 @@ def jobs_of(cluster: Cluster, job: str) -> list[dict[str, str]]:
 
 def test_a_job_with_hostile_texts_is_read_as_it_is(cluster: Cluster) -> None:
     """Running, and after it was cancelled; with the values that scontrol prints of a plain job."""
-    texts = ("--job-name", NAME, "--comment", COMMENT, "--exclude=node4", "--nodes=2")
+    comment = COMMENT.replace("token", "my-token")  # other tests' jobs are listed too
+    texts = ("--job-name", NAME, "--comment", comment, "--exclude=node4", "--nodes=2")
     hostile = cluster.submit("alice", *texts, "--time=5", wrap="exec sleep 300")
     plain = cluster.submit("alice", "--nodes=1", "--time=5", wrap="exec sleep 300")
     cluster.wait_state(plain, "RUNNING", 60)
     cluster.wait_for(lambda: jobs_of(cluster, hostile)[0]["JobState"] == "RUNNING", 60, "the job to run")
     [found] = jobs_of(cluster, hostile)
-    assert ("RUNNING", "None", "0", "2", COMMENT) == tuple(
+    assert ("RUNNING", "None", "0", "2", comment) == tuple(
         found[name] for name in ("JobState", "Reason", "Restarts", "NumNodes", "Comment")
     )
     [read], shown = jobs_of(cluster, plain), cluster.job(plain)
@@ -43,7 +44,7 @@ def test_a_job_with_hostile_texts_is_read_as_it_is(cluster: Cluster) -> None:
     assert {name: shown[name] for name in shared} == {name: read[name] for name in shared}
     [row] = ask(cluster, jobs.EXCLUDED, "squeue", "--all", f"--jobs={hostile}")
     assert (hostile, "node4") == row
-    assert [hostile] == jobs.with_comment(ask(cluster, jobs.COMMENTS, "squeue", "--states=all"), "token")
+    assert [hostile] == jobs.with_comment(ask(cluster, jobs.COMMENTS, "squeue", "--states=all"), "my-token")
     cluster.run("alice", ["scancel", hostile])
     cluster.wait_for(lambda: jobs_of(cluster, hostile)[0]["JobState"] == "CANCELLED", 60, "the job to end")
 
