@@ -171,7 +171,8 @@ def test_an_agent_survives_the_loss_of_its_run_directory(tmp_path: Path) -> None
     with started:
         wait_until(lambda: read_state(RunPaths(root)).running is not None, "a round", timeout_s=30)
         with go.open("w"):  # the worker reads: all that a start makes is there
-            shutil.rmtree(root.rename(tmp_path / "lost"), ignore_errors=True)  # at once: the agent writes there
+            # at once, for the agent writes there
+            shutil.rmtree(root.rename(tmp_path / "lost"), ignore_errors=True)
         said: list[str] = []
         while not said or "does not answer" not in said[-1]:
             said.append(started.stdout.readline())
