@@ -161,7 +161,13 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
         options = _with_safe_lease(options, log)
         rendezvous = rendezvous_of(options, slurm, loop, log.say, root.check)
         context = StartContext(
-            guard, scratch, slurm is not None, owns_process, is_task, _notices_of(options, slurm, loop)
+            guard,
+            scratch,
+            below_slurm=slurm is not None,
+            gpus=slurm.gpus_on_node if slurm is not None else None,
+            owns_process=owns_process,
+            is_task=is_task,
+            notices=_notices_of(options, slurm, loop),
         )
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
@@ -184,6 +190,7 @@ class StartContext(NamedTuple):
     guard: Guard
     scratch: str
     below_slurm: bool
+    gpus: int | None  # that Slurm has promised this node
     owns_process: bool
     is_task: bool  # of an array whose tasks make up the run
     notices: Notices
@@ -284,6 +291,7 @@ def _probe_of(
         workers=options.slots,
         environ=around.environ,
         below_slurm=context.below_slurm,
+        gpus=context.gpus,
         is_first=not expected or expected[0] == options.node,
     )
     agent = ProbedAgent(around.loop, around.clock, around.say, rendezvous.run.tick)

@@ -21,7 +21,6 @@ from hpc_elastic.agent.probe_rules import (
     Measured,
     ProbeOptions,
     judge,
-    promised_gpus,
 )
 from hpc_elastic.clock import Clock
 from hpc_elastic.rendezvous.journal import Cause
@@ -40,6 +39,7 @@ class Place(NamedTuple):
     workers: int
     environ: Mapping[str, str]
     below_slurm: bool
+    gpus: int | None  # that Slurm has promised this node; None if it says nothing
     is_first: bool  # tells what all nodes find
 
 
@@ -111,12 +111,11 @@ def measure(place: Place, options: ProbeOptions, clock: Clock) -> Measured:
     again_s = _listing_s(place.listed, clock) if took_s >= STUCK_S else None
     temporary = place.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what programs use
     disks = (_disk(place.run_dir, is_shared=True), _disk(temporary, is_shared=False))
-    promised = promised_gpus(place.environ) if place.below_slurm else None
     pattern = options.gpu_devices or NVIDIA
     return Measured(
-        gpus_promised=promised,
+        gpus_promised=place.gpus,
         gpus_visible=place.environ.get("CUDA_VISIBLE_DEVICES"),
-        gpu_files=count_files(pattern) if promised else None,
+        gpu_files=count_files(pattern) if place.gpus else None,
         gpu_pattern=pattern,
         disks=tuple(disk for disk in disks if disk is not None),
         look_s=max(took_s, 0.0),

@@ -6,7 +6,6 @@ same on all nodes (a full run directory, one CPU for all workers) is not mended 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpc_elastic.wording import count_text
@@ -140,15 +139,6 @@ def _cpus(found: Measured) -> list[Finding]:
     else:
         mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
     return [Finding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
-
-
-def promised_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return how many GPUs Slurm has promised this node; None if it says nothing."""
-    text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-    if text.isdecimal():
-        return int(text)
-    listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
-    return len(listed.split(",")) if listed else None
 
 
 def size_text(size: int) -> str:

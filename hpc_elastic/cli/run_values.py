@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.agent.parts import SignalMeanings
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.typed_json import whole_number
@@ -69,16 +69,28 @@ def _instead_of(text: str) -> str:
 def gpus(slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
     """Return the number of GPUs that workers on this node can use, without asking a driver.
 
-    What a scheduler or a user has made visible counts first, then what Slurm gave, then what the
-    kernel shows: of NVIDIA by device files, of AMD by the topology of its driver.
+    What a scheduler or a user has made visible counts first, then what Slurm gave (a job with whole nodes
+    need not have asked for GPUs: then only Slurm knows how many it has on which node), then what the kernel
+    shows: of NVIDIA by device files, of AMD by the topology of its driver.
     """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in environ:
             return _visible(environ[name])
     if slurm is not None and slurm.gpus_on_node:
         return slurm.gpus_on_node
+    if slurm is not None and slurm.has_gpus_untold and (told := _told_by_slurm(slurm)) is not None:
+        return told
     nvidia = [name for name in _names("/dev") if name.startswith("nvidia") and name[6:].isdecimal()]
     return len(nvidia) or _amd_gpus()
+
+
+def _told_by_slurm(slurm: SlurmEnv) -> int | None:
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - only for nodes that may differ
+
+    try:
+        return Slurm().gpus_on_nodes(slurm.job_ref).get(slurm.node_name)
+    except SlurmError:
+        return None
 
 
 def _visible(text: str) -> int:

@@ -325,6 +325,10 @@ class Slurm:
         argv = ("squeue", "--all", "--noheader", f"--jobs={job_ref}", "--format=%L")  # it alone
         return parse.time_left_s(self._run(*argv, env=self._plain))
 
+    def gpus_on_nodes(self, job_ref: str) -> dict[str, int]:
+        """Return how many GPUs a running job has on each of its nodes, by name."""
+        return told.gpus_on_nodes(self._show("job", "--details", job_ref))
+
     def show_config(self) -> str:
         """Return what ``scontrol show config`` prints."""
         return self._show("config")

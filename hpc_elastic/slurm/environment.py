@@ -28,7 +28,8 @@ class SlurmEnv(NamedTuple):
     node_name: str
     node_index: int  # position in node_names; 0 if unknown
     node_names: tuple[str, ...]  # of the step, else of the job
-    gpus_on_node: int | None
+    gpus_on_node: int | None  # None as well where the environment names those of the batch host alone
+    has_gpus_untold: bool  # the job has GPUs, but how many of them here Slurm alone knows
     cpus_on_node: int | None
     end_time_s: float | None  # end of the allocation [s since the epoch]; None before Slurm 23.02: ask squeue
     task: TaskStart | None = None  # in array mode: which start of which task this is
@@ -51,6 +52,8 @@ class SlurmEnv(NamedTuple):
         in_step = environ.get("SLURM_STEP_ID", "").isdecimal()
         names = _node_names(environ, in_step=in_step)
         node = environ.get("SLURMD_NODENAME", "")
+        is_elsewhere = in_step and _count(environ, "SLURM_JOB_NUM_NODES") != 1
+        gpus = _gpus(environ, is_elsewhere=is_elsewhere)
         return cls(
             job_ref=job_ref(environ) or job_id,
             job_id=job_id,
@@ -60,7 +63,8 @@ class SlurmEnv(NamedTuple):
             node_name=node,
             node_index=_node_index(environ, node, names),
             node_names=names,
-            gpus_on_node=_gpus(environ),
+            gpus_on_node=gpus,
+            has_gpus_untold=gpus is None and _gpus(environ, is_elsewhere=False) is not None,
             cpus_on_node=_count(environ, "SLURM_CPUS_ON_NODE"),
             end_time_s=_count(environ, "SLURM_JOB_END_TIME"),
             task=task_start(environ),
@@ -116,10 +120,16 @@ def _node_index(environ: Mapping[str, str], node: str, names: tuple[str, ...]) -
     return _count(environ, "SLURM_NODEID") or 0
 
 
-def _gpus(environ: Mapping[str, str]) -> int | None:
-    """Count the GPUs of this node; a count may carry a type (``a100:4``)."""
+def _gpus(environ: Mapping[str, str], *, is_elsewhere: bool) -> int | None:
+    """Count the GPUs of this node; a count may carry a type (``a100:4``).
+
+    Args:
+        environ: of the process.
+        is_elsewhere: the process may run on another node than the batch script, whose SLURM_JOB_GPUS srun
+            hands on: it names the GPUs of the batch host.
+    """
     text = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
     if text.isdecimal():
         return int(text)
-    listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    listed = environ.get("SLURM_STEP_GPUS") or ("" if is_elsewhere else environ.get("SLURM_JOB_GPUS"))
     return len(listed.split(",")) if listed else None

@@ -24,7 +24,8 @@ from hpc_elastic.errors import UnfitFileError
 from hpc_elastic.store.plain_file import MOST_BYTES, list_plain, read_plain
 
 _TRIES = 5
-_PAUSES_S = (0.0, 0.001, 0.01, 0.05)  # Gluster needs some time while a file is replaced again and again
+# On Gluster a file that was just replaced can be stale for as long as its caches hold: 1 s by default.
+_PAUSES_S = (0.0, 0.001, 0.01, 0.05, 0.2, 0.5, 1.0)
 _PASSING = (errno.EINTR, errno.ESTALE, errno.ETXTBSY)
 _GONE = (errno.ENOENT, errno.ESTALE)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # said of directories by some file systems

@@ -132,6 +132,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         nodes=options.nodes,
         gpus=options.gpus,
+        last_gpus=options.last_gpus,
         cpus=options.cpus,
         preempt=Preempt(options.preempt),
         grace_s=options.grace,
@@ -193,6 +194,7 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
 
     number("--nodes", default.nodes, "compute nodes")
     number("--gpus", default.gpus, "fake GPUs per node")
+    parser.add_argument("--last-gpus", type=int, metavar="N", help="those of the last node, if fewer")
     number("--cpus", default.cpus, "CPUs that a node reports")
     number("--grace", default.grace_s, "GraceTime of partition low, in seconds")
     number("--kill-wait", default.kill_wait_s, "seconds between SIGTERM and SIGKILL")

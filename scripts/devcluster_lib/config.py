@@ -149,10 +149,10 @@ def _nodes(inputs: ConfigInputs) -> Sequence[str]:
         f"CPUs={settings.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={settings.cpus} "
         "ThreadsPerCore=1 RealMemory=4000"
     )
-    gres = f" Gres=gpu:{settings.gpus}" if settings.gpus else ""
     lines = ["SlurmdParameters=config_overrides", "GresTypes=gpu"]
     for name in settings.node_names:
         address = inputs.plan.host(name)
+        gres = f" Gres=gpu:{settings.gpus_of(name)}" if settings.gpus_of(name) else ""
         lines.append(f"NodeName={name} NodeAddr={address} {shape}{gres} State=UNKNOWN")
     return lines
 
@@ -175,7 +175,12 @@ def _partitions(settings: Settings) -> Sequence[str]:
 
 def gres_conf(inputs: ConfigInputs) -> str:
     """Render gres.conf."""
-    return "".join(f"Name=gpu File={file}\n" for file in inputs.gpu_files)
+    settings = inputs.settings
+    return "".join(
+        f"NodeName={name} Name=gpu File={file}\n"
+        for name in settings.node_names
+        for file in inputs.gpu_files[: settings.gpus_of(name)]
+    )
 
 
 def cgroup_conf(inputs: ConfigInputs) -> str:

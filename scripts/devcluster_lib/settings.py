@@ -37,6 +37,7 @@ class Settings:
     Attributes:
         nodes: number of compute nodes, named node1..nodeN.
         gpus: fake GPUs per node.
+        last_gpus: those of the last node, if it has fewer.
         cpus: CPUs that each node reports; they may exceed those of the machine.
         preempt: what preemption does to a job in `low` or `low0`.
         grace_s: GraceTime of partition `low` [s]; `low0` has none.
@@ -51,6 +52,7 @@ class Settings:
 
     nodes: int = 4
     gpus: int = 2
+    last_gpus: int | None = None
     cpus: int = 8
     preempt: Preempt = Preempt.REQUEUE
     grace_s: int = 8
@@ -71,6 +73,7 @@ class Settings:
         ranges = {
             "--nodes": (self.nodes, 1, MAX_NODES),
             "--gpus": (self.gpus, 0, MAX_GPUS),
+            "--last-gpus": (0 if self.last_gpus is None else self.last_gpus, 0, self.gpus),
             "--cpus": (self.cpus, 1, 1024),
             "--grace": (self.grace_s, 0, 65533),
             "--kill-wait": (self.kill_wait_s, 1, 65533),
@@ -88,6 +91,11 @@ class Settings:
     def node_names(self) -> tuple[str, ...]:
         """Names of the compute nodes, in order."""
         return tuple(f"node{i}" for i in range(1, self.nodes + 1))
+
+    def gpus_of(self, name: str) -> int:
+        """Return how many fake GPUs a node has."""
+        is_other = self.last_gpus is not None and name == self.node_names[-1]
+        return self.last_gpus or 0 if is_other else self.gpus
 
     def to_json(self) -> dict[str, Any]:
         """Encode as plain JSON values."""

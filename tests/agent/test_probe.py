@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Place:
     """Return this machine as a node below Slurm."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     where = str(tmp_path)
-    return Place("n1", where, where, where, 2, environ, below_slurm=True, is_first=True)
+    return Place("n1", where, where, where, 2, environ, below_slurm=True, gpus=None, is_first=True)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_measuring_a_node(place: Place, tmp_path: Path) -> None:
     """GPU files are counted, disks measured, CPUs of this process told."""
     for name in ("gpu0", "gpu1", "other"):
         (tmp_path / name).touch()
-    place = place._replace(environ={**place.environ, "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_ON_NODE": "1"})
+    place = place._replace(environ={**place.environ, "SLURM_CPUS_ON_NODE": "1"}, gpus=2)
     found = measure(place, ProbeOptions(gpu_devices=f"{tmp_path}/gpu*"), SystemClock())
     assert (2, 2) == (found.gpus_promised, found.gpu_files)
     assert [str(tmp_path)] * 2 == [disk.path for disk in found.disks]

@@ -13,7 +13,6 @@ from hpc_elastic.agent.probe_rules import (
     Measured,
     ProbeOptions,
     judge,
-    promised_gpus,
     size_text,
 )
 from hpc_elastic.agent.probe_said import judge_command, judge_gpus
@@ -146,20 +145,6 @@ def test_the_users_own_check(code: int | None, line: str, words: str) -> None:
     assert words in finding.text
     assert finding.is_fatal
     assert judge_command(0, line, USUAL) is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "count"),
-    [
-        ({"SLURM_GPUS_ON_NODE": "a100:4"}, 4),
-        ({"SLURM_STEP_GPUS": "0,1,2"}, 3),
-        ({"SLURM_JOB_GPUS": "5"}, 1),
-        ({}, None),
-    ],
-)
-def test_promised_gpus(environ: dict[str, str], count: int | None) -> None:
-    """Slurm's variables tell how many GPUs there must be."""
-    assert count == promised_gpus(environ)
 
 
 def test_sizes_for_people() -> None:

@@ -40,6 +40,9 @@ def test_grace_tells_the_tasks_only(jobs: dict[str, Probe]) -> None:
     """SIGTERM and SIGCONT go to the tasks when the grace time begins, to the script when it is over."""
     job = jobs["stubborn"]
     job.wait_requeued()
+    for word in ("TERM", "CONT"):
+        job.wait_heard(word, "agent")
+        job.wait_heard(word, "batch")
     assert {"TERM", "CONT"} == set(job.heard("agent"))
     assert {"TERM", "CONT"} == set(job.heard("batch"))
     told, ended = job.when("TERM", "agent"), job.when("TERM", "batch")
@@ -91,13 +94,15 @@ def test_one_node_costs_the_whole_job(jobs: dict[str, Probe]) -> None:
     job = jobs["half of it"]
     job.wait_requeued()
     for node in ("node2", "node3"):
-        assert "TERM" in job.heard("agent", node)
+        job.wait_heard("TERM", "agent", node)
 
 
 def test_without_grace_everybody_is_told_at_once(jobs: dict[str, Probe]) -> None:
     """With GraceTime=0 the script hears it, too, and KillWait is all the time there is."""
     job = jobs["no grace"]
-    job.wait_requeued()
+    job.wait_requeued()  # counted before the processes have heard of it
+    job.wait_heard("TERM", "agent")
+    job.wait_heard("TERM", "batch")
     told, ended = job.when("TERM", "agent"), job.when("TERM", "batch")
     assert told is not None
     assert ended is not None
@@ -108,5 +113,5 @@ def test_a_warning_signal_is_not_used(jobs: dict[str, Probe]) -> None:
     """--signal changes nothing about preemption unless the site sets preempt_send_user_signal."""
     job = jobs["wants USR1"]
     job.wait_requeued()
-    assert "TERM" in job.heard("agent")
+    job.wait_heard("TERM", "agent")
     assert "USR1" not in job.heard("agent")

@@ -28,7 +28,9 @@ WAITS = {
     "EligibleTime": "2026-11-21T20:02:01",
 }
 BACK = Task("7", 1, JobState.PENDING, "", "BeginTime")
-ENV = SlurmEnv("7_0", "8", "train", 0, True, "n1", 0, ("n1",), None, None, None, TaskStart("7_0", 0, 0))
+ENV = SlurmEnv(
+    "7_0", "8", "train", 0, True, "n1", 0, ("n1",), None, False, None, None, TaskStart("7_0", 0, 0)
+)
 
 
 class Slurm(ArraySlurm):

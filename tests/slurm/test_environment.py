@@ -36,6 +36,7 @@ def test_a_task_of_a_step_is_read() -> None:
         node_index=1,
         node_names=("node2", "node3", "node4"),
         gpus_on_node=2,
+        has_gpus_untold=False,
         cpus_on_node=8,
         end_time_s=None,
     )
@@ -66,15 +67,18 @@ def test_the_batch_script_sees_the_nodes_of_the_job() -> None:
     [
         ({"SLURM_GPUS_ON_NODE": "a100:4"}, 4),
         ({"SLURM_GPUS_ON_NODE": "", "SLURM_STEP_GPUS": "0,1,5"}, 3),
-        ({"SLURM_GPUS_ON_NODE": "", "SLURM_JOB_GPUS": "7"}, 1),
+        ({"SLURM_GPUS_ON_NODE": "", "SLURM_JOB_GPUS": "7"}, None),  # the batch host's
+        ({"SLURM_GPUS_ON_NODE": "", "SLURM_JOB_GPUS": "7", "SLURM_JOB_NUM_NODES": "1"}, 1),
+        ({"SLURM_GPUS_ON_NODE": "", "SLURM_JOB_GPUS": "7,8", "SLURM_STEP_ID": ""}, 2),
         ({"SLURM_GPUS_ON_NODE": ""}, None),
     ],
 )
 def test_gpus_are_counted_whatever_slurm_sets(given: dict[str, str], gpus: int | None) -> None:
-    """The count may carry a type, or only a list of devices is there."""
+    """The count may carry a type, or only a list of devices is there, which may be another node's."""
     env = SlurmEnv.from_environ({**STEP, **given})
     assert env is not None
     assert gpus == env.gpus_on_node
+    assert (gpus is None and "SLURM_JOB_GPUS" in given) == env.has_gpus_untold
 
 
 def test_a_damaged_variable_is_named() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
 
 _JOB = (
@@ -55,6 +56,24 @@ def _job(record: str) -> dict[str, str]:
         raise UnclearAnswerError(_SHOW_JOB, f"{'= and '.join(missing) or 'JobId'}= is missing", _MEND_JOB)
     array = re.match(r"JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\S+) ", record)
     return {**fields, **({"ArrayJobId": array[1], "ArrayTaskId": array[2]} if array else {})}
+
+
+def gpus_on_nodes(text: str) -> dict[str, int]:
+    """Return how many GPUs a job has on each of its nodes, from ``scontrol show job -d``.
+
+    Each group of nodes that are alike has a line: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
+
+    Raises:
+        UnclearAnswerError: a node is told twice: a text that somebody gave the job looks like such a line.
+    """
+    found: dict[str, int] = {}
+    for names, gres in re.findall(r"^ +Nodes=(\S+) .*?GRES=(\S*) *$", text, re.MULTILINE):
+        gpus = sum(int(count) for count in re.findall(r"(?:^|[,)])gpu(?::[^:(,]+)?:(\d+)", gres))
+        for name in hostlist.expand(names):
+            if name in found:
+                raise UnclearAnswerError(_SHOW_JOB, f"node {name} is told twice", _MEND_JOB)
+            found[name] = gpus
+    return found
 
 
 def partition(text: str, name: str) -> dict[str, str]:

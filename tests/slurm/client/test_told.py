@@ -112,3 +112,34 @@ def test_settings_stand_one_in_a_line() -> None:
     """A value that looks like a setting is none, and what a plugin prints below does not count."""
     text = "KillWait                = 30 sec\nMailProg = /x KillWait = 5 sec\nKillWait = 9 sec\n"
     assert {"KillWait": "30 sec", "MailProg": "/x KillWait = 5 sec"} == told.config(text)
+
+
+DETAILS = """JobId=7 JobName=train
+   JOB_GRES=gpu:5
+     Nodes=node[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:2(IDX:0-1)
+     Nodes=node3 CPU_IDs=0-7 Mem=0 GRES={}
+   MinCPUsNode=8 MinMemoryNode=0 MinTmpDiskNode=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("gpu:1(IDX:0)", 1),
+        ("gpu:a100:4(IDX:0,2,4,6)", 4),
+        ("gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", 3),
+        ("shard:8(0/8),gpu:h100-80g:1(IDX:0)", 1),
+        ("nic:2", 0),
+        ("", 0),
+    ],
+)
+def test_the_gpus_of_each_node(gres: str, count: int) -> None:
+    """Each group of nodes that are alike has a line, with types or without."""
+    assert {"node1": 2, "node2": 2, "node3": count} == told.gpus_on_nodes(DETAILS.format(gres))
+
+
+def test_a_text_that_tells_gpus_is_not_believed() -> None:
+    """Nobody can tell which line is Slurm's."""
+    forged = DETAILS.format("gpu:2") + "   Comment=x\n     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:8\n"
+    with pytest.raises(UnclearAnswerError, match="node node1 is told twice"):
+        told.gpus_on_nodes(forged)
