@@ -61,7 +61,8 @@ def _job(record: str) -> dict[str, str]:
 def gpus_on_nodes(text: str) -> dict[str, int]:
     """Return how many GPUs a job has on each of its nodes, from ``scontrol show job -d``.
 
-    Each group of nodes that are alike has a line: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
+    Each group of nodes that are alike has a line, such as
+    ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
 
     Raises:
         UnclearAnswerError: a node is told twice: a text that somebody gave the job looks like such a line.
