@@ -84,12 +84,13 @@ class LaunchOptions(NamedTuple):
     budgets: Budgets = Budgets()  # of all causes but crashes
 
 
-def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
+def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None = None) -> int:
     """Run this node's agent to its end.
 
     Args:
         options: what was asked for.
         slurm: what Slurm told this process, if it started it as a step.
+        held: a descriptor that stays open until what the agent leaves behind has ended, too.
 
     Returns:
         The exit code of the agent's process.
@@ -104,7 +105,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None) -> int:
     if ended is not None:
         sys.stderr.write(f"{ended_text(options.paths, ended)}\n")
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
-    with open_agent(options, slurm, owns_process=True) as opened:
+    with open_agent(options, slurm, owns_process=True, held=held) as opened:
         outcome = opened.agent.run_to_end()
         record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
@@ -127,7 +128,9 @@ class OpenAgent(NamedTuple):
 
 
 @contextmanager
-def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool) -> Iterator[OpenAgent]:
+def open_agent(
+    options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool, held: int | None = None
+) -> Iterator[OpenAgent]:
     """Give an agent that is ready to run; afterwards nothing of it is left in this process.
 
     The run directory has been prepared. Signals are caught meanwhile, where this is the main thread.
@@ -136,10 +139,11 @@ def open_agent(options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: 
         options: what was asked for.
         slurm: what Slurm told this process, if it started it as a step.
         owns_process: whether this process has no children beside the agent's.
+        held: a descriptor that the guard keeps until nothing is left.
     """
     signals = options.signals
     with ExitStack() as stack:
-        guard = Guard.start()
+        guard = Guard.start(held)
         stack.callback(guard.stop)
         if slurm is None or slurm.task is not None:  # a host may have two tasks of an array
             name, claim = claim_node_name(options.node, options.paths.root)

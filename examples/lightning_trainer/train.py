@@ -70,7 +70,8 @@ def main() -> None:
     x = torch.rand(512, 1, generator=torch.Generator().manual_seed(20))
     model, data = Model(options.step_time), TensorDataset(x, 2 * x - 1)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    loader = ResumableLoader(data, batch_size=8, sampler=DistributedSampler(data, world, rank))
+    parts = DistributedSampler(data, world, rank)
+    loader = ResumableLoader(data, batch_size=8, sampler=parts, num_workers=2, persistent_workers=True)
     elastic = ElasticCallback(save_every=options.save_every)  # 1. saves and stops
     trainer = L.Trainer(
         **trainer_shape(),  # as many nodes and devices as there are

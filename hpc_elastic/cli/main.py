@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:
         from hpc_elastic.cli.run_command import main as run  # noqa: PLC0415 - light on nodes
 
-        return run(words[1:])
+        return run(words[1:], owns_process=True)
     if words[:1] == ["finish"]:
         from hpc_elastic.cli.finish_command import main as finish  # noqa: PLC0415 - light on nodes
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.cli.run_flags import parser
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.slurm.process_tree import is_searched, read_cgroups, run_apart
 from hpc_elastic.wording import visible_lines
 
 if TYPE_CHECKING:
@@ -25,9 +26,20 @@ __all__ = ["main", "parser"]
 _SEVERAL = 2  # nodes that have to meet
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one agent and return the exit code of the process."""
+def main(argv: Sequence[str], *, owns_process: bool = False) -> int:
+    """Run one agent and return the exit code of the process.
+
+    Args:
+        argv: the arguments without the program's name.
+        owns_process: this process does nothing else, so that another one may take its place.
+    """
     _open_standard_streams()
+    if owns_process and not os.isatty(0) and is_searched(os.environ, read_cgroups()):
+        return run_apart(lambda held: _run(argv, held))
+    return _run(argv, None)
+
+
+def _run(argv: Sequence[str], held: int | None) -> int:
     try:
         args = parser().parse_args(argv)
         from hpc_elastic.cli import run_options  # noqa: PLC0415 - usage errors need none of it
@@ -36,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         plan = run_options.resolve(args, os.environ)
         if plan.slurm is None or plan.options.node in plan.slurm.node_names[:1]:
             _tell(plan)
-        return run_agent(plan.options, plan.slurm)
+        return run_agent(plan.options, plan.slurm, held)
     except InputError as error:
         print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE

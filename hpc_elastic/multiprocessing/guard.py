@@ -38,15 +38,19 @@ class Guard:
         self._pipe = pipe
 
     @classmethod
-    def start(cls) -> Guard:
-        """Fork the guard; call it early, while this process is small and has one thread."""
+    def start(cls, held: int | None = None) -> Guard:
+        """Fork the guard; call it early, while this process is small and has one thread.
+
+        Args:
+            held: a descriptor that the guard keeps open until it ends.
+        """
         agent = os.getpid()
         reading, writing = os.pipe()
         old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                _run_guard(agent, reading)
+                _run_guard(agent, reading, held)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             os.close(reading)
@@ -98,7 +102,7 @@ class Guard:
             pass
 
 
-def _run_guard(agent: int, pipe: int) -> NoReturn:
+def _run_guard(agent: int, pipe: int, held: int | None) -> NoReturn:
     """Be the guard: wait for the agent's end, sweep, exit."""
     try:
         signal.set_wakeup_fd(-1)
@@ -109,7 +113,7 @@ def _run_guard(agent: int, pipe: int) -> NoReturn:
         os.setsid()
         set_process_name("hpc-guard")
         os.chdir("/")
-        _keep_only(pipe)
+        _keep_only((pipe, held))
         book = Book()
         _listen(agent, pipe, book)
         if not book.is_closed:
@@ -120,12 +124,12 @@ def _run_guard(agent: int, pipe: int) -> NoReturn:
         os._exit(0)
 
 
-def _keep_only(pipe: int) -> None:
+def _keep_only(kept: Collection[int | None]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > LAST_STDIO and int(name) != pipe:
+        if int(name) > LAST_STDIO and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:  # the listing's own descriptor

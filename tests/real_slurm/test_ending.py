@@ -216,10 +216,11 @@ def test_preemption_that_cancels(start_cluster: StartCluster) -> None:
     assert {Cause.PREEMPTION} == {entry.cause for entry in array.entries(NodeLeft)}
 
 
-def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster) -> None:
+@pytest.mark.parametrize("tracker", ["linuxproc", "cgroup"])
+def test_a_suspended_run_goes_on_where_it_stood(start_cluster: StartCluster, tracker: str) -> None:
     """With PreemptMode=SUSPEND nobody is lost and nothing is restarted, however long it stood still."""
     options = ("--preempt", "SUSPEND", "--gpus", "0")
-    cluster = start_cluster(nodes=2, options=options, tracker="cgroup")
+    cluster = start_cluster(nodes=2, options=options, tracker=tracker)
     flags = ("--nodes", "2", "--time", "10m", "--partition", "low")
     run = submit(cluster, flags, plain(cluster, *SLOW, steps=240))
     array = submit(cluster, (*flags, *ARRAY), plain(cluster, *SLOW, steps=240))
