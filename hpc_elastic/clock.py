@@ -55,6 +55,17 @@ def date_text(wall_s: float) -> str:
     return _local_text("%Y-%m-%d %H:%M:%S", wall_s)
 
 
+def wall_of(text: str) -> float | None:
+    """Return the time that a text in local time names, ``2026-11-23T14:00:00`` [s since the epoch].
+
+    None if it names none.
+    """
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
 def _local_text(form: str, wall_s: float) -> str:
     if not 0 <= wall_s < _YEAR_10000_S:
         return NO_TIME

@@ -40,7 +40,6 @@ from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.rendezvous.shared_run import SharedRun
-from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.admission import admit, ended_text
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.mount import mount_at, safe_lease
@@ -48,6 +47,8 @@ from hpc_elastic.store.trust.root import HeldRoot
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
+
+_REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
 
 
 class LaunchOptions(NamedTuple):
@@ -111,7 +112,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
         code = _say_goodbye(options, outcome, opened)
         finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
         if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
-            _remember_bad_nodes(options, opened.run.state, outcome, opened.log)
+            _remember_bad_nodes(options, slurm, opened, outcome)
         return code
 
 
@@ -334,14 +335,20 @@ def _make_scratch() -> str:
     )
 
 
-def _remember_bad_nodes(options: LaunchOptions, state: RunState, outcome: Outcome, log: AgentLog) -> None:
-    """Remember what has happened on nodes in a run without a batch script of ours."""
+def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAgent, outcome: Outcome) -> None:
+    """Remember what has happened on nodes in a run without a batch script of ours; a few do it for all."""
+    state, log, place = opened.run.state, opened.log, opened.run.place_among_survivors()
     if not state.lost and outcome.exit_code not in (ExitCode.UNFIT, ExitCode.WEDGED):
         return
+    if place is not None and place >= _REMEMBERING:
+        return
     from hpc_elastic.rendezvous.run_log import read_records  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.nodes import remember_run  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.taken_nodes import note_taken  # noqa: PLC0415 - rare
 
     try:
+        note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), by=options.node, say=log.say)
         remember_run(options.paths, read_records(options.paths), os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")

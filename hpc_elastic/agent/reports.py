@@ -64,6 +64,12 @@ class Reports:
         if ended.number == group.formed.number and ended.nodes != (self._run.node,):
             self._run.report_failed_too(ended.number, failure.to_json())
 
+    def failed_leaving(self, group: LocalGroup) -> None:
+        """Tell if a worker has failed by itself while all were to save and leave."""
+        state, failure = self._run.state, self.first_failure(group)
+        if failure is not None and state.leave_cause is not None and state.ending is None:
+            self._run.report_failed_leaving(group.formed.number, failure.to_json())
+
     def show_failure(self, group: LocalGroup) -> None:
         """Show a worker's failure, once; recording it may have to be tried again."""
         failure = self.first_failure(group)

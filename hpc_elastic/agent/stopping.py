@@ -40,6 +40,7 @@ class Stopping:
         self._reports.show_failure(group)  # it may not be what the round ends for
         if not group.is_stopping and self._run.blind_since is None:
             self._reports.failed_too(group)
+            self._reports.failed_leaving(group)
         if self._is_urgent():
             self._workers.stop(KILL_AFTER_S if self._workers.wedge else self._parts.times.shutdown)
             return

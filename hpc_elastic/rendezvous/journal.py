@@ -229,6 +229,24 @@ class SizeWanted(NamedTuple):
     before: Count | None = None  # nodes of the round that ran when it was asked for; None: there was none
 
 
+class NodeTaken(NamedTuple):
+    """A node was lost because Slurm was told to take it: that is no failure of the node."""
+
+    epoch: Epoch  # in which it was lost
+    node: str
+    reason: Prose  # for people
+    loss: Count  # number of the record that tells of the loss
+
+
+class FailedLeaving(NamedTuple):
+    """A worker failed while all were to save and leave; what it had not saved is lost."""
+
+    epoch: Epoch
+    number: int  # of its round
+    node: str
+    failure: dict[str, Any]
+
+
 class Note(NamedTuple):
     """Something that people are to know of a start of the job; it changes nothing."""
 
@@ -254,6 +272,8 @@ Entry = (
     | NodeUnfit
     | SizeWanted
     | HangSuspected
+    | NodeTaken
+    | FailedLeaving
     | Note
 )
 
@@ -281,6 +301,8 @@ _KINDS: dict[str, type] = {
     "unfit": NodeUnfit,
     "size": SizeWanted,
     "hang": HangSuspected,
+    "taken": NodeTaken,
+    "failed_leaving": FailedLeaving,
     "note": Note,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}

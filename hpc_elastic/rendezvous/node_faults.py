@@ -19,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     Epoch,
     EpochStarted,
     Member,
+    NodeTaken,
     NodeUnfit,
     Note,
     Record,
@@ -40,10 +41,13 @@ class Blamed(NamedTuple):
 
     epoch: Epoch
     event: NodeEvent
+    record: int  # number of the one that tells of it
 
 
 def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
-    """Return what happened on nodes in a run, oldest first; what its user did in a drill is left out.
+    """Return what happened on nodes in a run, oldest first.
+
+    What its user did in a drill is left out, and nodes that Slurm was told to take.
 
     Args:
         records: the whole journal.
@@ -56,6 +60,7 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
     notes = [one.entry for one in records if isinstance(one.entry, Note)]
     called_off = {note.calls_off for note in notes}
     common = {(note.epoch, note.number) for note in notes if note.failed_too}
+    taken = {(one.entry.loss, one.entry.node) for one in records if isinstance(one.entry, NodeTaken)}
     together = lost_together(records)
     for record in records:
         after = apply(state, record.entry)
@@ -71,7 +76,8 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
             drilled = drilled if is_void else _drilled(drilled, record.entry)
             for host, fault, detail in faults:
                 event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
-                found.append(Blamed(after.epoch, event))
+                if fault is not Fault.NODE_LOSS or (record.number, host) not in taken:
+                    found.append(Blamed(after.epoch, event, record.number))
         state = after
     return found
 

@@ -14,6 +14,7 @@ from hpc_elastic.rendezvous.journal import (
     DrainExplained,
     DrainRequested,
     Entry,
+    FailedLeaving,
     HangSuspected,
     NodeLeft,
     Note,
@@ -69,6 +70,10 @@ class RunReports(ABC):
         text = f"the workers on {self.node} failed in the same way"
         note = Note(self.membership.epoch, text, failed_too=self.node, number=number)
         return self.commit(note, only_if=lambda state: _is_another(state.ended, own))
+
+    def report_failed_leaving(self, number: int, failure: dict[str, Any]) -> RunState:
+        """Tell that a worker on this node failed while all were to save and leave."""
+        return self.commit(FailedLeaving(self.membership.epoch, number, self.node, failure))
 
     def suspect_hang(self, number: int, detail: str) -> RunState:
         """Have all nodes write down where their workers are, because some make no progress."""

@@ -19,8 +19,10 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    FailedLeaving,
     HangSuspected,
     NodeLeft,
+    NodeTaken,
     NodeUnfit,
     Note,
     Record,
@@ -35,6 +37,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.repeated import failed_too, signature
 
 NO_EPOCH = Epoch(-1, 0, 0)
+MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
 _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
 
@@ -67,6 +70,8 @@ class RunState(NamedTuple):
     size: SizeWanted | None = None  # what the user wanted last
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
     note: Note | None = None  # the newest one of this epoch
+    taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
+    failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
     @property
     def running(self) -> RoundFormed | None:
@@ -378,6 +383,19 @@ def _hang(state: RunState, entry: HangSuspected) -> RunState:
     return state._replace(hang=entry)
 
 
+def _taken(state: RunState, entry: NodeTaken) -> RunState:
+    return state._replace(taken=state.taken.union({entry.loss}))
+
+
+def _failed_leaving(state: RunState, entry: FailedLeaving) -> RunState:
+    is_told = any(known.node == entry.node for known in state.failed_leaving)
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.leave_cause is None
+    if entry.epoch != state.epoch or is_told or is_late or len(state.failed_leaving) >= MOST_FAILED_LEAVING:
+        return state
+    return state._replace(failed_leaving=(*state.failed_leaving, entry))
+
+
 def _note(state: RunState, entry: Note) -> RunState:
     return state if entry.epoch < state.epoch else state._replace(note=entry, **failed_too(state, entry))
 
@@ -396,5 +414,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     NodeUnfit: _unfit,
     SizeWanted: _size,
     HangSuspected: _hang,
+    NodeTaken: _taken,
+    FailedLeaving: _failed_leaving,
     Note: _note,
 }

@@ -17,6 +17,7 @@ from hpc_elastic.rendezvous.journal import (
     DrainExplained,
     DrainRequested,
     EpochStarted,
+    FailedLeaving,
     NodeLeft,
     Record,
     Requeued,
@@ -27,7 +28,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
 )
 from hpc_elastic.report.drill_traces import Blow, is_stop_of_task, is_trace, is_trace_after, is_undecided
-from hpc_elastic.report.timeline import CAUSES, stop_text
+from hpc_elastic.report.timeline import CAUSES, failure_text, stop_text
 from hpc_elastic.wording import count_text
 
 MEANWHILE = "not the drill"  # name of what something else has done
@@ -60,6 +61,7 @@ class Course(NamedTuple):
         others: what happened meanwhile that the drill has not done.
         overtaken: whether something else has ended what the drill was done to before anybody noticed it.
         agreed: whether the workers stop at a step that all have agreed on, and whose checkpoint is `saved`.
+        unsaved: what its workers did not save, as the end of a sentence; empty if nothing, or nobody knows.
     """
 
     phases: list[Phase]
@@ -69,6 +71,7 @@ class Course(NamedTuple):
     others: tuple[Phase, ...] = ()
     overtaken: bool = False
     agreed: bool = False
+    unsaved: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -113,7 +116,21 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Iterable[Saved]) -> 
     resumed = formed.entry if formed is not None and isinstance(formed.entry, RoundFormed) else None
     overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
     agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
-    return Course(phases, resumed, ending, _lost(step, resumed), others, overtaken, agreed)
+    lost, unsaved = _lost(step, resumed), _unsaved(since, phases, resumed)
+    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved)
+
+
+def _unsaved(since: Iterable[Record], phases: Iterable[Phase], resumed: RoundFormed | None) -> str:
+    """Return what the workers did not save, though they were to."""
+    entries = [record.entry for record in since]
+    failed = next((one for one in entries if isinstance(one, FailedLeaving)), None)
+    if failed is not None:
+        return f"a worker failed instead of saving: {failure_text(failed.failure)}"
+    step = next((one.step for one in entries if isinstance(one, StopAgreed)), -1)
+    is_saved = any(phase.name == "saved" for phase in phases)
+    if resumed is None or step < 0 or is_saved or (resumed.checkpoint and resumed.checkpoint.step >= step):
+        return ""
+    return f"no checkpoint of step {step}, at which all stopped, was marked"
 
 
 def _phases(
@@ -160,7 +177,8 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
         lost = course.steps_lost
         steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
         also = f"; not the drill alone was at work: {last}" if last else ""
-        return not but, f"the run came back{steps}{f'; but {but}' if but else ''}{also}"
+        buts = "".join(f"; but {one}" for one in (course.unsaved, but) if one)
+        return not buts, f"the run came back{steps}{buts}{also}"
     if course.ending is not None:
         how = course.ending.decision.value
         if course.ending.decision is Decision.DONE:

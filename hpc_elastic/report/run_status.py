@@ -19,6 +19,7 @@ from hpc_elastic.report.timeline import (
     why_text,
 )
 from hpc_elastic.report.torchrun_status import Mark, have_left, headline, newest_marks
+from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.lifecycle import JobFacts
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles
@@ -147,7 +148,9 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
         what = "its time" if job.reason == "BeginTime" else "nodes"
         waits = f"{_HELD if job.held else f'waits for {what}'}{reason}"
         if was_started:
-            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, {waits}")
+            drained = state.drained
+            unsaved = "" if drained is None else unsaved_text(state, drained.step)
+            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, {waits}{unsaved}")
         return RunStatus(Phase.QUEUED, f"queued, {waits}")
     if job.state is JobState.SUSPENDED:
         return RunStatus(Phase.STARTING, f"suspended by Slurm{reason}")
@@ -205,7 +208,7 @@ def _stopped(state: RunState, drained: Drained, *, was_cancelled: bool = False) 
         cause = "the job was cancelled"
     why = cause if drained.cause is Cause.STOP else f"stopped: {cause}"
     step = "" if drained.step is None else f", saved step {drained.step}"
-    return RunStatus(Phase.STOPPED, f"{why}{step}")
+    return RunStatus(Phase.STOPPED, f"{why}{step}{unsaved_text(state, drained.step)}")
 
 
 def _drained_text(state: RunState, back: str = "") -> str:
@@ -213,7 +216,8 @@ def _drained_text(state: RunState, back: str = "") -> str:
     if drained is None:
         return ""
     step = "" if drained.step is None else f" at step {drained.step}"
-    return f"drained{step} ({back or left_text(drained.cause, state)})"
+    why = back or left_text(drained.cause, state)
+    return f"drained{step} ({why}){unsaved_text(state, drained.step)}"
 
 
 def _by_records(state: RunState, back: str = "") -> RunStatus:

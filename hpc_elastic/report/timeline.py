@@ -19,8 +19,10 @@ from hpc_elastic.rendezvous.journal import (
     DrainRequested,
     Epoch,
     EpochStarted,
+    FailedLeaving,
     HangSuspected,
     NodeLeft,
+    NodeTaken,
     NodeUnfit,
     Note,
     Record,
@@ -35,6 +37,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
+from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import LOGIN
 from hpc_elastic.wording import count_text
@@ -90,10 +93,10 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
         if after != state and not _is_formal(record):
             text_of = texts[type(record.entry)]
             text = text_of(record.entry, state, record.at - _began(record, times))
-            submission = (
-                record.entry.epoch.submission if isinstance(record.entry, Note) else after.epoch.submission
-            )
-            moments.append(Moment(record.at, max(submission, 0), text))
+            entry, epoch = record.entry, after.epoch
+            if isinstance(entry, Note | NodeTaken):  # perhaps of an earlier start
+                epoch = entry.epoch
+            moments.append(Moment(record.at, max(epoch.submission, 0), text))
             times[type(record.entry)] = record.at
         state = after
     return moments
@@ -247,7 +250,7 @@ def _drained(entry: Drained, before: RunState, span_s: float) -> str:
     if before.round is None and entry.cause in _NO_ROUND:
         return f"this start is given up after {span_text(span_s)}: {why}"
     saved = "" if entry.step is None else f"; checkpoint of step {entry.step}"
-    return f"drained ({why}) in {span_text(span_s)}{saved}"
+    return f"drained ({why}) in {span_text(span_s)}{saved}{unsaved_text(before, entry.step)}"
 
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float) -> str:
@@ -273,6 +276,14 @@ def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float) -> 
     return f"stacks of all ranks asked for by {entry.node}: {entry.detail}"
 
 
+def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float) -> str:
+    return f"nothing is held against {entry.node}: {entry.reason}"
+
+
+def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float) -> str:
+    return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
+
+
 def _noted(entry: Note, _before: RunState, _span_s: float) -> str:
     return entry.text
 
@@ -295,6 +306,8 @@ _TEXTS: dict[type, _Text] = {
     RunEnded: _run_ended,
     SizeWanted: _size_wanted,
     HangSuspected: _hang_suspected,
+    NodeTaken: _node_taken,
+    FailedLeaving: _failed_leaving,
     Note: _noted,
 }
 

@@ -8,11 +8,13 @@ import shutil
 import subprocess  # noqa: TID251 - Slurm's commands are run here
 from collections.abc import Mapping, Sequence
 
+from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm import array_tasks, ledger_rules, parse
+from hpc_elastic.slurm import array_tasks, hostlist, ledger_rules, parse
 from hpc_elastic.slurm.array_tasks import Task
 from hpc_elastic.slurm.client import jobs, told
 from hpc_elastic.slurm.client import nodes as node_tables
+from hpc_elastic.slurm.client.nodes import NodeState
 from hpc_elastic.slurm.client.tables import Form, plain_environment
 from hpc_elastic.slurm.ledger_rules import Node
 from hpc_elastic.slurm.parse import JobState
@@ -348,6 +350,23 @@ class Slurm:
 
     def _states(self, node_list: str) -> list[tuple[str, ...]]:
         return self._table(node_tables.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
+
+    def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, NodeState]:
+        """Return what Slurm says about nodes that a job had at first, by name; unknown ones are left out."""
+        job = self.show_job(job_ref) or {}
+        listed = job.get("NodeList", "")
+        kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
+        return {
+            name: NodeState(words, reason, self._up_since(name), name in kept)
+            for name, (words, reason) in node_tables.states_of(self._states(",".join(names))).items()
+        }
+
+    def _up_since(self, name: str) -> float | None:
+        """Return since when a node and its slurmd are up [s since the epoch], None if Slurm does not know."""
+        fields = told.node(self._show("node", "-o", name))
+        times = [wall_of(fields.get(field, "")) for field in ("BootTime", "SlurmdStartTime")]
+        known = [at for at in times if at is not None]
+        return max(known) if len(known) == len(times) else None
 
     def nodes(self, partitions: str | None) -> list[Node]:
         """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""

@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
     DrainRequested,
+    FailedLeaving,
     RoundEnded,
     RoundFormed,
     StopAgreed,
@@ -113,6 +114,23 @@ def test_a_pause_is_no_part_of_a_later_drain(make: MakeAgents) -> None:
     assert isinstance(drained, Drained)
     assert drained.took_s is not None
     assert drained.took_s < at[Drained].at - at[RoundFormed].at
+
+
+def test_a_worker_that_fails_instead_of_saving_is_named(make: MakeAgents) -> None:
+    """The others stop as agreed; the record names it with how it failed, and it is no crash of the round."""
+    if_told = "    if stop:\n"
+    fails = STEPS.replace(if_told, f"    if stop and os.environ['RANK'] == '3': sys.exit(7)\n{if_told}")
+    agents = make(fails)
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2")
+    wait_said(agents, "asks", 4)
+    Path(agents.paths.drain).touch()
+    assert {agents.code(0), agents.code(1)} <= {ExitCode.OK, ExitCode.REQUEUE}
+    (failed,) = agents.entries(FailedLeaving)
+    assert (3, 7) == (failed.failure["rank"], failed.failure["exitcode"])
+    assert failed.node == failed.failure["node"]
+    assert [] == agents.entries(RoundEnded)
+    assert 1 == len(agents.entries(Drained))
 
 
 def test_the_workers_are_told_how_long_they_have(make: MakeAgents) -> None:

@@ -100,7 +100,9 @@ class Ending:
         )
         self.workers = workers
         reports: Any = SimpleNamespace(
-            show_failure=lambda _group: None, failed_too=lambda _group: self.calls.append(("failed too",))
+            show_failure=lambda _group: None,
+            failed_too=lambda _group: self.calls.append(("failed too",)),
+            failed_leaving=lambda _group: None,
         )
         signalled: Any = SimpleNamespace(wish=wish, end_sooner=lambda: self.calls.append(("sooner",)))
         self.run = run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import NodeUnfit, RoundFormed
+from hpc_elastic.rendezvous.journal import NodeTaken, NodeUnfit, RoundFormed
 from hpc_elastic.store.node_ledger import place_for
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
@@ -92,6 +92,31 @@ def test_a_lost_node_is_left_out_until_it_is_forgiven(cluster: Cluster, ledger: 
     assert f"{lost} counts as sound from now on" in nodes(cluster, "forgive", lost)
     asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
     assert "--exclude" not in asked.stdout
+
+
+@pytest.mark.both_trackers
+@pytest.mark.parametrize("how", ["down", "shrunk"])
+def test_nodes_that_are_taken_away_have_not_failed(cluster: Cluster, ledger: Path, how: str) -> None:
+    """An administrator sets one down, the owner gives one up: nothing is held against it."""
+    run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, *SLOW, steps=120))
+    run.wait_checkpoint(20)
+    *kept, taken = nodes_of(run.entries(RoundFormed)[0])
+    try:
+        if how == "down":
+            cluster.as_root("scontrol", "update", f"nodename={taken}", "state=down", "reason=repair")
+        else:
+            names = ",".join(kept)
+            update = ("scontrol", "update", f"JobId={run.job_id}", f"NodeList={names}")
+            assert cluster.run("alice", update).returncode == 0
+        run.wait_ending(90)
+        run.wait_gone()
+    finally:
+        if how == "down":
+            cluster.as_root("scontrol", "update", f"nodename={taken}", "state=resume")
+    assert kept == nodes_of(run.entries(RoundFormed)[-1])
+    assert [taken] == [entry.node for entry in run.entries(NodeTaken)], run.log()
+    assert not ledger.exists() or not [*ledger.iterdir()]
+    assert re.search(f"nothing is held against {taken}: (it was set down in Slurm|Slurm took it)", run.log())
 
 
 def where(cluster: Cluster, name: str) -> tuple[str, ...]:

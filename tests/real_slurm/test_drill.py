@@ -26,6 +26,41 @@ def drill(run: Run, *words: str) -> str:
     return done.stdout
 
 
+UNSAVED = """
+import os, sys, time
+from hpc_elastic import worker
+step = 0
+while step < 100_000:
+    time.sleep(0.05)
+    step += 1
+    worker.tick(step)
+    open(f"{sys.argv[2]}.{os.environ['RANK']}", "w").close()
+    if worker.should_stop():
+        sys.exit(7 if os.environ["RANK"] == sys.argv[1] else 0)
+"""
+
+
+@pytest.mark.parametrize("who", ["3", "nobody"])
+def test_a_drill_in_which_nothing_was_saved_fails(cluster: Cluster, who: str) -> None:
+    """A worker fails instead of saving, or all stop and mark nothing: the run comes back with nothing."""
+    script = cluster.shared / "unsaved.py"
+    script.write_text(UNSAVED)
+    run = submit(
+        cluster,
+        ("--nodes", "2", "--gpus-per-node", "2", "--partition", "low"),
+        (PYTHON, str(script), who, "{run}/ticks"),
+    )
+    cluster.wait_for(lambda: len([*run.directory.glob("ticks.*")]) == 4, 40, "all ranks to tick")
+    done = elastic(cluster, "drill", str(run.directory), "--preempt", "--yes")
+    assert done.returncode == 1, done.stdout
+    failed = "; but a worker failed instead of saving: rank 3 on node2: exit code 7"
+    but = failed if who == "3" else r"; but no checkpoint of step \d+, at which all stopped, was marked"
+    assert re.search(f"the run came back.*{but}", done.stdout), done.stdout
+    told = elastic(cluster, "timeline", str(run.directory)).stdout
+    assert re.search(r"drained .*no checkpoint of step \d+ was marked \(none is\)", told)
+    assert ("rank 3 on node2: exit code 7" in told) == (who == "3")
+
+
 @pytest.mark.both_trackers
 def test_one_run_survives_each_drill(cluster: Cluster) -> None:
     """A worker, a node, a preemption and a requeue: the owner tries them all, without any privilege."""

@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     Epoch,
     EpochStarted,
     Member,
+    NodeTaken,
     NodeUnfit,
     Note,
     Record,
@@ -104,6 +105,21 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             id="called-away-seen-late",
         ),
         pytest.param([formed(1), PREEMPTED, SET_DOWN, ended(1, Cause.NODE_LOSS, "n2")], [], id="set-down"),
+        pytest.param(
+            [formed(1, FOUR), ended(1, Cause.NODE_LOSS, "n2"), NodeTaken(EPOCH, "n2", "set down", 3)],
+            [],
+            id="taken",
+        ),
+        pytest.param(
+            [formed(1, FOUR), ended(1, Cause.NODE_LOSS, "n2"), NodeTaken(EPOCH, "n2", "set down", 2)],
+            ["n2 node_loss"],
+            id="taken-another-time",
+        ),
+        pytest.param(
+            [formed(1, FOUR), ended(1, Cause.NODE_LOSS, "n2"), NodeTaken(EPOCH, "n3", "set down", 3)],
+            ["n2 node_loss"],
+            id="another-one-taken",
+        ),
         pytest.param([formed(1), ended(1, Cause.HANG, "n2")], [], id="odd-one-out-once"),
         pytest.param([formed(1), ended(1, Cause.HANG, "n1", "n2", "n3")], [], id="all-hang"),
         pytest.param(

@@ -25,6 +25,8 @@ _PARTITION = (
     "PartitionName", "Default", "GraceTime", "MaxNodes", "MaxTime", "OverSubscribe", "OverTimeLimit",
     "PreemptMode", "TotalCPUs",
 )  # fmt: skip
+_NODE = ("NodeName", "State", "BootTime", "SlurmdStartTime")
+_SHOW_NODE = ("scontrol", "show", "node")
 _SHOW_PARTITION = ("scontrol", "show", "partition")
 
 
@@ -75,6 +77,15 @@ def gpus_on_nodes(text: str) -> dict[str, int]:
                 raise UnclearAnswerError(_SHOW_JOB, f"node {name} is told twice", _MEND_JOB)
             found[name] = gpus
     return found
+
+
+def node(text: str) -> dict[str, str]:
+    """Return the state of one node and since when it is up, from ``scontrol show node -o``.
+
+    Raises:
+        UnclearAnswerError: a text in it looks like a field.
+    """
+    return _once(text.strip(), _NODE, _SHOW_NODE)
 
 
 def partition(text: str, name: str) -> dict[str, str]:
