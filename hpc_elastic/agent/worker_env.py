@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hpc_elastic.agent.task_env import task_env
 from hpc_elastic.ids import Env
 from hpc_elastic.rendezvous.journal import Member, RoundFormed
 
@@ -34,6 +35,9 @@ class RunEnv(NamedTuple):
     master_addr: str | None = None  # a fixed one instead of the round's
     master_port: int | None = None
     defaults: tuple[tuple[str, str], ...] = ()  # set unless the agent's environment has them
+    is_slurm_task: bool = False  # the agent's environment tells of a task, which no worker is
+    cpus_per_task: str | None = None  # SLURM_CPUS_PER_TASK there
+    names_coordinator: bool = False  # of JAX: its own choice rests on one job for all nodes
 
 
 def place_of(members: tuple[Member, ...], node_id: str) -> Place:
@@ -70,8 +74,12 @@ def worker_env(
     me = formed.members[place.group_rank]
     rank, role_rank = place.worker(local_rank)
     checkpoint = formed.checkpoint
+    task = task_env(formed.members, place.group_rank, local_rank, run.cpus_per_task)
+    address, port = run.master_addr or formed.master_addr, str(run.master_port or formed.master_port)
     return {
         **dict(run.defaults),
+        **(task if run.is_slurm_task else {}),
+        **({"JAX_COORDINATOR_ADDRESS": f"{address}:{port}"} if run.names_coordinator else {}),
         "LOCAL_RANK": str(local_rank),
         "RANK": str(rank),
         "GROUP_RANK": str(place.group_rank),
@@ -81,8 +89,8 @@ def worker_env(
         "WORLD_SIZE": str(place.world_size),
         "GROUP_WORLD_SIZE": str(len(formed.members)),
         "ROLE_WORLD_SIZE": str(place.role_world_size),
-        "MASTER_ADDR": run.master_addr or formed.master_addr,
-        "MASTER_PORT": str(run.master_port or formed.master_port),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_RUN_ID": run.run_id,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hpc_elastic.agent.task_env import OF_MPI
 from hpc_elastic.cli.run_flags import parser
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env, ExitCode
@@ -34,6 +35,8 @@ def main(argv: Sequence[str], *, owns_process: bool = False) -> int:
         owns_process: this process does nothing else, so that another one may take its place.
     """
     _open_standard_streams()
+    if owns_process:
+        _forget_place_in_mpi()
     if owns_process and not os.isatty(0) and is_searched(os.environ, read_cgroups()):
         return run_apart(lambda held: _run(argv, held))
     return _run(argv, None)
@@ -69,6 +72,12 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _forget_place_in_mpi() -> None:
+    """Leave workers nothing of this task's place in MPI: each would take it for its own."""
+    for name in [name for name in os.environ if name.startswith(OF_MPI)]:
+        del os.environ[name]
 
 
 def _tell(plan: Plan) -> None:

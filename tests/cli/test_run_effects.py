@@ -35,6 +35,27 @@ def test_names_numbers_and_addresses(tmp_path: Path) -> None:
     assert [["--lr", "1"]] * 2 == [worker["args"] for worker in ended.workers]
 
 
+def test_workers_are_tasks_of_their_own(tmp_path: Path) -> None:
+    """What srun has told the agent of its place is no worker's; in MPI a worker has none."""
+    of_agent = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_CPUS_PER_TASK": "8"}
+    mpi = {"PMI_RANK": "0", "PMI2_SIZE": "1", "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0"}
+    ended = Line(tmp_path).run("--nproc-per-node=2", "w.py", env={**of_agent, **mpi})
+    assert 0 == ended.code, ended.err
+    assert ["0", "1"] == ended.env("SLURM_PROCID") == ended.env("SLURM_LOCALID")
+    assert ["2"] * 2 == ended.env("SLURM_NTASKS")
+    assert ["4"] * 2 == ended.env("SLURM_CPUS_PER_TASK")
+    assert [None] * 8 == [found for name in mpi for found in ended.env(name)]
+    assert [f"{ended.env('MASTER_ADDR')[0]}:{ended.env('MASTER_PORT')[0]}"] * 2 == ended.env(
+        "JAX_COORDINATOR_ADDRESS"
+    )
+
+
+def test_what_a_program_prints_is_seen_at_once(tmp_path: Path) -> None:
+    """Unless somebody has said otherwise, also in the empty form that means so."""
+    assert ["1"] == Line(tmp_path).run("w.py").env("PYTHONUNBUFFERED")
+    assert [""] == Line(tmp_path).run("w.py", env={"PYTHONUNBUFFERED": ""}).env("PYTHONUNBUFFERED")
+
+
 def test_a_fixed_master(tmp_path: Path) -> None:
     """Address and port come from the flags, with the default backend as with torchrun's."""
     with socket.socket() as kept:  # no other test gets the port meanwhile; who reuses addresses does

@@ -1,0 +1,38 @@
+"""What workers see of the Slurm step of their agents."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import PYTHON, THREE, installed_for_users, submit
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+SCRIPT = """
+import json, os, sys
+with open(f"{sys.argv[1]}.{os.environ['RANK']}", "w") as file:
+    json.dump(dict(os.environ), file)
+"""
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_each_worker_is_a_task_of_its_own(cluster: Cluster, mode: str) -> None:
+    """Libraries that look for Slurm find the rank of the worker and the size of the world, not the agent's."""
+    script = cluster.shared / "place.py"
+    script.write_text(SCRIPT)
+    run = submit(cluster, (*THREE, "--mode", mode), (PYTHON, str(script), "{run}/place"))
+    run.wait_ending()
+    found = [json.loads((run.directory / f"place.{rank}").read_text()) for rank in range(6)]
+    assert [str(rank) for rank in range(6)] == [env["SLURM_PROCID"] for env in found]
+    assert ["0", "1"] * 3 == [env["SLURM_LOCALID"] for env in found]
+    assert {("6", "3", "2(x3)")} == {
+        (env["SLURM_NTASKS"], env["SLURM_STEP_NUM_NODES"], env["SLURM_STEP_TASKS_PER_NODE"]) for env in found
+    }
+    nodes = found[0]["SLURM_STEP_NODELIST"].split(",")
+    assert [env["SLURMD_NODENAME"] for env in found] == [node for node in nodes for _ in range(2)]
+    assert {"1"} == {env["PYTHONUNBUFFERED"] for env in found}
+    assert {found[0]["JAX_COORDINATOR_ADDRESS"]} == {env["JAX_COORDINATOR_ADDRESS"] for env in found}
+    assert [] == [name for env in found for name in env if name.startswith(("PMI_", "PMI2_", "PMIX_"))]
