@@ -14,6 +14,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.launch import default_python
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.worker_launcher import refuse_launcher
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
@@ -55,6 +56,8 @@ def work_of(args: argparse.Namespace) -> Work:
     else:
         flags = ["-u", "-m"] if args.module else ["-u"]
         command = (default_python(), *flags, script, *rest)
+    if args.nproc_per_node != "1" or args.nnodes != "1":  # a single one may be what it likes
+        refuse_launcher(command, "training_script", is_run=True)
     if not args.container:
         return Work(command)
     return Work((*_words_of(args.container), *command))

@@ -15,6 +15,7 @@ from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import SubmitRequest
+from hpc_elastic.slurm.worker_launcher import refuse_launcher
 from hpc_elastic.slurm.worker_script import script_of
 from hpc_elastic.store.mount import mount_at, safe_lease
 
@@ -196,6 +197,8 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     """Check that the program and the training script exist; not what is inside a container."""
     spec = request.spec
     workdir = spec.workdir or "."
+    if spec.workers_per_node != 1 or spec.node_range.high != 1:
+        refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
     if spec.container:
         _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
         return []

@@ -10,7 +10,7 @@ from hpc_elastic.isolated.argv import CALL
 
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
 _SHELLS = ("bash", "sh")
-_TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
+TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 _NO_SCRIPT = re.compile(r"-[a-zA-Z]*[cm].*")
 
 
@@ -20,7 +20,7 @@ def script_of(command: Sequence[str]) -> str | None:
         return None
     words = iter(command[1:])
     for word in words:
-        if word in _TAKES_A_WORD:
+        if word in TAKES_A_WORD:
             next(words, None)
         elif word in ("-", "--help") or _NO_SCRIPT.fullmatch(word):
             return None

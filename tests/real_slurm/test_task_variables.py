@@ -20,7 +20,7 @@ with open(f"{sys.argv[1]}.{os.environ['RANK']}", "w") as file:
 
 @pytest.mark.parametrize("mode", ["step", "array"])
 def test_each_worker_is_a_task_of_its_own(cluster: Cluster, mode: str) -> None:
-    """Libraries that look for Slurm find the rank of the worker and the size of the world, not the agent's."""
+    """Libraries that look for Slurm find the rank of the worker and the size of the world."""
     script = cluster.shared / "place.py"
     script.write_text(SCRIPT)
     run = submit(cluster, (*THREE, "--mode", mode), (PYTHON, str(script), "{run}/place"))

@@ -43,6 +43,12 @@ def check(**fields: Any) -> list[str]:
         {"module": "no.such.module", "command": "missing.py-like"},
         {"command": "not-on-path", "setup": ["PATH=$PATH:bin"]},
         {"command": "anything in/the/image.py", "container": "sh"},
+        {"command": "sh -c exit", "nodes": "1:2"},
+        {
+            "command": "torchrun --nproc-per-node 2 train.py",
+            "workers_per_node": 1,
+            "setup": ["PATH=/x:$PATH"],
+        },
     ],
     ids=repr,
 )
@@ -54,6 +60,30 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("fields", "where", "words", "fix"),
     [
+        (
+            {"command": "torchrun train.py"},
+            "command",
+            "the worker is torchrun, which starts workers itself",
+            "write the script in its place: -- train.py",
+        ),
+        (
+            {"module": "torch.distributed.run", "command": "--nproc-per-node 2 train.py"},
+            "command",
+            "the worker is torchrun",
+            "--workers-per-node 2 -- train.py",
+        ),
+        (
+            {"command": "torchrun train.py", "container": "sh"},
+            "command",
+            "the worker is torchrun",
+            "-- train.py",
+        ),
+        (
+            {"command": "torchrun train.py", "workers_per_node": 1, "nodes": "1:2"},
+            "command",
+            "the worker is torchrun",
+            "-- train.py",
+        ),
         (
             {"command": "python3 trian.py"},
             "command",

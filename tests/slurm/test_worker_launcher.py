@@ -1,0 +1,115 @@
+"""Launchers as the worker are found and refused, with the line to write instead."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm.worker_launcher import launcher_in, refuse_launcher
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("torchrun train.py", "torchrun"),
+        ("/opt/env/bin/torchrun train.py", "torchrun"),
+        ("python -m torch.distributed.run train.py", "torchrun"),
+        ("python3.11 -u -W ignore -m torch.distributed.launch train.py", "torchrun"),
+        ("/opt/env/bin/python -u -m torch.distributed.run train.py", "torchrun"),
+        ("python /opt/env/bin/torchrun train.py", "torchrun"),
+        ("python -um torch.distributed.run train.py", "torchrun"),
+        ("accelerate launch train.py", "accelerate launch"),
+        ("python -m accelerate.commands.launch train.py", "accelerate launch"),
+        ("deepspeed train.py", "deepspeed"),
+        ("srun -n 4 python train.py", "srun"),
+        ("mpirun -np 4 python train.py", "mpirun"),
+        ("mpiexec python train.py", "mpirun"),
+        ("tune run lora", "tune run"),
+        ("hpc-elastic run train.py", "hpc-elastic run"),
+        ("python -m hpc_elastic run train.py", "hpc-elastic"),
+        ("env A=1 torchrun train.py", "torchrun"),
+        ("nohup env -- torchrun train.py", "torchrun"),
+        ("bash -c 'torchrun train.py'", "torchrun"),
+        ("bash -lc 'A=1 exec torchrun train.py'", "torchrun"),
+        ("python train.py", None),
+        ("python train.py torchrun", None),
+        ("python -m torch.utils.collect_env", None),
+        ("python -c torchrun", None),
+        ("python -W torchrun", None),
+        ("python -Ic torchrun", None),
+        ("python", None),
+        ("python -u -m", None),
+        ("accelerate env", None),
+        ("accelerate", None),
+        ("bash train.sh torchrun", None),
+        ('bash -c "\'unclosed"', None),
+        ("bash -c ''", None),
+        ("./torchrun.sh", None),
+        ("A=1", None),
+    ],
+)
+def test_a_launcher_is_found_where_a_command_starts_it(command: str, name: str | None) -> None:
+    """Also behind an interpreter, in a folder, or in the text of a shell; not among arguments."""
+    found = launcher_in(shlex.split(command))
+    assert name == (None if found is None else found.name)
+
+
+@given(st.lists(st.text(max_size=12), max_size=6))
+def test_any_words_can_be_looked_at(words: list[str]) -> None:
+    """Whatever stands in a command."""
+    launcher_in(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["torchrun", "train.py", "--lr", "a b"], "-- train.py --lr 'a b'"),
+        (["torchrun", "--nproc_per_node=4", "t.py"], "--workers-per-node 4 -- t.py"),
+        (
+            ["torchrun", "--nnodes", "2:3", "--max-restarts", "5", "--standalone", "t.py"],
+            "--nodes 2:3 --max-restarts 5 -- t.py",
+        ),
+        (["torchrun", "--nproc-per-node", "gpu", "--nnodes=$N", "--rdzv-id", "7", "t.py"], "-- t.py"),
+        (["torchrun", "-m", "pkg.mod", "--lr", "1"], "--module pkg.mod -- --lr 1"),
+        (["torchrun", "--module", "pkg.mod"], "--module pkg.mod --"),
+        (["accelerate", "launch", "--multi_gpu", "--num_processes", "4", "t.py", "-x"], "-- t.py -x"),
+        (["srun", "-n", "4", "python", "t.py"], "-- t.py"),
+    ],
+)
+def test_the_line_to_write_is_told(command: list[str], line: str) -> None:
+    """As options of submit, with what is not needed left out."""
+    with pytest.raises(InputError) as refused:
+        refuse_launcher(command, "command")
+    assert refused.value.where == "command"
+    assert f"fix: write the script in its place: {line}\n" in str(refused.value)
+    assert "every worker would be a whole training of its own" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["torchrun", "--nproc_per_node=gpu", "t.py", "-x"], "hpc-elastic run --nproc_per_node=gpu t.py -x"),
+        (["deepspeed", "--num_gpus", "2", "t.py"], "hpc-elastic run t.py"),
+    ],
+)
+def test_run_takes_torchruns_own_flags(command: list[str], line: str) -> None:
+    """So the line stays as it is."""
+    with pytest.raises(InputError, match="fix: write the script in its place: ") as refused:
+        refuse_launcher(command, "training_script", is_run=True)
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("command", [["mpirun", "./solver"], ["torchrun"], ["torchrun", "--nproc-per-node"]])
+def test_where_no_script_is_seen_none_is_made_up(command: list[str]) -> None:
+    """The fix says what to do in words."""
+    with pytest.raises(InputError, match="fix: write the training script in its place\n"):
+        refuse_launcher(command, "command")
+
+
+def test_a_script_is_no_launcher() -> None:
+    """Nothing is said of it."""
+    refuse_launcher(["python", "train.py"], "command")
