@@ -23,6 +23,7 @@ from hpc_elastic.slurm.lifecycle import (
     MAX_NODE_LOSSES,
     MAX_RELAUNCH,
     MAX_REQUEUES,
+    MAX_STARTS_WITHOUT_SAVE,
     Budgets,
 )
 from hpc_elastic.slurm.nodes_finish import run_with_nodes
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
         max_preemptions=arguments.max_preemptions,
         max_time_limits=arguments.max_time_limits,
         max_launch_failures=arguments.max_launch_failures,
+        max_starts_without_save=arguments.max_starts_without_save,
         holds=arguments.on_budget_spent == "hold",
         resubmits=arguments.resubmit,
     )
@@ -125,6 +127,11 @@ def _add_budgets(parser: argparse.ArgumentParser) -> None:
             f"--max-{cause.replace(' ', '-')}", type=int, default=default, metavar="N",
             help=f"how many {cause} the run may have ({note})",
         )  # fmt: skip
+    parser.add_argument(
+        "--max-starts-without-save", type=int, default=MAX_STARTS_WITHOUT_SAVE, metavar="N",
+        help="how many starts in a row may save nothing newer than they began from, of a program that marks "
+        "checkpoints or ticks; 0: no limit (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--on-budget-spent", choices=("hold", "fail"), default="hold",
         help="then the job waits, held, in the queue, or the run ends as failed (default: %(default)s)",

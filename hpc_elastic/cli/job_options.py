@@ -39,7 +39,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
     ),
     "Requeues": (
         "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits", "max_launch_failures",
-        "on_budget_spent", "resubmit", "chain", "chain_by",
+        "max_starts_without_save", "on_budget_spent", "resubmit", "chain", "chain_by",
     ),
     "Bad nodes": (
         "health_check", "health_command", "health_timeout", "probe_min_space", "probe_min_inodes",
@@ -70,7 +70,7 @@ _METAVAR = {
 _NUMBERS = (
     "workers_per_node", "spares", "cpus_per_node", "cpus_per_task", "probe_min_inodes", "max_restarts",
     "max_hangs", "same_failure", "max_requeues", "max_node_losses", "max_preemptions", "max_time_limits",
-    "max_launch_failures", "chain",
+    "max_launch_failures", "max_starts_without_save", "chain",
 )  # fmt: skip
 _TIMES = (
     "health_timeout",

@@ -10,6 +10,7 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.report.causes_text import (
@@ -46,6 +47,7 @@ from hpc_elastic.slurm.nodes import hosts, ledger_of
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_dir import identity_trouble
 from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
+from hpc_elastic.slurm.saves_text import saves_text
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
@@ -80,6 +82,7 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
         facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
     elif state.rounds and not run.is_torchruns:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    facts += _saves(state, BEGINNING if saved is None else saved.step)
     facts += drain_facts(run.paths)
     facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
     facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
@@ -90,6 +93,18 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
         text = last_text(last.text, headline)
         facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {text}"))
     return facts
+
+
+def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
+    """Return that starts have saved nothing; one that runs may do so yet."""
+    progress = state.progress
+    if state.ending is not None:
+        return []
+    if state.running is not None and progress.began is not None:
+        has_saved = max(newest, progress.newest) > progress.began
+        progress = progress._replace(began=None, in_vain=0 if has_saved else progress.in_vain)
+    text = saves_text(progress, newest, None)
+    return [("saves", text)] if text else []
 
 
 def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:

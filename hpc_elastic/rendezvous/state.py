@@ -34,6 +34,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING, Progress
 from hpc_elastic.rendezvous.repeated import failed_too, signature
 
 NO_EPOCH = Epoch(-1, 0, 0)
@@ -70,6 +71,7 @@ class RunState(NamedTuple):
     size: SizeWanted | None = None  # what the user wanted last
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
     note: Note | None = None  # the newest one of this epoch
+    progress: Progress = Progress()  # of the starts of this submission
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
@@ -155,6 +157,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
     if entry.epoch <= state.epoch:
         return state
     resubmitted = entry.epoch.submission > state.epoch.submission
+    is_new_start = entry.epoch[:2] != state.epoch[:2]
     released = is_released(state, entry.epoch)
     if state.ending is not None and not resubmitted and not released:
         return state
@@ -172,6 +175,9 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         requeued_for={} if resubmitted else state.requeued_for,
         repeated=() if resubmitted else state.repeated,
         size=state.size,
+        progress=state.progress.next_start(resubmitted=resubmitted or released)
+        if is_new_start
+        else state.progress,
         drain=_stop_still_wanted(state, entry),
     )
 
@@ -221,6 +227,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         lost=state.lost.union(entry.lost) - back,
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
         left=frozenset(),
+        progress=state.progress.formed(entry.checkpoint.step if entry.checkpoint else BEGINNING),
         **_blamed(state, entry),
     )
 
@@ -251,7 +258,13 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     if told.nodes and not entry.nodes:
         return state
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
-    return state._replace(ended=entry, counts=counts, lost=lost, repeated=_repeated(state, entry))
+    progress = state.progress.saved(_step(entry.saved))
+    repeated = _repeated(state, entry)
+    return state._replace(ended=entry, counts=counts, lost=lost, repeated=repeated, progress=progress)
+
+
+def _step(saved: int | None) -> int:
+    return BEGINNING if saved is None else saved
 
 
 def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
@@ -307,7 +320,8 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
         return state
     if state.drain is None or state.stop_step is not None:
         return state
-    return state._replace(stop_step=entry.step)
+    progress = state.progress._replace(tells=True) if entry.step >= 0 else state.progress
+    return state._replace(stop_step=entry.step, progress=progress)
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
@@ -331,7 +345,7 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
 def _drained(state: RunState, entry: Drained) -> RunState:
     if entry.epoch != state.epoch or state.drained is not None or state.ending is not None:
         return state
-    return state._replace(drained=entry)
+    return state._replace(drained=entry, progress=state.progress.saved(_step(entry.step)))
 
 
 def _ending(state: RunState, entry: RunEnded) -> RunState:

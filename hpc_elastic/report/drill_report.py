@@ -176,6 +176,8 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
     if course.resumed is not None:
         lost = course.steps_lost
         steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
+        if lost is None and course.resumed.checkpoint is None:
+            steps = "; what was lost is not known: it marks no checkpoint, and tells no step"
         also = f"; not the drill alone was at work: {last}" if last else ""
         buts = "".join(f"; but {one}" for one in (course.unsaved, but) if one)
         return not buts, f"the run came back{steps}{buts}{also}"

@@ -137,14 +137,25 @@ def _which_start(epoch: Epoch) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _formed(entry: RoundFormed, _before: RunState, span_s: float) -> str:
+def _formed(entry: RoundFormed, before: RunState, span_s: float) -> str:
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
     step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
     size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
     lost = f", without {names_text(gone)} (lost)" if gone else ""
-    return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}"
+    return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}{_in_vain(entry, before)}"
+
+
+def _in_vain(entry: RoundFormed, before: RunState) -> str:
+    """Return that the start before has saved nothing, told as this one begins to work."""
+    known, now = before.progress, apply(before, entry).progress
+    if known.began is not None or not now.in_vain:
+        return ""
+    if not now.tells:
+        return "; whether the start before has saved is not known"
+    starts = "the start before" if now.in_vain == 1 else f"the last {count_text(now.in_vain, 'start')}"
+    return f"; nothing newer was saved in {starts}"
 
 
 def _met(entry: RoundFormed, _before: RunState, span_s: float) -> str:

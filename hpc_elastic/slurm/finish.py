@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RunEnded,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.run_directory import require_run, require_same_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
@@ -48,9 +49,11 @@ from hpc_elastic.slurm.lifecycle import (
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.patience import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
+from hpc_elastic.slurm.saves_text import saves_text
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
+from hpc_elastic.worker import checkpoints
 
 _RELAUNCH_PAUSE_S = 2.0
 _IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
@@ -99,7 +102,11 @@ class Finish:
         state = self._patiently(self._log.refresh)
         job = self._local_job() if self._start.local else self._ask_slurm()
         facts = self._facts(state, job, records)
-        ended = self._carry_out(lifecycle.decide(facts, self._budgets), records)
+        choice = lifecycle.decide(facts, self._budgets)
+        if isinstance(choice, Requeue | Resubmit | Leave) and facts.without_save:
+            limit = self._budgets.max_starts_without_save
+            self._say(saves_text(facts.state.progress, facts.saved, limit))
+        ended = self._carry_out(choice, records)
         if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
             self._successors().cancel()
         return ended
@@ -125,7 +132,16 @@ class Finish:
             local=start.local,
             has_script=os.path.exists(start.paths.script),
             ended_since=date_text(ends[-1]) if ends else "",
+            saved=self._saved(),
         )
+
+    def _saved(self) -> int:
+        """Return the newest durable step; what cannot be listed now is as little as the records tell."""
+        try:
+            newest = checkpoints.latest(self._start.paths)
+        except OSError:
+            newest = None
+        return BEGINNING if newest is None else newest.step
 
     def _told(self, job: JobFacts | None) -> Cause | None:
         """Return why Slurm has put the job back into the queue; only then anybody is asked."""

@@ -157,6 +157,11 @@ class JobSpec(BaseModel):
     max_launch_failures: Budget | None = Field(
         None, description="How often the job is requeued after its agents could not start. Default: 3."
     )
+    max_starts_without_save: Budget | None = Field(
+        None,
+        description="How many starts in a row may save nothing newer than they began from, of a program that "
+        "marks its checkpoints or ticks; 0: no limit. Default: 3.",
+    )
     on_budget_spent: Literal["hold", "fail"] | None = Field(
         None,
         description="What becomes of the job when one of these budgets is spent: hold lets it wait in the "

@@ -40,6 +40,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm import standing as slurm_facts
@@ -59,6 +60,7 @@ MAX_REQUEUES = 500
 MAX_STARTS_IN_VAIN = 5
 MAX_NODE_LOSSES = 100
 MAX_LAUNCH_FAILURES = 3
+MAX_STARTS_WITHOUT_SAVE = 3
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
 _NEVER_STARTED = {
@@ -90,6 +92,7 @@ class Budgets(NamedTuple):
     max_preemptions: int | None = None
     max_time_limits: int | None = None
     max_launch_failures: int = MAX_LAUNCH_FAILURES
+    max_starts_without_save: int | None = MAX_STARTS_WITHOUT_SAVE  # in a row, of a program that marks saves
     holds: bool = True  # a spent budget holds the run for its user; False: it ends as failed
     resubmits: bool = True  # a job that may not be requeued is submitted again
 
@@ -120,6 +123,13 @@ class Facts(NamedTuple):
     local: bool = False  # on one machine without Slurm
     has_script: bool = True  # a script of ours is there to submit again
     ended_since: str = ""  # when the run ended, for people
+    saved: int = BEGINNING  # newest durable step on disk
+
+    @property
+    def without_save(self) -> int:
+        """How many starts in a row, this one included, have saved nothing newer than they began from."""
+        is_of_this = self.state.epoch.submission == self.epoch.submission
+        return self.state.progress.starts_in_vain(self.saved) if is_of_this else 0
 
 
 class Chain(NamedTuple):
@@ -341,6 +351,8 @@ def _state_of(facts: Facts) -> RunState:
 def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
     """Return which budget one more requeue for a cause would exceed, empty if none."""
     state = _state_of(facts)
+    if in_vain := _in_vain(facts, budgets):
+        return in_vain
     limit, name = budgets.of(cause)
     if cause is Cause.LAUNCH_FAILURE and facts.local:
         return "a local run is not started again after that"  # whoever looks on mends it sooner
@@ -351,6 +363,16 @@ def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
     if state.requeues >= budgets.max_requeues:
         return f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent"
     return ""
+
+
+def _in_vain(facts: Facts, budgets: Budgets) -> str:
+    """Return that starts lead nowhere; a program that tells nothing of its saves may save by itself."""
+    limit, starts = budgets.max_starts_without_save, facts.without_save
+    if limit is None or not limit or starts < limit or not facts.state.progress.tells:
+        return ""
+    newest = max(facts.saved, facts.state.progress.newest)
+    what = "nothing" if newest == BEGINNING else f"nothing newer than step {newest}"
+    return f"{count_text(starts, 'start')} in a row saved {what} (max_starts_without_save = {limit})"
 
 
 def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:

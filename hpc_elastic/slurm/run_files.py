@@ -40,6 +40,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("mode", "on_budget_spent", "warn_signal"), str | None),
     **dict.fromkeys(("max_restarts", "max_hangs", "max_requeues", "max_node_losses"), Count | None),
     **dict.fromkeys(("max_preemptions", "max_time_limits", "max_launch_failures"), Count | None),
+    "max_starts_without_save": Count | None,
     **dict.fromkeys(("chain", "spares", "same_failure", "workers_per_node"), Count | None),
     **dict.fromkeys(("cpus_per_node", "cpus_per_task"), Count | None),
     **dict.fromkeys(("stop_timeout", "join_timeout", "last_call_timeout"), Seconds | None),

@@ -125,6 +125,7 @@ def finish_flags(spec: JobSpec) -> tuple[str, ...]:
         "max-preemptions": spec.max_preemptions,
         "max-time-limits": spec.max_time_limits,
         "max-launch-failures": spec.max_launch_failures,
+        "max-starts-without-save": spec.max_starts_without_save,
         "on-budget-spent": spec.on_budget_spent,
         "chain": spec.chain,
     }

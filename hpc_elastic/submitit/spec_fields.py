@@ -46,6 +46,7 @@ SPEC_FIELDS = (
     "max_preemptions",
     "max_time_limits",
     "max_launch_failures",
+    "max_starts_without_save",
     "on_budget_spent",
     "resubmit",
     "chain",

@@ -12,6 +12,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Checkpoint,
     Decision,
     Entry,
     Epoch,
@@ -232,3 +233,28 @@ def test_a_held_run_is_released_though_its_processes_still_end(
     in_slurm(tmp_path, monkeypatch, JobState="COMPLETING")
     out = told(paths, capfd, STARTED, ROUND, RunEnded(Decision.HELD, 1, "a budget is spent", None))
     assert "when it is mended: scontrol release 7\n" in out
+
+
+@pytest.mark.parametrize(
+    ("steps", "saves"),
+    [
+        ((4, 4), "the last start has saved nothing newer than step 4"),
+        ((4, 4, 4), "the last 2 starts in a row have saved nothing newer than step 4"),
+        ((None, None), "nothing is known of its saves, so each start may begin anew: worker.tick(step), "),
+        ((4, 5), None),
+        ((None,), None),
+    ],
+)
+def test_starts_that_have_saved_nothing_are_told(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], steps: tuple[int | None, ...], saves: str | None
+) -> None:
+    """While the next one runs, which may do better."""
+    entries: list[Entry] = []
+    for number, step in enumerate(steps):
+        epoch = Epoch(0, number, 0)
+        checkpoint = None if step is None else Checkpoint(step, "")
+        begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
+        entries += [STARTED._replace(epoch=epoch), begun]
+    lines = [line for line in told(paths, capfd, *entries).splitlines() if line.startswith("  saves ")]
+    assert bool(lines) is (saves is not None)
+    assert saves is None or saves in lines[0]

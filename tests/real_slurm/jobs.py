@@ -60,6 +60,10 @@ class Run:
             raise AssertionError(f"{error}\n{self.log()}\n{self.journal()}") from None
         return self.state()
 
+    def wait_round(self, number: int, timeout: float = 60) -> RunState:
+        """Wait until a round has been formed."""
+        return self.wait(lambda state: state.rounds >= number, f"round {number}", timeout)
+
     def wait_ending(self, timeout: float = 90) -> RunState:
         """Wait until the run has ended for good."""
         return self.wait(lambda state: state.ending is not None, "the run to end", timeout)

@@ -61,6 +61,32 @@ def test_a_drill_in_which_nothing_was_saved_fails(cluster: Cluster, who: str) ->
     assert ("rank 3 on node2: exit code 7" in told) == (who == "3")
 
 
+def test_a_run_that_never_saves_is_held(cluster: Cluster) -> None:
+    """Three starts in a row begin at the same step: each says so, and the third one holds the job."""
+    script = cluster.shared / "unsaved.py"
+    script.write_text(UNSAVED)
+    flags = ("--nodes", "2", "--gpus-per-node", "2", "--partition", "low")
+    run = submit(cluster, flags, (PYTHON, str(script), "nobody", "{run}/ticks"))
+    for number in range(1, 4):
+        run.wait_round(number)
+        cluster.wait_for(lambda: len([*run.directory.glob("ticks.*")]) == 4, 40, "all ranks to tick")
+        for tick in run.directory.glob("ticks.*"):
+            tick.unlink()
+        cluster.wait_for(lambda: len([*run.directory.glob("ticks.*")]) == 4, 40, "all ranks to tick again")
+        cluster.as_root("scancel", "--signal=TERM", run.job_id)
+        run.wait(lambda state: state.drained is not None, "the drain", 30)
+    run.wait(lambda state: state.ending is not None, "the hold", 40)
+    cluster.wait_for(lambda: "held" in run.job().get("Reason", "").lower(), 40, "the job to be held")
+    assert [line for line in run.log().splitlines() if "the last start has saved nothing" in line], run.log()
+    assert "the last 2 starts in a row have saved nothing" in run.log()
+    assert "the run is held: 3 starts in a row saved nothing (max_starts_without_save = 3)" in run.log()
+    status = elastic(cluster, "status", str(run.directory)).stdout
+    assert "held: 3 starts in a row saved nothing" in status
+    told = elastic(cluster, "timeline", str(run.directory)).stdout
+    assert "nothing newer was saved in the last 2 starts" in told
+    cluster.as_root("scancel", run.job_id)
+
+
 @pytest.mark.both_trackers
 def test_one_run_survives_each_drill(cluster: Cluster) -> None:
     """A worker, a node, a preemption and a requeue: the owner tries them all, without any privilege."""

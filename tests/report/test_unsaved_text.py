@@ -155,3 +155,42 @@ def test_a_drill_in_which_nothing_was_saved_has_failed(
     good, text = verdict(course_of(records(*entries), blow, ()))
     assert good is (not but)
     assert (f"; but {but}" in text) if but else ("; but" not in text)
+
+
+@pytest.mark.parametrize(
+    ("steps", "told_steps", "text"),
+    [
+        ((None, None), 9, "; nothing newer was saved in the start before"),
+        ((4, 4, 4), 9, "; nothing newer was saved in the last 2 starts"),
+        ((4, 5), 9, ""),
+        ((None, None), -1, "; whether the start before has saved is not known"),
+    ],
+)
+def test_a_start_that_begins_where_the_last_one_did_says_so(
+    steps: tuple[int | None, ...], told_steps: int, text: str
+) -> None:
+    """In the line of its first round, and no later one."""
+    entries: list[Entry] = []
+    for number, step in enumerate(steps):
+        epoch = Epoch(0, number, 0)
+        checkpoint = None if step is None else Checkpoint(step, "")
+        begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
+        entries += [STARTED._replace(epoch=epoch), begun, DRAIN, StopAgreed(number + 1, told_steps)]
+    lines = [line for line in told(*entries) if line.startswith(f"round {len(steps)}: ")]
+    (line,) = lines
+    assert line.endswith(f"formed in 1.0 s{text}")
+
+
+def test_a_drill_of_a_run_that_tells_nothing_says_that_nothing_is_known() -> None:
+    """It may save by itself: the drill has not failed."""
+    entries = (
+        *ON_ITS_WAY[:3],
+        StopAgreed(1, -1),
+        drained(None),
+        EpochStarted(AGAIN, "7", ("n1", "n2")),
+        ROUND._replace(number=2, epoch=AGAIN),
+    )
+    blow = Blow(frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, is_whole=True)
+    good, text = verdict(course_of(records(*entries), blow, ()))
+    assert good
+    assert text == "the run came back; what was lost is not known: it marks no checkpoint, and tells no step"

@@ -11,6 +11,7 @@ from hpc_elastic.errors import RunDirError, TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Checkpoint,
     Decision,
     Drained,
     DrainRequested,
@@ -22,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RoundFormed,
     RunEnded,
+    StopAgreed,
     Then,
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
@@ -31,6 +33,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.finish import Finish
 from hpc_elastic.slurm.job_start import Ended, Start
 from hpc_elastic.slurm.lifecycle import Budgets
+from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.client.test_forged import HOSTILE
 from tests.slurm.stand_in import FakeJob
 
@@ -150,6 +153,35 @@ def test_finishing_twice_requeues_and_counts_once(paths: RunPaths, job: FakeJob)
     assert 75 == ended.code
     assert ["scontrol requeue 7"] == job.calls
     assert 1 == read_state(paths).requeues
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [
+        (
+            StopAgreed(1, 9),
+            "the last start has saved nothing newer than step 4 (held after 3: max_starts_without_save)",
+        ),
+        (StopAgreed(1, -1), "nothing is known of its saves, so each start may begin anew: worker.tick(step)"),
+    ],
+)
+def test_a_start_that_has_saved_nothing_is_told_at_once(
+    paths: RunPaths, job: FakeJob, stop: StopAgreed, words: str
+) -> None:
+    """From the first one on, before three of them hold the job."""
+    began = ROUND if stop.step < 0 else ROUND._replace(checkpoint=Checkpoint(4, ""))
+    saved = None if stop.step < 0 else 4
+    write(paths, STARTED, began, DRAINED[2], stop, Drained(EPOCH, Cause.PREEMPTION, saved, ""))
+    ended, said = finish(paths, job)
+    assert 75 == ended.code
+    assert [line for line in said if words in line], said
+
+
+def test_a_start_that_has_saved_is_not_talked_about(paths: RunPaths, job: FakeJob) -> None:
+    """A mark that no record tells of counts."""
+    write(paths, STARTED, ROUND, DRAINED[2], Drained(EPOCH, Cause.PREEMPTION, None, ""))
+    write_mark(paths, MarkName(4, 1, 0, 1), "x", 1)
+    assert [] == [line for line in finish(paths, job)[1] if "save" in line]
 
 
 def test_a_requeue_is_tried_again_when_slurm_is_busy(paths: RunPaths, job: FakeJob) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Checkpoint,
     Decision,
     Drained,
     Entry,
@@ -18,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RunEnded,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.slurm.lifecycle import (
     Chain,
     Exit,
@@ -45,6 +47,7 @@ from tests.slurm.test_lifecycle import (
     drained,
     facts,
     records_of,
+    round_of,
     scontrol,
     state_of,
 )
@@ -82,6 +85,48 @@ def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any]
             choice.record.decision, choice.record.cause, choice.record.exit_code
         )  # fmt: skip
         assert f"{next(iter(budget))} = 1" in choice.record.reason
+
+
+def begun(*steps: int | None) -> list[Entry]:
+    """Return the records of starts whose workers began from these steps, from Slurm's first requeue on."""
+    entries: list[Entry] = []
+    for number, step in enumerate(steps, EPOCH.restart):
+        epoch = Epoch(0, number, 0)
+        checkpoint = None if step is None else Checkpoint(step, "")
+        entries.append(EpochStarted(epoch, "7", ("n1", "n2")))
+        entries.append(round_of(epoch, number)._replace(checkpoint=checkpoint))
+    return entries
+
+
+@pytest.mark.parametrize(
+    ("limit", "starts", "saved", "is_held"),
+    [
+        (3, (4, 4, 4), 4, True),
+        (3, (4, 4, 4), 5, False),
+        (3, (4, 4), 4, False),
+        (2, (4, 4), 4, True),
+        (3, (None, None, None), BEGINNING, False),
+        (0, (4, 4, 4), 4, False),
+        (None, (4, 4, 4), 4, False),
+    ],
+)
+@pytest.mark.parametrize("job", [TIME_LIMIT, NODE_DOWN, REQUEUED])
+def test_starts_that_save_nothing_hold_the_run(
+    limit: int | None, starts: tuple[int | None, ...], saved: int, job: JobFacts, *, is_held: bool
+) -> None:
+    """Three in a row, whatever ended them; not those of a program that may save by itself."""
+    epoch = Epoch(0, len(starts), 0)
+    job = job._replace(restarts=job.restarts - EPOCH.restart + epoch.restart)
+    known = facts(*begun(*starts), job=job, epoch=epoch)._replace(saved=saved)
+    budgets = BUDGETS._replace(max_starts_without_save=limit)
+    choice = decide(known, budgets)
+    assert is_held is isinstance(choice, Hold), choice
+    if isinstance(choice, Hold) and choice.record is not None:
+        words = f"{limit} starts in a row saved nothing newer than step 4 (max_starts_without_save = {limit})"
+        assert choice.record.reason.startswith(words)
+        assert choice.record.cause is None
+    failed = decide(known, budgets._replace(holds=False))
+    assert is_held is (isinstance(failed, Exit) and failed.code == 76)
 
 
 @pytest.mark.parametrize("cause", [Cause.JOIN_TIMEOUT, Cause.PREEMPTION], ids=lambda cause: cause.value)
