@@ -270,6 +270,7 @@ STARTS_MODULES = {
     "hpc_elastic/cli/run_work.py": "the user's module",
     "hpc_elastic/isolated/argv.py": "isolated",
     "hpc_elastic/multiprocessing/guard.py": "a message to the guard",
+    "hpc_elastic/slurm/launchers.py": "reads commands, and names a flag of our own",
     "hpc_elastic/slurm/script.py": "the user's module",
     "hpc_elastic/slurm/worker_script.py": "reads commands",
 }

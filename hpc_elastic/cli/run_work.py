@@ -14,6 +14,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.launch import default_python
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm import launchers
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
@@ -35,7 +36,7 @@ def work_of(args: argparse.Namespace) -> Work:
     """Return what each worker runs.
 
     Raises:
-        InputError: flags that exclude each other, or a prefix that is no words.
+        InputError: flags that exclude each other, a prefix that is no words, or a launcher as worker.
     """
     for first, second in (("no_python", "module"), ("run_path", "module"), ("run_path", "container")):
         if getattr(args, first) and getattr(args, second):
@@ -55,6 +56,7 @@ def work_of(args: argparse.Namespace) -> Work:
     else:
         flags = ["-u", "-m"] if args.module else ["-u"]
         command = (default_python(), *flags, script, *rest)
+    launchers.refuse(command, "training_script", "run")
     if not args.container:
         return Work(command)
     return Work((*_words_of(args.container), *command))

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import array_rules, options
+from hpc_elastic.slurm import array_rules, launchers, options
 from hpc_elastic.slurm.values import number_text
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ def _check_command(spec: JobSpec) -> None:
         )
     if spec.command and not spec.command[0]:
         raise InputError("the worker command is an empty word", where="command", fix="name a program")
+    if spec.module:
+        launchers.refuse_module(spec.module, spec.command)
+    else:
+        launchers.refuse(spec.command, "command")
     program = spec.command[0].rpartition("/")[2] if spec.command else ""
     if spec.module and (program.startswith("python") or program.endswith(".py")):
         raise InputError(
