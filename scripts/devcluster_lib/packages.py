@@ -21,6 +21,7 @@ BASE = {
     "slurm-wlm-basic-plugins": "select_cons_tres.so",
     "munge": "munged",
     "iproute2": "ip",
+    "procps": "pkill",
     "util-linux": "nsenter",
 }
 ACCOUNTING = {
