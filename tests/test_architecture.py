@@ -272,6 +272,7 @@ STARTS_MODULES = {
     "hpc_elastic/isolated/argv.py": "isolated",
     "hpc_elastic/multiprocessing/guard.py": "a message to the guard",
     "hpc_elastic/slurm/launchers.py": "reads commands, and names a flag of our own",
+    "hpc_elastic/slurm/worker_words.py": "names a flag of our own",
     "hpc_elastic/slurm/script.py": "the user's module",
     "hpc_elastic/slurm/worker_script.py": "reads commands",
 }
@@ -311,7 +312,7 @@ def test_job_scripts_start_what_is_given_to_them() -> None:
 
 
 def test_nothing_needs_the_programs_of_procps() -> None:
-    """Small systems have no pkill, pgrep and ps; a devcluster, whose tests use them, installs them."""
+    """Small systems lack that package; a devcluster, whose tests use it, installs it."""
     names = re.compile(r"(?:^|[\s\"'(|;&$])(?:pkill|pgrep|ps|killall|pidof)[\"']?(?:,| -)")
     places = [*(REPOSITORY / "scripts").rglob("*"), *(REPOSITORY / "tests").rglob("*.py")]
     texts = {
