@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -270,6 +271,7 @@ STARTS_MODULES = {
     "hpc_elastic/cli/run_work.py": "the user's module",
     "hpc_elastic/isolated/argv.py": "isolated",
     "hpc_elastic/multiprocessing/guard.py": "a message to the guard",
+    "hpc_elastic/slurm/worker_words.py": "names a flag of our own",
     "hpc_elastic/slurm/script.py": "the user's module",
     "hpc_elastic/slurm/worker_script.py": "reads commands",
 }
@@ -305,4 +307,21 @@ def test_job_scripts_start_what_is_given_to_them() -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "sbatch_templates").iterdir())]
     assert [] == [
         line for text in texts for line in text.splitlines() if " -m " in line or "names.python" in line
+    ]
+
+
+def test_nothing_needs_the_programs_of_procps() -> None:
+    """Small systems lack that package; a devcluster, whose tests use it, installs it."""
+    names = re.compile(r"(?:^|[\s\"'(|;&$])(?:pkill|pgrep|ps|killall|pidof)[\"']?(?:,| -)")
+    places = [*(REPOSITORY / "scripts").rglob("*"), *(REPOSITORY / "tests").rglob("*.py")]
+    texts = {
+        str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
+        for path in places
+        if path.is_file() and path.suffix in ("", ".py", ".sh") and "real_slurm" not in path.parts
+    }
+    assert [] == [
+        f"{name}: {line.strip()}"
+        for name, text in texts.items()
+        for line in text.splitlines()
+        if names.search(line) and '"procps": ' not in line
     ]

@@ -112,12 +112,14 @@ def run(words: Sequence[str]) -> int:
         words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
     """
     before, command = _split_command(words)
+    if before[:1] == ["help"]:
+        before = [*before[1:], "--help"]
     try:
         code = app(args=before or ["--help"], prog_name="hpc-elastic", standalone_mode=False, obj=command)
     except HpcElasticError as error:
         return _complain(str(error), slurm_hint(error) if isinstance(error, SlurmCommandError) else "")
     except _UsageError as error:
-        return _complain(usage.message_of(error), usage.hint_for(error, before))
+        return _complain(usage.message_of(error), usage.hint_for(error, before, command))
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):

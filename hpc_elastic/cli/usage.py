@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ _FLAGS = frozenset(
         for no in ("", "no-")
     }
 )
+_ALL_FLAGS = sorted(_FLAGS | {f"--{name.replace('_', '-')}" for name in JobSpec.model_fields})
 
 
 def message_of(error: Exception) -> str:
@@ -55,16 +57,18 @@ def _number_of(error: Exception) -> tuple[str, str, int | None]:
     return "", "", None
 
 
-def hint_for(error: Exception, words: Sequence[str]) -> str:
+def hint_for(error: Exception, words: Sequence[str], command: Sequence[str] = ()) -> str:
     """Return what to write instead.
 
     Args:
         error: what the parser of the command line raised.
         words: the arguments before ``--``.
+        command: those behind it.
     """
     option = str(getattr(error, "option_name", "") if hasattr(error, "possibilities") else "")
     if words[:1] and words[0] in _JOB_COMMANDS:
         hint = _command_hint(error, option, words) or _sbatch_hint(option, words)
+        hint = hint or (_program_hint(option, words, command) if command else "")
         if hint:
             return hint
     likely = getattr(error, "possibilities", None)
@@ -89,6 +93,19 @@ def _command_hint(error: Exception, option: str, words: Sequence[str]) -> str:
             line = shlex.join(["hpc-elastic", *words[:at], "--", *words[at:]])
             return f"the worker command goes after --: {line}"
     return "the worker command goes after --: hpc-elastic submit --nodes 2 -- train.py" if is_extra else ""
+
+
+def _program_hint(option: str, words: Sequence[str], command: Sequence[str]) -> str:
+    """Return the line with an option of the training program's behind the program."""
+    if not option or difflib.get_close_matches(option, _ALL_FLAGS, n=1, cutoff=0.8):
+        return ""
+    at = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), None)
+    if at is None:
+        return ""
+    follows = words[at + 1 : at + 2]
+    taken = 1 if "=" in words[at] or not follows or follows[0].startswith("-") else 2
+    line = [*words[:at], *words[at + taken :], "--", *command, *words[at : at + taken]]
+    return f"options of the program go after --, behind it: {shlex.join(['hpc-elastic', *line])}"
 
 
 def _looks_like_a_program(word: str) -> bool:

@@ -93,7 +93,8 @@ def _as_fields(text: str) -> str:
             return "local" if name == "local" else option[0]
         return f"{name}=True" if field.annotation is bool else name
 
-    return _OPTION.sub(field_of, text)
+    words, line, rest = text.partition("hpc-elastic ")  # a command line stays one
+    return _OPTION.sub(field_of, words) + line + rest
 
 
 def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:

@@ -16,6 +16,7 @@ from hpc_elastic.store.plain_file import read_given
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
+_OTHER_FORMATS = (".json", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,11 @@ def read_job_file(path: str) -> JobFile:
         raise InputError(
             f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- {path}"
         )
+    if path.endswith(_OTHER_FORMATS):
+        fix = "write it as TOML, one field a line: nodes = 2 (docs/reference/job-file.md)"
+        raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
     try:
-        text = read_given(path).decode("utf-8")
+        text = read_given(path).decode("utf-8-sig")  # some editors of Windows begin a file with a mark
     except UnicodeDecodeError as error:
         raise InputError(f"the job file is not UTF-8: {error}", where=path, fix="save it as UTF-8") from None
     except FileNotFoundError:

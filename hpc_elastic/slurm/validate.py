@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.isolated import lookup
-from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules
+from hpc_elastic.slurm import array_rules, options, run_dir, script, spec_rules, worker_words
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.slurm.worker_launcher import refuse_launcher
@@ -20,6 +20,7 @@ from hpc_elastic.slurm.worker_script import script_of
 from hpc_elastic.store.mount import mount_at, safe_lease
 
 _IMPORT_TIMEOUT_S = 30.0
+_LONGEST_FIRST_LINE = 256  # of which the kernel reads an interpreter
 
 
 def check(
@@ -199,6 +200,8 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     workdir = spec.workdir or "."
     if spec.workers_per_node != 1 or spec.node_range.high != 1:
         refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
+    if not spec.module and not os.path.exists(os.path.join(workdir, spec.command[0])):
+        worker_words.check(spec.command)
     if spec.container:
         _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
         return []
@@ -244,6 +247,7 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
                 where=where,
                 fix=f"chmod u+x {shlex.quote(program)}",
             )
+        _check_first_line(path, program, where)
     elif is_certain and shutil.which(program) is None:
         hint = (
             f"python {program}"
@@ -251,6 +255,22 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             else "check the name, or load it in setup"
         )
         raise InputError(f"the program {program} is not on PATH", where=where, fix=hint)
+
+
+def _check_first_line(path: str, program: str, where: str) -> None:
+    """Refuse a script whose first line ends as on Windows: the kernel takes that for the interpreter."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(_LONGEST_FIRST_LINE)
+    except OSError:
+        return
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        interpreter = first[2:].strip().decode(errors="replace")
+        raise InputError(
+            f"the program {program} has line ends of Windows: its interpreter is {interpreter + chr(13)!r}",
+            where=where,
+            fix=f"take the \\r away: sed -i 's/\\r$//' {shlex.quote(program)}",
+        )
 
 
 def _script_in(directory: str) -> str:

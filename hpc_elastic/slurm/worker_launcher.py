@@ -6,7 +6,6 @@ script behind them is looked for.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ def launcher_in(command: Sequence[str]) -> Launcher | None:
     words = _without_prefix(tuple(command))
     if not words:
         return None
-    name, rest = os.path.basename(words[0]), words[1:]
+    name, rest = words[0].rpartition("/")[2], words[1:]
     if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-[a-z]*c", rest[0]):
         return _in_text(rest[1])
     if _PYTHON.fullmatch(name):
@@ -101,7 +100,7 @@ def refuse_launcher(command: Sequence[str], where: str, *, is_run: bool = False)
 
 
 def _without_prefix(words: tuple[str, ...]) -> tuple[str, ...]:
-    while words and (os.path.basename(words[0]) in _BEFORE or _ASSIGNMENT.fullmatch(words[0])):
+    while words and (words[0].rpartition("/")[2] in _BEFORE or _ASSIGNMENT.fullmatch(words[0])):
         words = words[1:]
     return words
 
@@ -121,7 +120,7 @@ def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
             name = _MODULES.get(rest[0]) if rest else None
             return None if name is None else Launcher(name, tuple(rest[1:]))
         if not word.startswith("-"):  # a script; that of an installed launcher has its name
-            is_known = os.path.basename(word) in (*_PROGRAMS, "accelerate")
+            is_known = word.rpartition("/")[2] in (*_PROGRAMS, "accelerate")
             return launcher_in((word, *rest)) if is_known else None
         if word in TAKES_A_WORD:
             del rest[:1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -36,9 +35,9 @@ def title_of(command: Sequence[str]) -> str:
         script = command[command.index("-m", 1) + 1]
     if script is None and command[-1] == CALL:
         return CALL
-    return os.path.basename(script or command[0])
+    return (script or command[0]).rpartition("/")[2]
 
 
 def _is_interpreter(program: str) -> bool:
-    name = os.path.basename(program)
+    name = program.rpartition("/")[2]
     return _INTERPRETER.fullmatch(name) is not None or name in _SHELLS

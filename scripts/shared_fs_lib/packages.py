@@ -18,7 +18,6 @@ PARTS = {
     "e2fsprogs": "mkfs.ext4",
     "kmod": "insmod",
     "iproute2": "ip",
-    "procps": "ps",
     "util-linux": "nsenter",
 }
 """Package -> a program that shows it is there, whoever installed it."""

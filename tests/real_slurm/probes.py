@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from hpc_elastic.slurm import hostlist
 from tests.real_slurm.cluster import Cluster
@@ -155,5 +156,8 @@ def running(cluster: Cluster, shapes: Mapping[str, Shape]) -> Iterator[dict[str,
         yield probes
     finally:
         # Slurm would wait for KillWait, as they take no notice of SIGTERM.
-        subprocess.run(["pkill", "-KILL", "-f", f"{cluster.shared}/{PROBE.name} "], check=False)
+        for process in psutil.process_iter(["cmdline"]):
+            if f"{cluster.shared}/{PROBE.name}" in (process.info["cmdline"] or []):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         cluster.restore()

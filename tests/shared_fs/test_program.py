@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpc_elastic.testing.waiting import wait_until
@@ -126,8 +127,8 @@ def test_it_starts_once_and_stops_all(kind: str, tmp_path: Path) -> None:
     system.stop()
     system.stop()
     assert namespace not in os.listdir("/run/netns")
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    assert str(directory) not in listed.stdout
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    assert not any(str(directory) in word for words in commands for word in words)
 
 
 def _namespace(system: FileSystem) -> str:

@@ -69,6 +69,29 @@ def test_an_srun_with_agents_is_left_alone(node: Node) -> None:
     assert "sign of life" not in node.done.stderr
 
 
+FULL = """#!/bin/bash
+cd {home}/run\\ dir/nodes
+beats() {{ grep -c '^2$' {home}/naps; }}
+until [ "$(beats)" -ge 4 ]; do :; done
+rmdir .batch.new
+until [ -e batch.beat ]; do :; done
+"""
+"""An srun that ends when the batch host could write again, which it could not for some beats."""
+
+
+def test_a_beat_that_cannot_be_written_is_told_once(node: Node) -> None:
+    """The batch log tells when it began, as on a full disk, and when it is over; not at every beat."""
+    write(node, "sleep", f'#!/bin/sh\necho "$1" >> {node.home}/naps\n[ "$1" = 2 ] || exec /bin/sleep 0.3\n')
+    (node.home / "run dir/nodes/.batch.new").mkdir()
+    (node.home / "naps").touch()
+    write(node, "srun", FULL.format(home=node.home))
+    assert 0 == node.run([("", 0)])
+    told = [line for line in node.done.stderr.splitlines() if "sign of life of this script" in line]
+    assert 2 == len(told)
+    assert ".batch.new: Is a directory" in told[0]
+    assert told[1].endswith("written again")
+
+
 NAMELESS = """#!/bin/bash
 printf '%s\\n' "$@" > {home}/sruns
 for word; do [[ $word != --task-epilog=* ]] || SLURMD_NODENAME=n1 "${{word#*=}}"; done

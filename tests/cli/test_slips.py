@@ -1,0 +1,74 @@
+"""Slips in the words of `submit` and `render`: the line to write instead is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--", "train.py --lr 0.1"], "take the quotes away: -- train.py --lr 0.1"),
+        (["--", "python train.py"], "take the quotes away: -- python train.py"),
+        (
+            ["--", "OMP_NUM_THREADS=4", "A=b c", "python", "train.py"],
+            "hpc-elastic submit -e OMP_NUM_THREADS=4 -e 'A=b c' -- python train.py",
+        ),
+        (["--", "-m", "pkg.mod", "--lr", "1"], "-m goes before --: hpc-elastic submit -m pkg.mod -- --lr 1"),
+        (["--", "--module=pkg.mod"], "-m goes before --: hpc-elastic submit -m pkg.mod"),
+        (
+            ["--lr", "0.1", "--nodes", "1", "--", "train.py", "-x"],
+            "hpc-elastic submit --local 1 --nodes 1 -- train.py -x --lr 0.1",
+        ),
+        (["--lr=0.1", "--", "train.py"], "hpc-elastic submit --local 1 -- train.py --lr=0.1"),
+        (["--node", "1", "--", "train.py"], "did you mean"),
+    ],
+)
+def test_the_fix_is_the_line_to_write(words: list[str], fix: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is made before."""
+    assert 2 == app.run(["submit", "--local", "1", *words])
+    assert fix in capfd.readouterr().err
+    assert ["train.py"] == [path.name for path in Path().iterdir()]
+
+
+def test_line_ends_of_windows_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """The kernel only says that there is no such file, though the script is there."""
+    script = Path("crlf.sh")
+    script.write_bytes(b"#!/bin/bash\r\necho hi\r\n")
+    script.chmod(0o755)
+    assert 2 == app.run(["submit", "--local", "1", "--", "./crlf.sh"])
+    error = capfd.readouterr().err
+    assert "has line ends of Windows: its interpreter is '/bin/bash\\r'" in error
+    assert "sed -i 's/\\r$//' ./crlf.sh" in error
+
+
+def test_a_byte_order_mark_is_read_over() -> None:
+    """Editors of Windows begin a file with it."""
+    Path("job.toml").write_bytes(b'\xef\xbb\xbfnodes = 1\ncommand = "train.py"\n')
+    assert 0 == app.run(["render", "job.toml"])
+
+
+@pytest.mark.parametrize("name", ["job.json", "job.yaml", "job.yml"])
+def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A parser of TOML would complain about a brace."""
+    Path(name).write_text("{}")
+    assert 2 == app.run(["render", name])
+    assert f"{name} is no TOML, by its name" in capfd.readouterr().err
+
+
+def test_help_is_a_word_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """`help` and `help COMMAND` show what --help does."""
+    assert 0 == app.run(["help"])
+    assert "Usage: hpc-elastic" in capfd.readouterr().out
+    assert 0 == app.run(["help", "stop"])
+    assert "Usage: hpc-elastic stop" in capfd.readouterr().out
