@@ -65,6 +65,7 @@ class LocalDrain:
         self._explained: DrainExplained | None = None  # what has been taken over of what Slurm says
         self._wished: float | None = None  # until when, by what this agent itself was asked for [s]
         self._agreed: float | None = None  # until when, by the journal [s]
+        self._is_signalled = False
         self.stop_now = False  # no worker will stop by itself, or the time is up
         if durable is not None:
             group.keeps_left_overs = lambda now: not self.is_over(now) and durable.waits(run.state, now)
@@ -108,7 +109,11 @@ class LocalDrain:
             state = self._run.state
         if state.stop_step is not None:
             self._group.set_stop_step(state.stop_step)
-        self.stop_now = state.stop_step == NO_STEP or self.is_over(now)
+        is_unasked = state.stop_step == NO_STEP
+        if is_unasked and not self._is_signalled:
+            self._is_signalled = True
+            self._group.signal(self._times.unasked.number)
+        self.stop_now = (is_unasked and not self._times.unasked.runs_on) or self.is_over(now)
 
     def _explain(self, explained: DrainExplained, drain: DrainRequested, now: float) -> None:
         """Take over how long there is, now that Slurm has said why.

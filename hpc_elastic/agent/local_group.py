@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpc_elastic.agent.decision import Group
@@ -70,6 +71,7 @@ class LocalGroup:
         self._channels: list[Channel] = []
         self._context: ProcessGroup | None = None
         self._stopping = False
+        self._signalled = False
         self._ended_well = False  # all by themselves, before they were told to
         self._gone = False
         self._drain_at: float | None = None
@@ -213,8 +215,8 @@ class LocalGroup:
 
     @property
     def stopped_by_request(self) -> bool:
-        """Whether a worker ended because should_stop() told it to."""
-        return any(channel.stopped_at is not None for channel in self._channels)
+        """Whether a worker ended because should_stop() told it to, or may have for a signal of its own."""
+        return self._signalled or any(channel.stopped_at is not None for channel in self._channels)
 
     def stop(self, number: int, kill_at: float) -> None:
         """Ask the workers to end; SIGKILL at `kill_at` by the monotonic clock [s].
@@ -229,6 +231,15 @@ class LocalGroup:
         for pid in self.context.pids().values():
             if _ignores(pid, number):
                 _kill_group(pid)
+
+    def signal(self, number: int | None) -> None:
+        """Send a signal to every worker that runs, not to what it has started; None sends nothing."""
+        ended = self.context.exit_codes()
+        for local_rank, pid in self.context.pids().items():
+            if number is not None and local_rank not in ended:
+                self._signalled = True
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def request_drain(self, now: Callable[[], float]) -> None:
         """Ask the workers to stop at the step that is going to be agreed on."""

@@ -16,6 +16,7 @@ from hpc_elastic.agent.reports import Reports
 from hpc_elastic.agent.run_watch import RunWatch
 from hpc_elastic.agent.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.agent.stopping import Stopping
+from hpc_elastic.agent.unasked import UnaskedWatch
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
@@ -60,6 +61,7 @@ class NodeAgent(ElasticAgent):
         self._reports = Reports(self._run, parts.log, self._budgets, hangs.explained, lambda: hangs.ran_s)
         self._signalled = Signalled(parts, self._workers)
         self._stopping = Stopping(parts, self._workers, self._signalled, self._reports)
+        self._unasked = UnaskedWatch(parts)
         self._own_leave = OwnLeave(self._run, self._signalled, self._signalled.insist)
         self._outage_since: float | None = None
         self._barrier_since: float | None = None
@@ -213,6 +215,7 @@ class NodeAgent(ElasticAgent):
         self._show_phase(status)
         self._look(status)
         self._workers.look_for_wedged(status)
+        self._unasked.look(group, status)
         self._workers.hangs.look(status, counts=self._signalled.wish.cause is None)
         action = decide(self._facts(status))
         if action in _LAST:

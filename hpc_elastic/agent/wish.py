@@ -7,6 +7,13 @@ from typing import NamedTuple
 from hpc_elastic.rendezvous.journal import Cause
 
 
+class Unasked(NamedTuple):
+    """What becomes of workers that never ask whether to stop, when all are to save and leave."""
+
+    runs_on: bool = False  # until their time is up; else they get SIGTERM at once
+    number: int | None = None  # the signal that they get at once if they run on
+
+
 class DrainTimes(NamedTuple):
     """How long the workers may take to save and stop [s], by what asked for it."""
 
@@ -14,6 +21,7 @@ class DrainTimes(NamedTuple):
     warning: float = 90.0  # warned before the time limit, or asked by `stop` or a joining node
     is_stop_given: bool = False  # by a flag: then it holds, whatever Slurm says
     critical: float = 60.0  # what ends for another reason waits so long for critical sections
+    unasked: Unasked = Unasked()
 
     def of(self, cause: Cause) -> float:
         """Return the time for a cause [s]."""

@@ -31,7 +31,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
     ),
     "Time to save": (
-        "checkpoint_lead", "stop_timeout", "critical_timeout", "watch_node_drain", "warn_signal",
+        "checkpoint_lead", "stop_timeout", "critical_timeout", "unasked", "watch_node_drain", "warn_signal",
         "drain_signals", "warning_signals",
     ),
     "Failures and hangs": (
@@ -64,6 +64,7 @@ _METAVAR = {
     "health_check": "off|quick|full", "warn_signal": "USR1|USR2",
     "drain_signals": "SIG,...", "warning_signals": "SIG,...", "local_ranks_filter": "R,R",
     "redirects": "N", "tee": "N",
+    "unasked": "term|run-on|signal:NAME",
     "hang_timeout": "TIME|auto|off", "first_step_timeout": "TIME|auto|off",
     "container": "PREFIX", "mem": "SIZE", "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",
 }  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from hpc_elastic.agent.wish import DrainTimes
+from hpc_elastic.agent.wish import DrainTimes, Unasked
 from hpc_elastic.cli.flag_group import FlagGroup
-from hpc_elastic.cli.run_values import at_least
+from hpc_elastic.cli.run_values import at_least, signals
+from hpc_elastic.errors import InputError
 
 
 def add_drain_flags(flags: FlagGroup) -> None:
@@ -30,6 +31,13 @@ def add_drain_flags(flags: FlagGroup) -> None:
         default=60.0,
         metavar="S",
         help="a failure elsewhere waits so long for critical sections of workers (default: 60)",
+    )
+    flags.add(
+        "--unasked",
+        default="term",
+        metavar="WHAT",
+        help="workers that never ask whether to stop: term ends them at once, run-on lets them run until "
+        "their time is up, signal:USR1 also sends them that signal first (default: term)",
     )
     flags.add(
         "--drain-signals",
@@ -65,4 +73,19 @@ def drain_times_of(args: argparse.Namespace) -> DrainTimes:
         warning=args.warn_timeout,
         is_stop_given=is_given,
         critical=args.critical_timeout,
+        unasked=_unasked_of(args.unasked),
     )
+
+
+def _unasked_of(text: str) -> Unasked:
+    word, colon, name = text.partition(":")
+    if text in ("term", "run-on"):
+        return Unasked(runs_on=text == "run-on")
+    numbers = signals("--unasked", name) if word == "signal" and colon else ()
+    if len(numbers) != 1:
+        raise InputError(
+            f"{text!r} says nothing about workers that never ask",
+            where="--unasked",
+            fix="write term, run-on, or signal:USR1",
+        )
+    return Unasked(runs_on=True, number=numbers[0])

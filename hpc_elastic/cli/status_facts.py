@@ -55,6 +55,10 @@ from hpc_elastic.typed_json import whole_number
 from hpc_elastic.wording import count_text
 
 MAX_RESTARTS = 3  # of a job spec
+NEVER_ASKS = (
+    "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
+    "unsaved; --unasked run-on lets a program that saves by itself run on"
+)
 
 
 def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[str, str]]:
@@ -96,15 +100,19 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
 
 
 def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
-    """Return that starts have saved nothing; one that runs may do so yet."""
+    """Return that workers cannot save when asked to, and that starts have saved nothing.
+
+    One that runs may do so yet.
+    """
     progress = state.progress
     if state.ending is not None:
         return []
+    never_asks = [("stops", NEVER_ASKS)] if state.never_asks else []
     if state.running is not None and progress.began is not None:
         has_saved = max(newest, progress.newest) > progress.began
         progress = progress._replace(began=None, in_vain=0 if has_saved else progress.in_vain)
     text = saves_text(progress, newest, None)
-    return [("saves", text)] if text else []
+    return [*never_asks, ("saves", text)] if text else never_asks
 
 
 def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:

@@ -238,6 +238,12 @@ class NodeTaken(NamedTuple):
     loss: Count  # number of the record that tells of the loss
 
 
+class NeverAsked(NamedTuple):
+    """The workers do not ask whether to stop: they are ended unsaved when somebody wants their nodes back."""
+
+    number: int  # of the round in which that was found
+
+
 class FailedLeaving(NamedTuple):
     """A worker failed while all were to save and leave; what it had not saved is lost."""
 
@@ -273,6 +279,7 @@ Entry = (
     | SizeWanted
     | HangSuspected
     | NodeTaken
+    | NeverAsked
     | FailedLeaving
     | Note
 )
@@ -302,6 +309,7 @@ _KINDS: dict[str, type] = {
     "size": SizeWanted,
     "hang": HangSuspected,
     "taken": NodeTaken,
+    "never_asked": NeverAsked,
     "failed_leaving": FailedLeaving,
     "note": Note,
 }

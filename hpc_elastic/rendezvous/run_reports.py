@@ -16,6 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     FailedLeaving,
     HangSuspected,
+    NeverAsked,
     NodeLeft,
     Note,
     RoundEnded,
@@ -74,6 +75,10 @@ class RunReports(ABC):
     def report_failed_leaving(self, number: int, failure: dict[str, Any]) -> RunState:
         """Tell that a worker on this node failed while all were to save and leave."""
         return self.commit(FailedLeaving(self.membership.epoch, number, self.node, failure))
+
+    def report_never_asked(self, number: int) -> RunState:
+        """Tell that the workers do not ask whether to stop."""
+        return self.commit(NeverAsked(number))
 
     def suspect_hang(self, number: int, detail: str) -> RunState:
         """Have all nodes write down where their workers are, because some make no progress."""

@@ -21,6 +21,7 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     FailedLeaving,
     HangSuspected,
+    NeverAsked,
     NodeLeft,
     NodeTaken,
     NodeUnfit,
@@ -72,6 +73,7 @@ class RunState(NamedTuple):
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
     note: Note | None = None  # the newest one of this epoch
     progress: Progress = Progress()  # of the starts of this submission
+    never_asks: bool = False  # the workers of this submission do not ask whether to stop
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
@@ -179,6 +181,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         if is_new_start
         else state.progress,
         drain=_stop_still_wanted(state, entry),
+        never_asks=state.never_asks and not resubmitted,
     )
 
 
@@ -320,8 +323,15 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
         return state
     if state.drain is None or state.stop_step is not None:
         return state
-    progress = state.progress._replace(tells=True) if entry.step >= 0 else state.progress
-    return state._replace(stop_step=entry.step, progress=progress)
+    if entry.step < 0:
+        return state._replace(stop_step=entry.step)
+    progress = state.progress._replace(tells=True)
+    return state._replace(stop_step=entry.step, progress=progress, never_asks=False)
+
+
+def _never_asked(state: RunState, entry: NeverAsked) -> RunState:
+    running = state.running
+    return state if running is None or running.number != entry.number else state._replace(never_asks=True)
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
@@ -429,6 +439,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     SizeWanted: _size,
     HangSuspected: _hang,
     NodeTaken: _taken,
+    NeverAsked: _never_asked,
     FailedLeaving: _failed_leaving,
     Note: _note,
 }

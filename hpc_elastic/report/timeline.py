@@ -21,6 +21,7 @@ from hpc_elastic.rendezvous.journal import (
     EpochStarted,
     FailedLeaving,
     HangSuspected,
+    NeverAsked,
     NodeLeft,
     NodeTaken,
     NodeUnfit,
@@ -242,8 +243,9 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
 
 
 def stop_text(entry: StopAgreed) -> str:
-    """Return where the workers stop; those that do not tell their steps are told to end."""
-    return "the workers are told to end" if entry.step < 0 else f"all ranks stop at step {entry.step}"
+    """Return where the workers stop; of those that do not tell their steps nobody knows."""
+    is_told = entry.step >= 0
+    return f"all ranks stop at step {entry.step}" if is_told else "the workers do not ask whether to stop"
 
 
 def _node_left(entry: NodeLeft, before: RunState, _span_s: float) -> str:
@@ -291,6 +293,10 @@ def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float) -> str:
     return f"nothing is held against {entry.node}: {entry.reason}"
 
 
+def _never_asked(_entry: NeverAsked, _before: RunState, _span_s: float) -> str:
+    return "the workers do not ask whether to stop: they cannot save when their nodes are wanted back"
+
+
 def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float) -> str:
     return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
 
@@ -318,6 +324,7 @@ _TEXTS: dict[type, _Text] = {
     SizeWanted: _size_wanted,
     HangSuspected: _hang_suspected,
     NodeTaken: _node_taken,
+    NeverAsked: _never_asked,
     FailedLeaving: _failed_leaving,
     Note: _noted,
 }

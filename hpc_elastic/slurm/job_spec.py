@@ -239,6 +239,11 @@ class JobSpec(BaseModel):
         None,
         description="How long a failure elsewhere waits for critical sections of workers. Default: 60s.",
     )
+    unasked: Annotated[str | None, BeforeValidator(spec_input.unasked)] = Field(
+        None,
+        description="Workers that never ask whether to stop: term ends them at once, run-on lets them run "
+        "until their time is up, signal:USR1 also sends them that signal first. Default: term.",
+    )
     watch_node_drain: bool = Field(
         default=False,
         description="Ask Slurm each minute whether a node of the job is being drained, and leave then.",

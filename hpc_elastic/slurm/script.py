@@ -96,6 +96,7 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "warn-timeout": spec_rules.checkpoint_lead_s(spec),
         "stop-timeout": spec.stop_timeout,
         "critical-timeout": spec.critical_timeout,
+        "unasked": spec.unasked,
         "drain-signals": _signals(spec.drain_signals),
         "warning-signals": _signals(spec.warning_signals),
         "role": spec.role,

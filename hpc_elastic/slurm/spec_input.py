@@ -116,6 +116,14 @@ def silence(value: object) -> object:
     return number_text(seconds)
 
 
+def unasked(value: object) -> object:
+    """Accept what becomes of workers that never ask: ``term``, ``run-on`` or ``signal:NAME``."""
+    if value is None or re.fullmatch("term|run-on|signal:(SIG)?[A-Z][A-Z0-9]{1,9}", str(value)):
+        return value
+    what = f"{shown(value)} says nothing about workers that never ask"
+    raise BadValueError(what, "write term, run-on or signal:USR1")
+
+
 def time_limit(value: object) -> object:
     """Read a time limit and keep it as Slurm writes it."""
     return None if value is None else slurm_time_text(parse_time_limit_s(value))

@@ -70,6 +70,7 @@ SPEC_FIELDS = (
     "lease",
     "stop_timeout",
     "critical_timeout",
+    "unasked",
     "watch_node_drain",
     "tracker_ids",
     "monitor_interval",

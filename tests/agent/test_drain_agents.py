@@ -14,6 +14,7 @@ from hpc_elastic.rendezvous.journal import (
     Drained,
     DrainRequested,
     FailedLeaving,
+    NeverAsked,
     RoundEnded,
     RoundFormed,
     StopAgreed,
@@ -185,6 +186,69 @@ def test_workers_that_never_ask_finish_their_critical_section(make: MakeAgents) 
     go(agents)
     assert 128 + signal.SIGTERM == agents.code(0)
     assert 1 == len(said(agents, "saved"))
+
+
+NEVER_ASKS = (
+    WAIT
+    + """
+import signal
+def saves(*_): say("saved"); sys.exit()
+signal.signal(signal.SIGUSR1, saves)
+say("ready")
+wait("go")
+say("saved")
+"""
+)
+
+
+def test_workers_that_never_ask_may_run_on(make: MakeAgents) -> None:
+    """They save by themselves within their time; the log, the journal and its readers say so once."""
+    agents = make(NEVER_ASKS)
+    agents.start(0, "--unasked", "run-on", "--stop-timeout", "1000")
+    wait_said(agents, "ready", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    wait_for(lambda: bool(agents.entries(NeverAsked)), "the record")
+    assert not gone(agents.workers(1))
+    go(agents)
+    assert 0 == agents.code(0)  # they have come to their end
+    assert 2 == len(said(agents, "saved"))
+    output = agents.output(0)
+    assert 1 == output.count("do not ask whether to stop: a preemption and the time limit let them run on")
+    assert "    if worker.should_stop():\n" in output
+    assert "the workers are told to end" not in output
+
+
+def test_workers_that_run_on_are_ended_when_their_time_is_up(make: MakeAgents) -> None:
+    """The promise to Slurm holds."""
+    agents = make(NEVER_ASKS)
+    agents.start(0, "--unasked", "run-on", "--stop-timeout", "0.5")
+    wait_said(agents, "ready", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert not said(agents, "saved")
+    assert "the workers are told to end" in agents.output(0)
+
+
+def test_workers_that_never_ask_may_have_a_signal_of_their_own(make: MakeAgents) -> None:
+    """They get it at once; who saves and ends for it has not come to the end of its work."""
+    agents = make(NEVER_ASKS)
+    agents.start(0, "--unasked", "signal:USR1", "--stop-timeout", "1000")
+    wait_said(agents, "ready", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert 2 == len(said(agents, "saved"))
+
+
+def test_workers_that_ask_are_not_signalled(make: MakeAgents) -> None:
+    """The setting is about those that do not."""
+    agents = make(STEPS)
+    agents.start(0, "--unasked", "signal:USR1")
+    wait_said(agents, "asks", 2)
+    agents._agents[0].send_signal(signal.SIGTERM)
+    assert 128 + signal.SIGTERM == agents.code(0)
+    assert 2 == len(said(agents, "stopped"))
+    assert [] == agents.entries(NeverAsked)
+    assert "do not ask" not in agents.output(0)
 
 
 def test_ctrl_c_twice_waits_for_nothing(make: MakeAgents) -> None:

@@ -224,9 +224,11 @@ def test_a_run_that_ended_has_not_come_back() -> None:
 
 
 @pytest.mark.parametrize(("step", "lost"), [(50, 50), (None, None)])
-def test_workers_that_tell_no_step_are_told_to_end(step: int | None, lost: int | None) -> None:
+def test_workers_that_tell_no_step_do_not_ask(step: int | None, lost: int | None) -> None:
     """There is no step -1; what is computed again is told only as far as somebody knows it."""
     blow = PREEMPT._replace(step=step)
     course = follow(blow, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, -1), formed(2))
-    assert "the workers are told to end" == next(one.text for one in course.phases if "told" in one.name)
+    assert "the workers do not ask whether to stop" == next(
+        one.text for one in course.phases if "told" in one.name
+    )
     assert (lost, False) == (course.steps_lost, course.agreed)
