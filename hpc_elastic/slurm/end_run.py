@@ -195,11 +195,10 @@ class EndRun:
 
     def _refuse_unstarted(self) -> None:
         if not self._run.submissions and not self._run.records:
-            root = shlex.quote(self._run.paths.root)
             raise InputError(
                 f"nothing was ever started in {self._run.paths.root}",
                 where="RUN",
-                fix=f"hpc-elastic submit --resume {root}, or remove the directory",
+                fix=f"{self._run.command_to_go_on}, or remove the directory",
             )
 
     def _refuse_foreign(self) -> None:
