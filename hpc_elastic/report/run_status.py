@@ -194,6 +194,9 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
     word = f"ended as {job.word}" if job.word else "is not there any more"
     if drained is None:
         return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
+    waited = view.state.requeued or job.restarts > view.state.epoch.restart
+    if waited and job.word.startswith("CANCELLED"):
+        word = "was cancelled while it waited in the queue"
     return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(view.state)}")
 
 
