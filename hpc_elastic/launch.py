@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -159,8 +160,7 @@ def open_agent(
         is_task = slurm is not None and slurm.task is not None
         root = HeldRoot(options.paths.root)
         stack.callback(root.close)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        agent_log = os.open(options.paths.agent_log(options.node), flags, 0o600)
+        agent_log = _open_log(options.paths.agent_log(options.node))
         stack.callback(os.close, agent_log)
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
@@ -177,6 +177,22 @@ def open_agent(
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
         yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
+
+
+def _open_log(path: str) -> int:
+    """Open the log of the agent.
+
+    Raises:
+        RunDirError: it cannot be written.
+    """
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RunDirError(
+            f"the agent's log {path} cannot be written on {os.uname().nodename}: {error.strerror}",
+            where="run directory",
+            fix=f"look at its mode, room and mount: ls -ld {shlex.quote(os.path.dirname(path))}",
+        ) from error
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:

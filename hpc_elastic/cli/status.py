@@ -112,7 +112,7 @@ def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
         Phase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
         Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
     }
-    is_over = phase.is_final or phase is Phase.GONE
+    is_over = phase.is_final or phase is Phase.GONE or run.was_interrupted
     if is_over and asked.job is not None and asked.job.state.is_active:  # not for long
         again = f"{first_to_do(run.job_id, asked.job.state)}, then {again}"
     return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")

@@ -14,7 +14,7 @@ from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import request, run_dir, validate
+from hpc_elastic.slurm import interrupted, request, run_dir, validate
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.local_nodes import run_local
@@ -102,6 +102,12 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
 def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
     """Queue a run again, or go on here with a run that was local; or only show what would be queued."""
     root = paths.root
+    if not os.path.exists(paths.script) and interrupted.was_left(paths):
+        raise InputError(
+            f"the submission of the run in {root} was interrupted, and nothing was queued",
+            where="--resume",
+            fix=f"the same submit command again, with --run-dir {shlex.quote(root)}",
+        )
     if not os.path.exists(paths.script):
         raise InputError(
             f"the run in {root} was not started by submit (there is no job.sbatch)",

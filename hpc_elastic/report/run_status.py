@@ -63,11 +63,13 @@ class RunView(NamedTuple):
     silent_s: float | None = None  # for how long no agent has given a sign of life; None: one lives
     handed_back: Requeued | None = None  # this start was, to Slurm; None: it was not, or nobody knows
     torchruns: tuple[Mark, ...] | None = None  # the nodes of a run whose agents are torchrun's; else None
+    was_interrupted: bool = False  # its only submission was killed before its job was recorded
 
     @classmethod
     def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
         """Return the view of a run whose files were read."""
         view = cls(run.state, run.submission, run.job_id, job, run.has_script, silent_s, run.handed_back)
+        view = view._replace(was_interrupted=run.was_interrupted)
         return view._replace(torchruns=torchrun_marks(run)) if run.is_torchruns else view
 
 
@@ -96,14 +98,21 @@ def status_of(view: RunView) -> RunStatus:
         outside = _by_job(view, job, is_current=is_current)
         if outside is not None:
             return outside
-    if not is_current:
-        return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+    if view.was_interrupted or not is_current:
+        return RunStatus(Phase.UNKNOWN, _unheard_text(view))
     if view.torchruns is not None and (view.silent_s is None or have_left(view.torchruns)):
         return _torchruns(view.state, view.torchruns)
     left = _left_for_good(view)
     if left is None and view.silent_s is not None:
         return _silent(view, view.silent_s)
     return left or _by_records(state, _back_text(view))
+
+
+def _unheard_text(view: RunView) -> str:
+    if not view.was_interrupted:
+        return "no agent has written a record yet"
+    known = "nothing was queued" if view.submission < 0 else "nobody knows whether its job was queued"
+    return f"the submission was interrupted; {known}"
 
 
 def _torchruns(state: RunState, marks: tuple[Mark, ...]) -> RunStatus:
@@ -188,6 +197,9 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
     word = f"ended as {job.word}" if job.word else "is not there any more"
     if drained is None:
         return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
+    waited = view.state.requeued or job.restarts > view.state.epoch.restart
+    if waited and job.word.startswith("CANCELLED"):
+        word = "was cancelled while it waited in the queue"
     return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(view.state)}")
 
 

@@ -82,10 +82,17 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
     """
     running = [task for task in tasks if task.is_running]
     waiting = [task for task in tasks if task.is_waiting]
-    state = JobState.RUNNING if running else JobState.PENDING if waiting else JobState.COMPLETING
+    paused = [task for task in running if task.state is JobState.SUSPENDED]
+    active = [task for task in running if task.state is not JobState.SUSPENDED]
+    state = JobState.RUNNING if active else JobState.SUSPENDED if paused else JobState.PENDING
+    state = state if running or waiting else JobState.COMPLETING
     words = [
         f"{len(found)} {'task' if len(found) == 1 else 'tasks'} {does if len(found) == 1 else do}"
-        for found, does, do in ((running, "runs", "run"), (waiting, "waits", "wait"))
+        for found, does, do in (
+            (active, "runs", "run"),
+            (paused, "is suspended", "are suspended"),
+            (waiting, "waits", "wait"),
+        )
         if found
     ]
     arrays = arrays_of(tasks)

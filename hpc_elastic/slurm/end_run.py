@@ -157,11 +157,15 @@ class EndRun:
             case StopStep.END:
                 was_held = self._log.state.ending is not None
                 silent = self._silent_text()
-                self._end(Decision.STOPPED, ExitCode.OK, silent or "no workers ran")
+                self._end(Decision.STOPPED, ExitCode.OK, silent or self._without_workers())
                 why = silent or "no workers run"
                 self._say(f"{why}, so there is nothing to save and the run is stopped as it is")
                 leaves_alone = self._log.state.drained is None and not was_held and not silent
                 self._cancel_job(only_waiting=leaves_alone)
+
+    def _without_workers(self) -> str:
+        """Tell that nothing was there to save; those of earlier rounds have ended before."""
+        return "its workers had ended" if self._log.state.rounds else "no workers ran"
 
     def _silent_text(self) -> str:
         silent_s = self._silent_s
@@ -195,11 +199,10 @@ class EndRun:
 
     def _refuse_unstarted(self) -> None:
         if not self._run.submissions and not self._run.records:
-            root = shlex.quote(self._run.paths.root)
             raise InputError(
                 f"nothing was ever started in {self._run.paths.root}",
                 where="RUN",
-                fix=f"hpc-elastic submit --resume {root}, or remove the directory",
+                fix=f"{self._run.command_to_go_on}, or remove the directory",
             )
 
     def _refuse_foreign(self) -> None:

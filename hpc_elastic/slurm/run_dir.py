@@ -13,6 +13,7 @@ from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.slurm import interrupted
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings
 from hpc_elastic.store.directories import make_directories, make_directory
@@ -80,9 +81,11 @@ def _check_existing(root: str) -> None:
             fix=f"chmod u+rwx it, or {_OTHER_DIR}",
         )
     names = os.listdir(root)
-    if "run.json" in names:
+    is_left = "run.json" in names and interrupted.was_left(RunPaths(root))
+    if "run.json" in names and not is_left:
         raise _holds_a_run(root)
-    foreign = sorted(name for name in names if not _OWN_NAMES.fullmatch(name))
+    own = {"run.json"} if is_left else set()
+    foreign = sorted(name for name in names if not _OWN_NAMES.fullmatch(name) and name not in own)
     if foreign:
         raise RunDirError(
             f"the run directory {root} is not empty: it holds {foreign[0]!r}",
@@ -200,6 +203,7 @@ class _Identity(NamedTuple):
     created: Prose = ""
     user: Prose = ""
     token: str = ""
+    creator: str = ""
 
 
 def read_identity(paths: RunPaths) -> dict[str, object]:
@@ -276,12 +280,16 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         "created": date_text(now_s),
         "user": _user(),
         "token": request.token,
+        "creator": interrupted.creator(),
     }
     is_new = False
     try:
         is_new = _make_private(paths.root)
-        if not files.publish_new(paths.identity, (json.dumps(identity, indent=1) + "\n").encode()):
-            raise _holds_a_run(paths.root)
+        data = (json.dumps(identity, indent=1) + "\n").encode()
+        if not files.publish_new(paths.identity, data):
+            if not interrupted.may_be_made_anew(paths):
+                raise _holds_a_run(paths.root)
+            files.replace(paths.identity, data)
         for directory in paths.directories():
             make_directory(directory)
         files.replace(paths.job, request.job_json())

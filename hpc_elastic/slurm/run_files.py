@@ -19,6 +19,7 @@ from hpc_elastic.slurm.array_job import begin_of, facts_of, is_array, tasks_of
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.environment import LINK_SPAN
+from hpc_elastic.slurm.interrupted import was_left
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
 from hpc_elastic.slurm.links import Link, read_links
 from hpc_elastic.slurm.parse import JobState
@@ -106,6 +107,11 @@ class RunFiles(NamedTuple):
     def has_script(self) -> bool:
         """Whether `submit` has made a job script for it."""
         return os.path.exists(self.paths.script)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether its only submission was killed before its job was recorded, and no agent has come."""
+        return not self.records and was_left(self.paths)
 
     @property
     def is_torchruns(self) -> bool:

@@ -13,7 +13,16 @@ from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import array_rules, parse, partition_rules, request, run_dir, submissions, validate
+from hpc_elastic.slurm import (
+    array_rules,
+    interrupted,
+    parse,
+    partition_rules,
+    request,
+    run_dir,
+    submissions,
+    validate,
+)
 from hpc_elastic.slurm.array_job import facts_of
 from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.lifecycle import LOGIN
@@ -139,6 +148,8 @@ class Submitter:
             RunDirError: the run directory cannot be used.
             SlurmError: Slurm is not there, refused, or does not answer.
         """
+        if interrupted.may_be_queued(wanted.paths):
+            return self._go_on(wanted)
         wanted = self.prepared(wanted)
         is_new = run_dir.create(wanted, now_s=self._clock.wall())
         try:
@@ -147,6 +158,18 @@ class Submitter:
             if not isinstance(error, UncertainSubmissionError):
                 run_dir.discard(wanted.paths, with_root=is_new)
             raise
+
+    def _go_on(self, wanted: SubmitRequest) -> Submitted:
+        """Take up a submission that was killed while it called sbatch; Slurm is asked for its job first."""
+        root = wanted.paths.root
+        if read_request(wanted.paths).spec != wanted.spec:
+            raise RunDirError(
+                f"the submission of another command was interrupted in {root}, and may have queued its job",
+                where="run_dir",
+                fix=f"choose another --run-dir, or go on with that one: "
+                f"hpc-elastic submit --resume {shlex.quote(root)}",
+            )
+        return self.resume(root)
 
     def resume(self, root: str) -> Submitted:
         """Queue the stored script of a run that ended or was stopped once more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ STEP = {
     "SLURM_PROCID": "0",
     "SLURMD_NODENAME": "n1",
 }
+
+STEP_OF_ONE = {**STEP, "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,20 @@ def test_a_log_directory_that_takes_no_files(tmp_path: Path, capfd: pytest.Captu
     assert "--log-dir: logs cannot be written to /proc/logs: /proc " in error
     assert "fix: give a directory that this user can write to" in error
     assert not (tmp_path / "run").exists()
+
+
+def test_an_agents_log_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is told in one line with the place, and ends with no traceback."""
+    agents = tmp_path / "run" / "logs" / "agents"
+    (agents / "n1.log").mkdir(parents=True)
+    (tmp_path / "run").chmod(0o700)
+    words = [sys.executable, "-I", "-m", "hpc_elastic", "run", "--run-dir=run", "--no-python", "true"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, **STEP_OF_ONE}
+    )
+    assert 2 == done.returncode
+    assert f"the agent's log {agents}/n1.log cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

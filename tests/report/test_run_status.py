@@ -175,6 +175,15 @@ def test_a_drained_run_whose_job_has_ended_says_so() -> None:
     assert (Phase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found
 
 
+@pytest.mark.parametrize(("entries", "restarts"), [((Requeued(EPOCH, Cause.PREEMPTION),), 0), ((), 1)])
+def test_a_job_that_was_cancelled_in_the_queue_says_so(entries: tuple[Entry, ...], restarts: int) -> None:
+    """It was requeued before, by our script or by Slurm: the preemption did not end it."""
+    state = state_of(STARTED, FIRST_ROUND, PREEMPTED, *entries)
+    found = status_of(RunView(state, 0, "7", job("CANCELLED", restarts=restarts)))
+    text = "job 7 was cancelled while it waited in the queue, drained (preemption)"
+    assert (Phase.GONE, text) == found
+
+
 def test_a_phase_is_equal_to_its_word() -> None:
     """A loop in a notebook that waits for the word would go round for ever otherwise."""
     assert status_of(RunView(state_of(STARTED, FIRST_ROUND), 0)).phase == "running"

@@ -11,6 +11,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, SizeWanted
 from hpc_elastic.rendezvous.run_log import open_log, read_state
+from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.slurm import run_dir, submissions
 from hpc_elastic.slurm.array_job import begin_of, facts_of, job_ids
 from hpc_elastic.slurm.array_scale import Share, shares
@@ -136,6 +137,17 @@ def test_only_an_array_has_spares_to_keep(paths: RunPaths) -> None:
     Path(paths.job).write_text('{"spec": {"nodes": "1:4"}}')
     with pytest.raises(InputError, match="always stand by"):
         scale(paths, 2, print, keep_spares=True)
+
+
+def test_an_array_whose_tasks_are_all_suspended_is_suspended(paths: RunPaths) -> None:
+    """One that runs has the run go on, or wait for the others."""
+    paused = [task._replace(state=JobState.SUSPENDED) for task in FOUR]
+    facts, fields = facts_of([*paused, Task("7", 4, JobState.PENDING)])
+    assert (JobState.SUSPENDED, 4) == (facts.state, facts.nodes)
+    assert "4 tasks are suspended, 1 task waits" == fields["JobState"]
+    assert "suspended by Slurm" == status_of(RunView.of(read_run(paths), facts)).text
+    facts, fields = facts_of([FOUR[0], *paused[1:2]])
+    assert (JobState.RUNNING, "1 task runs, 1 task is suspended") == (facts.state, fields["JobState"])
 
 
 def test_an_array_looks_like_one_job(paths: RunPaths) -> None:

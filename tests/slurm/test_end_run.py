@@ -211,6 +211,25 @@ def test_without_slurm_on_path_the_record_is_written_and_the_rest_is_said(
     assert "scancel 7" in ender.said[-1]
 
 
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ((), "no workers ran"),
+        ((STARTED, ROUND, Drained(EPOCH, Cause.PREEMPTION, 9, "")), "its workers had ended"),
+    ],
+)
+def test_the_reason_knows_of_earlier_rounds(
+    paths: RunPaths, job: FakeJob, entries: tuple[Entry, ...], reason: str
+) -> None:
+    """A run that waits in the queue again had workers before."""
+    write(paths, *entries)
+    job.set(JobState="PENDING", Restarts="1")
+    Ender(paths, job).stop()
+    ended = read_state(paths).ending
+    assert ended is not None
+    assert reason == ended.reason
+
+
 def test_agents_of_torchrun_are_not_asked(run_paths: RunPaths, job: FakeJob) -> None:
     """Nobody would hear it, and the user would wait."""
     write(run_paths, STARTED, ROUND)
