@@ -95,7 +95,8 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
     if run.records:
         last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
         text = last_text(last.text, headline)
-        facts.append(("last", f"{date_text(last.at)} ({span_text(now_s - last.at)} ago) {text}"))
+        ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
+        facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
 
 

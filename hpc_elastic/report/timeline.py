@@ -1,11 +1,12 @@
 """What happened in a run, as lines for people. Pure.
 
-Times are the writers' wall times and serve display only; a span between records of two nodes is as
-exact as their clocks agree.
+Times are the writers' wall times and serve display only; a span is told between records of one node, as
+the clocks of two may differ by an hour.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ CAUSES = {
 _NO_ROUND = (Cause.JOIN_TIMEOUT, Cause.NODE_LOSS, Cause.AGENT_ERROR)  # may end a start before its first
 
 
-_Text = Callable[[Any, RunState, float], str]
+_Text = Callable[[Any, RunState, float | None], str]
 
 
 class Moment(NamedTuple):
@@ -88,17 +89,17 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
     """
     texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: _met} if by_torchrun else _TEXTS
     state, moments = RunState(), []
-    times: dict[type, float] = {}  # of the newest record of each kind
+    newest: dict[type, Record] = {}  # record of each kind
     for record in records:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
             text_of = texts[type(record.entry)]
-            text = text_of(record.entry, state, record.at - _began(record, times))
+            text = text_of(record.entry, state, _span_s(record, newest))
             entry, epoch = record.entry, after.epoch
             if isinstance(entry, Note | NodeTaken):  # perhaps of an earlier start
                 epoch = entry.epoch
             moments.append(Moment(record.at, max(epoch.submission, 0), text))
-            times[type(record.entry)] = record.at
+            newest[type(record.entry)] = record
         state = after
     return moments
 
@@ -110,10 +111,21 @@ _BEGINNINGS: Mapping[type, tuple[type, ...]] = {
 }
 
 
-def _began(record: Record, times: Mapping[type, float]) -> float:
-    """Return when began what a record ends [s since the epoch]."""
-    known = [times[kind] for kind in _BEGINNINGS.get(type(record.entry), ()) if kind in times]
-    return max(known, default=record.at)
+def _span_s(record: Record, newest: Mapping[type, Record]) -> float | None:
+    """Return how long what a record ends has lasted [s]; None if another node has written its beginning."""
+    known = [newest[kind] for kind in _BEGINNINGS.get(type(record.entry), ()) if kind in newest]
+    began = max(known, key=lambda each: each.number, default=None)
+    return record.at - began.at if began is not None and _node(began) == _node(record) else None
+
+
+def _node(record: Record) -> str:
+    """Return the node of a writer, whose agents on it are numbered."""
+    return re.sub(r"\.\d+\Z", "", record.by)
+
+
+def _for(word: str, span_s: float | None) -> str:
+    """Return a word and how long something took, if that is known."""
+    return "" if span_s is None else f"{word}{span_text(span_s)}"
 
 
 def _is_formal(record: Record) -> bool:
@@ -121,7 +133,7 @@ def _is_formal(record: Record) -> bool:
     return isinstance(record.entry, EpochStarted) and record.by == LOGIN
 
 
-def _started(entry: EpochStarted, before: RunState, _span_s: float) -> str:
+def _started(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
     epoch, known = entry.epoch, before.epoch
     names = f" on {names_text(entry.expected)}" if entry.expected else ""
     if epoch[:2] == known[:2] and known != NO_EPOCH:
@@ -138,14 +150,14 @@ def _which_start(epoch: Epoch) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _formed(entry: RoundFormed, before: RunState, span_s: float) -> str:
+def _formed(entry: RoundFormed, before: RunState, span_s: float | None) -> str:
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
     step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
     size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
     lost = f", without {names_text(gone)} (lost)" if gone else ""
-    return f"round {entry.number}: {size}{lost}{step}, formed in {span_text(span_s)}{_in_vain(entry, before)}"
+    return f"round {entry.number}: {size}{lost}{step}, formed{_for(' in ', span_s)}{_in_vain(entry, before)}"
 
 
 def _in_vain(entry: RoundFormed, before: RunState) -> str:
@@ -159,20 +171,20 @@ def _in_vain(entry: RoundFormed, before: RunState) -> str:
     return f"; nothing newer was saved in {starts}"
 
 
-def _met(entry: RoundFormed, _before: RunState, span_s: float) -> str:
+def _met(entry: RoundFormed, _before: RunState, span_s: float | None) -> str:
     """Tell of a round of torchrun's agents."""
     names = names_text(tuple(member.node for member in entry.members))
     return (
-        f"round {entry.number}: {count_text(len(entry.members), 'node')} ({names}) met in {span_text(span_s)}"
+        f"round {entry.number}: {count_text(len(entry.members), 'node')} ({names}) met{_for(' in ', span_s)}"
     )
 
 
-def _ended(entry: RoundEnded, before: RunState, span_s: float) -> str:
+def _ended(entry: RoundEnded, before: RunState, span_s: float | None) -> str:
     is_pause = entry.cause is Cause.MEMBERSHIP
     if is_pause and before.drain is None:
         why = "its agents meet anew and do not tell why: a worker failed, or nodes have changed"
-        return f"round {entry.number} ended after {span_text(span_s)}: {why}"
-    text = f"round {entry.number} {'paused' if is_pause else 'ended'} after {span_text(span_s)}: "
+        return f"round {entry.number} ended{_for(' after ', span_s)}: {why}"
+    text = f"round {entry.number} {'paused' if is_pause else 'ended'}{_for(' after ', span_s)}: "
     return text + ended_text(entry, before)
 
 
@@ -221,7 +233,7 @@ def _signal_text(cause: Cause, detail: str) -> str:
     return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
 
 
-def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> str:
+def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None) -> str:
     if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
         return f"{entry.node} is to leave, the others go on: {_signal_text(entry.cause, entry.detail)}"
     if entry.then is Then.REJOIN:
@@ -233,12 +245,12 @@ def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float) -> st
     return f"drain asked for on {entry.node}: {CAUSES[entry.cause]}{detail}"
 
 
-def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float) -> str:
+def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float | None) -> str:
     left = "" if entry.left_s is None else f"; workers have {span_text(entry.left_s)} more"
     return f"Slurm says: {entry.detail}{left}"
 
 
-def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float) -> str:
+def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float | None) -> str:
     return stop_text(entry)
 
 
@@ -248,7 +260,7 @@ def stop_text(entry: StopAgreed) -> str:
     return f"all ranks stop at step {entry.step}" if is_told else "the workers do not ask whether to stop"
 
 
-def _node_left(entry: NodeLeft, before: RunState, _span_s: float) -> str:
+def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:
     if entry.cause is Cause.NODE_LOSS and entry.node in before.unfit:
         return f"{entry.node} left: it is unfit, so its task gets another node"
     if entry.cause is Cause.MEMBERSHIP and entry.detail:
@@ -258,25 +270,25 @@ def _node_left(entry: NodeLeft, before: RunState, _span_s: float) -> str:
     return f"{entry.node} left: {_signal_text(entry.cause, entry.detail)}"
 
 
-def _drained(entry: Drained, before: RunState, span_s: float) -> str:
+def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
     why = left_text(entry.cause, apply(before, entry))
     if before.round is None and entry.cause in _NO_ROUND:
-        return f"this start is given up after {span_text(span_s)}: {why}"
+        return f"this start is given up{_for(' after ', span_s)}: {why}"
     saved = "" if entry.step is None else f"; checkpoint of step {entry.step}"
-    return f"drained ({why}) in {span_text(span_s)}{saved}{unsaved_text(before, entry.step)}"
+    return f"drained ({why}){_for(' in ', span_s)}{saved}{unsaved_text(before, entry.step)}"
 
 
-def _requeued(entry: Requeued, before: RunState, _span_s: float) -> str:
+def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
     why = entry.detail.partition(": requeue ")[0] if is_told else requeued_for(before, entry)
     return f"requeued ({why or why_text(entry.cause, before)})"
 
 
-def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float) -> str:
+def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float | None) -> str:
     return f"{entry.node} is unfit and stays out: {entry.reason}"
 
 
-def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float) -> str:
+def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float | None) -> str:
     return _size_text(entry)
 
 
@@ -285,27 +297,27 @@ def _size_text(entry: SizeWanted) -> str:
     return f"{count_text(entry.size, 'node')} wanted ({entry.detail}){before}"
 
 
-def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float) -> str:
+def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float | None) -> str:
     return f"stacks of all ranks asked for by {entry.node}: {entry.detail}"
 
 
-def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float) -> str:
+def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float | None) -> str:
     return f"nothing is held against {entry.node}: {entry.reason}"
 
 
-def _never_asked(_entry: NeverAsked, _before: RunState, _span_s: float) -> str:
+def _never_asked(_entry: NeverAsked, _before: RunState, _span_s: float | None) -> str:
     return "the workers do not ask whether to stop: they cannot save when their nodes are wanted back"
 
 
-def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float) -> str:
+def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | None) -> str:
     return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
 
 
-def _noted(entry: Note, _before: RunState, _span_s: float) -> str:
+def _noted(entry: Note, _before: RunState, _span_s: float | None) -> str:
     return entry.text
 
 
-def _run_ended(entry: RunEnded, _before: RunState, _span_s: float) -> str:
+def _run_ended(entry: RunEnded, _before: RunState, _span_s: float | None) -> str:
     return ending_text(entry)
 
 

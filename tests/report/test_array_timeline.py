@@ -67,6 +67,6 @@ def test_a_signal_is_what_slurm_says_it_is(explained: tuple[Cause, str] | None, 
     state = fold(RunState(), records)
     assert headline == status_of(RunView(state, 0)).text
     assert state.drain is not None
-    over = Record(len(records) + 1, 5.0, "n2", RoundEnded(1, state.drain.cause, ("n1",), None))
+    over = Record(len(records) + 1, 5.0, "n1", RoundEnded(1, state.drain.cause, ("n1",), None))
     last = [moment.text for moment in timeline([*records, over])][-1]
     assert headline.replace("pauses", "ended after 5.0 s") == last
