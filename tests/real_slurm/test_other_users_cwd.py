@@ -109,7 +109,7 @@ def test_nothing_of_another_users_runs(cluster: Cluster) -> None:
     run.wait_gone()
     assert ([], "COMPLETED") == (shared.executed, run.job()["JobState"])
     path, variables = shared.told_by(1)
-    assert (str(shared.own), []) == (path[0], variables)
+    assert (str(shared.own), ["PYTHONUNBUFFERED"]) == (path[0], variables)
     assert str(shared.place) not in path
 
 
