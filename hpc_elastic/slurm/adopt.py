@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.slurm.shell_text import code_of
 from hpc_elastic.slurm.torchrun_line import Line, find_line
 
 _RUN_DIR = '"$PWD/run-$SLURM_JOB_ID"'
@@ -37,16 +37,40 @@ class Change(NamedTuple):
     why: str
 
 
-_LEAVE_STRICT = (
-    Change('[ "$finished" = 0 ] || exit "$finished"', "as with set -e, the rest runs only if all went well"),
-    Change("set -e", "holds again for the rest of the script"),
+_LEAVE = Change(
+    f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
+    "what comes behind does not run before the training is over: the job is queued once more",
 )
-_LEAVE = (
-    Change(
-        f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
-        "what comes behind does not run before the training is over: the job is queued once more",
-    ),
+_KEEP_STRICT = Change("strict=$-", "whether set -e is in force")
+_END_STRICT = Change("set +e", "with set -e the script would end before finish")
+_END_TRAP = Change("trap - ERR", "a trap of ERR may end the script before finish")
+_LEAVE_STRICT = Change(
+    'case $strict in *e*) [ "$finished" = 0 ] || exit "$finished"; set -e ;; esac',
+    "where set -e was in force, the rest runs only if all went well, and it holds again",
 )
+_LEAVE_TRAPPED = Change(
+    '[ "$finished" = 0 ] || exit "$finished"', "as with a trap of ERR that ends the script"
+)
+_STRICT = re.compile(
+    r"(?<![\w./-])(?:set[ \t](?:[^\n;&|]*[ \t])?-[a-zA-Z]*e[a-zA-Z]*(?![\w-])"
+    r"|(?:set|shopt)[ \t][^\n;&|]*errexit)"
+)
+_NOT_STRICT = re.compile(r"^set[ \t]+\+(?:e|o[ \t]+errexit)[ \t]*$", re.MULTILINE)
+_ON_ERROR = re.compile(r"(?<![\w./-])trap[ \t][^\n;&|]*(?<!\w)ERR(?!\w)")
+
+
+_TRAP = Change(
+    f"trap : {_SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
+)
+_FINISH = Change(
+    "hpc-elastic finish at the end",
+    "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
+    "never a cancelled or a finished one",
+)
+_IN_CONTAINER = Change(
+    "the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm"
+)
+_PYXIS = re.compile(r"(?<![\w-])--container-image(?![\w-])")
 
 
 class Adopted(NamedTuple):
@@ -84,9 +108,12 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
     header, header_changes = _header(lines)
     command, command_changes = _changed_command(line)
     before = _insert_options(lines[: line.first], header)
-    is_strict = _is_strict(before)
-    tail, tail_changes = _tail(lines, line.last + 1, is_strict=is_strict)
-    strict = [Change("set +e", "with set -e the script would end before finish")] if is_strict else []
+    known = _strictness(before)
+    tail, tail_changes = _tail(lines, line.last + 1, known)
+    strict = [
+        *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
+        *([_END_TRAP] if known.by_trap else []),
+    ]
     changed = [
         *before,
         *(change.what for change in strict),
@@ -95,22 +122,16 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *_finish(line),
         *tail,
     ]
-    trap = Change(
-        f"trap : {_SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
-    )
-    finish = Change(
-        "hpc-elastic finish at the end",
-        "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
-        "never a cancelled or a finished one",
-    )
     changes = (
         *_line_ends(text),
         *header_changes,
+        *_unread_options(lines),
         *strict,
-        trap,
+        _TRAP,
         *_own_traps(lines[: line.first]),
         *command_changes,
-        finish,
+        *([_IN_CONTAINER] if _PYXIS.search(plain) and _IN_CONTAINER not in command_changes else []),
+        _FINISH,
         *tail_changes,
         *_own_requeues(changed),
     )
@@ -151,6 +172,22 @@ def _own_traps(lines: list[str]) -> Iterator[Change]:
             )
 
 
+def _unread_options(lines: list[str]) -> Iterator[Change]:
+    """Yield what is to be told about options that sbatch does not read, or that ours overrule."""
+    first = _first_command(lines)
+    for number, line in enumerate(lines, 1):
+        if number > first and line.startswith("#SBATCH"):
+            yield Change(
+                f"{line.strip()} in line {number} has no effect",
+                f"sbatch reads no options behind the first command, in line {first + 1}: move it above",
+            )
+        elif line.startswith("#SBATCH") and re.search(r"\s--no-requeue(?=\s|$)", line):
+            yield Change(
+                f"--no-requeue in line {number} has no effect",
+                "--requeue stands behind it: without that a preempted job does not come back",
+            )
+
+
 def _own_requeues(lines: list[str]) -> Iterator[Change]:
     """Yield what is to be told about lines of the user's that requeue the job, too."""
     for number, line in enumerate(lines, 1):
@@ -161,17 +198,25 @@ def _own_requeues(lines: list[str]) -> Iterator[Change]:
             )
 
 
-def _is_strict(lines: list[str]) -> bool:
-    """Tell whether the shell ends at the first command that fails."""
-    options = [line.split("#")[0].split() for line in lines if line.lstrip().startswith(("set -", "set +"))]
-    if lines and lines[0].startswith("#!"):  # which may have options
-        options.insert(0, lines[0].split())
-    state = False
-    for words in options:
-        for word, following in pairwise([*words[1:], ""]):
-            if re.fullmatch(r"[-+][a-zA-Z]*e[a-zA-Z]*", word) or (word[1:] == "o" and following == "errexit"):
-                state = word[0] == "-"
-    return state
+class _Strict(NamedTuple):
+    """What may end a script at the first command that fails, as far as it is seen."""
+
+    by_option: bool
+    by_trap: bool
+
+
+def _strictness(lines: list[str]) -> _Strict:
+    """Tell what may end the shell before finish; only the shell itself knows whether it is in force.
+
+    A ``set -e`` in any place counts: behind ``&&``, in a block, in a function. What ends it counts in a line
+    of its own, outside of all blocks.
+    """
+    code = code_of("\n".join(lines))
+    off = [found.end() for found in _NOT_STRICT.finditer(code)]
+    words = lines[0].split()[1:] if lines and lines[0].startswith("#!") and not off else []
+    by_line = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words)
+    by_option = by_line or _STRICT.search(code, max(off, default=0)) is not None
+    return _Strict(by_option, _ON_ERROR.search(code) is not None)
 
 
 def _comment(line: str) -> bool:
@@ -246,9 +291,7 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
     if line.is_launch:
         changes.append(Change("LOCAL_RANK", "is in the environment; no --local-rank is passed to the script"))
     if re.search(_CONTAINERS, options):
-        changes.append(
-            Change("the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm")
-        )
+        changes.append(_IN_CONTAINER)
     place = _RUN_DIR.replace('"', '\\"') if line.quote == '"' else _RUN_DIR
     text = f"{line.head}srun{options}{line.program} run --run-dir {place}{line.tail}"
     return text.split("\n"), changes
@@ -279,7 +322,7 @@ def _finish(line: Line) -> list[str]:
     ]
 
 
-def _tail(lines: list[str], end: int, *, is_strict: bool) -> tuple[list[str], list[Change]]:
+def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[Change]]:
     """Return what follows the command, as far as it may: the exit code is now that of `finish`."""
     rest, changes = list(lines[end:]), []
     first = next((at for at, line in enumerate(rest) if line.strip() and not _comment(line)), len(rest))
@@ -290,7 +333,8 @@ def _tail(lines: list[str], end: int, *, is_strict: bool) -> tuple[list[str], li
         return [line for line in rest[:first] if line.strip()], changes
     if rest[first:]:
         rest[first] = re.sub(r"\$\?|\$\{\?\}", "$finished", rest[first])
-        leave = _LEAVE_STRICT if is_strict else _LEAVE
+        leave = [_LEAVE_TRAPPED] if strict.by_trap else [_LEAVE]
+        leave += [_LEAVE_STRICT] if strict.by_option else []
         rest = ["finished=$?", *(change.what for change in leave), *rest, 'exit "$finished"']
         changes += [
             *leave,

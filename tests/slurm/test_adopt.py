@@ -206,6 +206,55 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
 
 
 @pytest.mark.parametrize(
+    "strict",
+    [
+        "set -ex;",
+        "set -e;",
+        "set -o errexit;",
+        "set -ex; cd .",
+        '[ -n "$SLURM_JOB_ID" ] && set -e',
+        ": ; set -e",
+        "if true; then set -euo pipefail; fi",
+        "strict() { set -e; }; strict",
+        "shopt -so errexit",
+        "set +e\nset -e",
+        "trap 'exit 1' ERR",
+        "set -eE; trap 'echo failed; exit 1' ERR",
+    ],
+)
+def test_finish_is_reached_however_a_script_is_strict(tmp_path: Path, strict: str) -> None:
+    """The job of one that ends before it would not be requeued; behind finish the script is strict again."""
+    for name, body in {
+        "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"',
+        "hpc-elastic": 'echo "$1" >> told; [ "$1" = finish ] || exit 75',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = changed(f"#!/bin/bash\n{strict}\nsrun torchrun train.py\nfalse\necho after >> told\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
+    told = (tmp_path / "told").read_text().splitlines()
+    assert ["run", "finish"] == told[:2], script
+    goes_on = strict.startswith("trap")
+    assert (goes_on, 0 if goes_on else 1) == ("after" in told, done.returncode)
+
+
+@pytest.mark.parametrize("first", ['[ -z "$SLURM_JOB_ID" ] && set -e', "# set -e", "echo 'set -e'", "set -x"])
+def test_a_script_that_is_not_strict_does_not_become_it(tmp_path: Path, first: str) -> None:
+    """What the shell has not been told is not in force behind finish either."""
+    (tmp_path / "srun").write_text("#!/bin/bash\nexit 0\n")
+    (tmp_path / "hpc-elastic").write_text("#!/bin/bash\nexit 0\n")
+    for program in tmp_path.iterdir():
+        program.chmod(0o755)
+    script = changed(f"#!/bin/bash\n{first}\nsrun torchrun train.py\nfalse\necho after\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("after\n")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("#!/bin/bash\npython train.py\n", "no line of the script starts torchrun"),
@@ -393,3 +442,25 @@ def test_what_finish_could_not_follow_is_told(text: str, words: str) -> None:
     """Rather than to write a script that does something else."""
     with pytest.raises(InputError, match=words):
         adopt(f"{text}\n", "train.sbatch")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("set -u\n#SBATCH --nodes=3\nsrun torchrun a.py\n", "#SBATCH --nodes=3 in line 3 has no effect"),
+        ("#SBATCH --no-requeue\nsrun torchrun a.py\n", "--no-requeue in line 2 has no effect"),
+        ("srun --container-image=a.sqsh torchrun a.py\n", "the container"),
+        ("#SBATCH --container-image=a.sqsh\nsrun torchrun a.py\n", "the container"),
+        ('ARGS=(--container-image a.sqsh)\nsrun "${ARGS[@]}" torchrun a.py\n', "the container"),
+        ("srun apptainer exec a.sif torchrun a.py\n", "the container"),
+    ],
+)
+def test_what_the_script_cannot_do_is_told(text: str, what: str) -> None:
+    """Once each: options that sbatch does not read or that ours overrule, images that lack our package."""
+    assert 1 == [change.what for change in adopt(f"#!/bin/bash\n{text}", "a").changes].count(what)
+
+
+def test_options_above_the_first_command_are_not_talked_about() -> None:
+    """They are read."""
+    text = "#!/bin/bash\n#SBATCH --nodes=3\n\n# text\n#SBATCH -J a\nsrun torchrun a.py\n"
+    assert [] == [change for change in adopt(text, "a").changes if "no effect" in change.what]
