@@ -52,7 +52,7 @@ class NodeTelemetry(Telemetry):
         self._began_at = self._now()
         self._took_s = 0  # the whole run, once it is over
         self._events = AgentEvents(
-            group, crashes, lambda: self._took_s, run_id=around.run_id, backend=around.backend
+            group, self._restarts, lambda: self._took_s, run_id=around.run_id, backend=around.backend
         )
         self._joining_at: float | None = None
         self._stopping_at: float | None = None  # when the workers were told to end that are not gone yet
@@ -160,6 +160,10 @@ class NodeTelemetry(Telemetry):
                 self._safely(type(handler).__name__, close)
 
     # how it is told
+
+    def _restarts(self) -> int:
+        """Return how often the workers were started again; the failure that no budget covers is none."""
+        return min(self._crashes(), self._around.max_restarts)
 
     def _remaining(self) -> int:
         return max(0, self._around.max_restarts - self._crashes())

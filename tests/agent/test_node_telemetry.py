@@ -83,6 +83,15 @@ def test_a_restart(put: Metrics, recorded: Events) -> None:
     assert 1 == recorded.recorded[-1].metadata["agent_restarts"]
 
 
+@pytest.mark.parametrize(("crashes", "restarts"), [(0, 0), (3, 3), (4, 3)])
+def test_restarts_are_those_that_were_done(recorded: Events, crashes: int, restarts: int) -> None:
+    """As in torch: the last failure of a run that has used its budget starts nothing."""
+    agent = Agent()
+    agent.crashes = crashes
+    agent.start()
+    assert restarts == recorded.recorded[-1].metadata["agent_restarts"]
+
+
 def test_a_failed_run(put: Metrics, recorded: Events) -> None:
     """Who failed, who was ended by the agent, and that the budget is used up."""
     agent = Agent()

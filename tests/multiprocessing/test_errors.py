@@ -69,11 +69,17 @@ def test_record_returns_the_value_and_keeps_the_name() -> None:
     assert (main(1, b=2), main.__name__) == (3, "main")
 
 
-@pytest.mark.parametrize("code", [0, None])
-def test_successful_exit_becomes_none(code: int | None, error_file: Path) -> None:
-    """sys.exit(0) and sys.exit() end the function without an error."""
-    assert record(lambda: sys.exit(code))() is None
+def test_an_exit_with_0_becomes_none(error_file: Path) -> None:
+    """sys.exit(0) ends the function without an error."""
+    assert record(lambda: sys.exit(0))() is None
     assert not error_file.exists()
+
+
+def test_an_exit_without_a_code_ends_the_process(error_file: Path) -> None:
+    """What stands behind the call of main does not run, and no error is recorded."""
+    with pytest.raises(SystemExit) as ended:
+        record(sys.exit)()
+    assert (None, False) == (ended.value.code, error_file.exists())
 
 
 @pytest.mark.parametrize("code", [3, "no data"])

@@ -141,7 +141,8 @@ def record(
     """Decorate a script's main function: the exception that ends it goes to the error file.
 
     Works with and without brackets, under an agent and as plain ``python script.py``.
-    ``sys.exit(0)`` and ``sys.exit()`` return None; any other exit is recorded and goes on.
+    ``sys.exit(0)`` returns None, as torch's does; ``sys.exit()`` ends the process well, any other exit is
+    recorded and goes on.
     """
     if fn is None:
         return functools.partial(_decorate, error_handler=error_handler)
@@ -156,9 +157,10 @@ def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Calla
         try:
             return fn(*args, **kwargs)
         except SystemExit as error:
-            if error.code in (0, None):
+            if error.code == 0:
                 return None
-            handler.record_exception(error)
+            if error.code is not None:
+                handler.record_exception(error)
             raise
         except ChildFailedError as error:
             failure = error.get_first_failure()[1]
