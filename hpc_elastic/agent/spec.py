@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,25 +22,6 @@ DEFAULT_ROLE = "default"
 
 class SpecError(InputError, AssertionError):
     """A `WorkerSpec` cannot be used; torch raises an AssertionError, without a word."""
-
-
-class _DataFields:
-    """Has `dataclasses` take a class for the data class that it is in torch: `replace`, `asdict`, `fields`.
-
-    They are made when somebody asks: an agent starts without that module, which takes 5 ms.
-
-    Args:
-        names: of the fields.
-    """
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def __get__(self, instance: object, owner: type) -> dict[str, Any]:
-        from dataclasses import make_dataclass  # noqa: PLC0415 - see above
-
-        fields: dict[str, Any] = vars(make_dataclass(owner.__name__, self._names))["__dataclass_fields__"]
-        return fields
 
 
 class WorkerState(str, Enum):
@@ -88,12 +70,27 @@ class WorkerSpec:
         SpecError: a value cannot be used.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]] = _DataFields(  # type: ignore[assignment]
-        *("role", "local_world_size", "rdzv_handler", "fn", "entrypoint", "args", "max_restarts"),
-        *("monitor_interval", "master_port", "master_addr", "local_addr", "event_log_handler"),
-        *("numa_options", "duplicate_stdout_filters", "duplicate_stderr_filters", "virtual_local_rank"),
-        *("redirects", "tee"),
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        role="default_role",
+        local_world_size=1,
+        rdzv_handler=None,
+        fn=None,
+        entrypoint=None,
+        args=(),
+        max_restarts=3,
+        monitor_interval=0.1,
+        master_port=None,
+        master_addr=None,
+        local_addr=None,
+        event_log_handler="null",
+        numa_options=None,
+        duplicate_stdout_filters=None,
+        duplicate_stderr_filters=None,
+        virtual_local_rank=False,
+        redirects=None,
+        tee=None,
     )
+    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(  # noqa: PLR0913 - torch's signature
         self,
@@ -117,22 +114,11 @@ class WorkerSpec:
         redirects: Std | Mapping[int, Std] | None = None,
         tee: Std | Mapping[int, Std] | None = None,
     ) -> None:
-        if fn is not None:
-            _warn_of_fn()
-        chosen = fn or entrypoint
-        if not chosen:
-            raise SpecError("no entrypoint: a WorkerSpec needs a command or a function to run")
-        _check("entrypoint", isinstance(chosen, str) or callable(chosen), chosen, "a command or a function")
-        _check("args", _is_list(args), args, "a tuple")
-        _check("rdzv_handler", not isinstance(rdzv_handler, str), rdzv_handler, "a RendezvousHandler")
-        _check("local_world_size", _is_at_least(1, local_world_size), local_world_size, "at least 1")
-        _check("monitor_interval", _is_positive(monitor_interval), monitor_interval, "positive")
-        _check("max_restarts", _is_at_least(0, max_restarts), max_restarts, "at least 0")
         self.role = role
         self.local_world_size = local_world_size
         self.rdzv_handler = rdzv_handler
         self.fn = fn
-        self.entrypoint: Callable[..., Any] | str = chosen
+        self.entrypoint: Callable[..., Any] | str = entrypoint  # type: ignore[assignment]
         self.args = args
         self.max_restarts = max_restarts
         self.monitor_interval = monitor_interval
@@ -146,6 +132,27 @@ class WorkerSpec:
         self.virtual_local_rank = virtual_local_rank
         self.redirects = redirects
         self.tee = tee
+        if fn is not None:
+            _warn_of_fn()
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check the values; also what a data class derived from this one calls.
+
+        Raises:
+            SpecError: a value cannot be used.
+        """
+        chosen = self.fn or self.entrypoint
+        if not chosen:
+            raise SpecError("no entrypoint: a WorkerSpec needs a command or a function to run")
+        _check("entrypoint", isinstance(chosen, str) or callable(chosen), chosen, "a command or a function")
+        _check("args", _is_list(self.args), self.args, "a tuple")
+        handler, workers = self.rdzv_handler, self.local_world_size
+        _check("rdzv_handler", not isinstance(handler, str), handler, "a RendezvousHandler")
+        _check("local_world_size", _is_at_least(1, workers), workers, "at least 1")
+        _check("monitor_interval", _is_positive(self.monitor_interval), self.monitor_interval, "positive")
+        _check("max_restarts", _is_at_least(0, self.max_restarts), self.max_restarts, "at least 0")
+        self.entrypoint = chosen
 
     def __repr__(self) -> str:
         return _shown(self, vars(self))
@@ -260,9 +267,10 @@ class RunResult:
         failures: of those that failed by themselves.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]] = _DataFields(  # type: ignore[assignment]
-        "state", "return_values", "failures"
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        "state", return_values=dict, failures=dict
     )
+    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(
         self,

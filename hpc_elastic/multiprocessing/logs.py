@@ -6,8 +6,9 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, ClassVar, Final
 
+from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.std import Std
@@ -41,6 +42,17 @@ class LogsDest:
         filtered_stdout: where chosen lines of all teed stdouts go.
         filtered_stderr: where chosen lines of all teed stderrs go.
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        stdouts=dict,
+        stderrs=dict,
+        tee_stdouts=dict,
+        tee_stderrs=dict,
+        error_files=dict,
+        filtered_stdout="",
+        filtered_stderr="",
+    )
+    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(  # noqa: PLR0913 - torch's fields
         self,

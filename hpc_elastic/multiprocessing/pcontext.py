@@ -7,9 +7,10 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.guard import Guard
@@ -32,6 +33,11 @@ class RunProcsResult:
         stdouts: the log files, empty where the stream was not redirected.
         stderrs: the same.
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        return_values=dict, failures=dict, stdouts=dict, stderrs=dict
+    )
+    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import math
 from datetime import timedelta
 from typing import NamedTuple
 
+from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.rendezvous.dynamic_rules import Limits
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 
@@ -163,3 +164,8 @@ def seconds_of(params: RendezvousParameters, key: str, default: float | None = N
             f"The rendezvous configuration option '{key}' ({value!r}) is not a number of seconds."
         )
     return number
+
+
+# as in torch; a NamedTuple's own body takes fields only
+RendezvousSettings.__dataclass_fields__ = DataFields(*RendezvousSettings._fields)  # type: ignore[attr-defined]
+RendezvousSettings.__dataclass_params__ = DataParams(frozen=True)  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.rendezvous import RendezvousParameters
+from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous, create_rdzv_handler
 
 
@@ -22,7 +23,8 @@ def test_everything_is_known_beforehand() -> None:
     assert isinstance(handler, StaticTCPRendezvous)
     for _ in range(2):
         info = handler.next_rendezvous()
-        assert (1, 2, ("host", 29500)) == (info.rank, info.world_size, info.bootstrap_store_info)
+        where = RendezvousStoreInfo("host", 29500)
+        assert (1, 2, where) == (info.rank, info.world_size, info.bootstrap_store_info)
         assert info.store is None
     assert ("static", "r", False, 0) == (
         handler.get_backend(), handler.get_run_id(), handler.use_agent_store, handler.num_nodes_waiting()

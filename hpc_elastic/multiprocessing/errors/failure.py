@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, read_reply
 
@@ -33,16 +34,29 @@ class ProcessFailure:
         observed_at: wall time when the end was seen [s]; None means now.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        *("local_rank", "pid", "exitcode", "error_file"),
+        derived=("error_file_data", "message", "timestamp"),
+    )
+    __dataclass_params__: ClassVar[Any] = DataParams()
+
     def __init__(
         self, local_rank: int, pid: int, exitcode: int, error_file: str, observed_at: float | None = None
     ) -> None:
-        reply = read_reply(error_file)
         self.local_rank = local_rank
         self.pid = pid
         self.exitcode = exitcode
-        self.error_file = NOT_AVAILABLE if reply is None else error_file
+        self.error_file = error_file
+        self.__post_init__()
+        if observed_at is not None:
+            self._observed_at = observed_at
+
+    def __post_init__(self) -> None:
+        """Read the error file; also what a data class derived from this one calls."""
+        reply = read_reply(self.error_file)
+        self.error_file = NOT_AVAILABLE if reply is None else self.error_file
         self._reply = reply or ErrorReply()
-        self._observed_at = SystemClock().wall() if observed_at is None else observed_at
+        self._observed_at = SystemClock().wall()
         self._corrected_at: float | None = None
         self.error_file_data: dict[str, Any] = dict(self._reply.data) or {"message": _NO_REPLY}
         self.message: Any = self._reply.data.get("message") or self.text
