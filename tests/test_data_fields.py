@@ -62,8 +62,8 @@ def test_their_fields_are_torchs() -> None:
         ours = [(field.name, field.init) for field in dataclasses.fields(made)]
         known = [(field.name, field.init) for field in dataclasses.fields(their)]
         assert known == ours[: len(known)]
-        params: Any = made.__dataclass_params__
-        assert their.__dataclass_params__.frozen is params.frozen
+        params: list[Any] = [vars(kind)["__dataclass_params__"] for kind in (their, type(made))]
+        assert params[0].frozen is params[1].__get__(None, type(made)).frozen
 
 
 @dataclass

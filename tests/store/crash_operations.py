@@ -242,22 +242,27 @@ def _create_run(root: str) -> None:
 
 def _run_seen(root: str) -> str:
     paths = _request(root).paths
-    try:
+    if not os.path.lexists(paths.identity):
         run_dir.check(paths.root, allow_local=True)
-    except RunDirError as refused:
-        if f"rm {paths.identity}, and submit again" in refused.fix:
-            return HALF
-        return NEW if read_request(paths).script == Path(paths.script).read_text() else refused.message
-    return OLD
+        return OLD
+    if not os.path.lexists(paths.script):
+        return HALF
+    script = read_request(paths).script
+    return NEW if script == Path(paths.script).read_text() else "another script"
 
 
 def _create_run_again(root: str) -> None:
-    seen = _run_seen(root)
-    if seen == NEW:
+    """Take up what was begun: who began it is gone, or the error tells what to do."""
+    if _run_seen(root) == NEW:
         return
-    if seen == HALF:
-        os.unlink(_request(root).paths.identity)
-    _create_run(root)
+    try:
+        _create_run(root)
+    except RunDirError as refused:
+        identity = _request(root).paths.identity
+        if f"rm {identity}, and submit again" not in refused.fix:
+            raise
+        os.unlink(identity)
+        _create_run(root)
     assert NEW == _run_seen(root)
 
 
