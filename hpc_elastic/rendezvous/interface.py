@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.rendezvous.journal import RoundFormed
@@ -13,32 +13,11 @@ MASTER_ADDR_KEY = "MASTER_ADDR"
 MASTER_PORT_KEY = "MASTER_PORT"
 
 
-class RendezvousStoreInfo:
-    """Where the workers' own process group meets.
+class RendezvousStoreInfo(NamedTuple):
+    """Where the workers' own process group meets."""
 
-    Args:
-        master_addr: the address.
-        master_port: the port.
-    """
-
-    MASTER_ADDR_KEY: ClassVar[str] = MASTER_ADDR_KEY
-    MASTER_PORT_KEY: ClassVar[str] = MASTER_PORT_KEY
-    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
-        "master_addr", "master_port"
-    )
-    __dataclass_params__: ClassVar[Any] = DataParams()
-
-    def __init__(self, master_addr: str, master_port: int) -> None:
-        self.master_addr = master_addr
-        self.master_port = master_port
-
-    def __repr__(self) -> str:
-        return f"RendezvousStoreInfo(master_addr={self.master_addr!r}, master_port={self.master_port!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RendezvousStoreInfo) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+    master_addr: str
+    master_port: int
 
     @staticmethod
     def build(
@@ -58,6 +37,13 @@ class RendezvousStoreInfo:
             store.set(MASTER_PORT_KEY, str(server_port or _free_port()).encode())
         addr = store.get(MASTER_ADDR_KEY).decode()
         return RendezvousStoreInfo(addr, int(store.get(MASTER_PORT_KEY).decode()))
+
+
+# as in torch; a NamedTuple's own body takes fields only
+RendezvousStoreInfo.MASTER_ADDR_KEY = MASTER_ADDR_KEY  # type: ignore[attr-defined]
+RendezvousStoreInfo.MASTER_PORT_KEY = MASTER_PORT_KEY  # type: ignore[attr-defined]
+RendezvousStoreInfo.__dataclass_fields__ = DataFields(*RendezvousStoreInfo._fields)  # type: ignore[attr-defined]
+RendezvousStoreInfo.__dataclass_params__ = DataParams()  # type: ignore[attr-defined]
 
 
 def full_host_name() -> str:
