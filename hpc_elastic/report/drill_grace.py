@@ -42,9 +42,8 @@ def judge(course: Course, site: Site, given_s: float | None = None) -> Judgement
     limit_s = site.grace_s + (site.kill_wait_s if given_s is not None else stop_s(site))
     own_s = DrainTimes().stop if given_s is None else given_s
     leaves = f"a preemption leaves {limit_s:g} s to save ({_of_what(site, given_s)})"
-    if not done:
-        unknown = "when the workers had stopped is not on record"
-        return Judgement(f"{leaves}; {unknown}", f"{unknown}, so it has not shown that they save in time")
+    if not done or course.had_nothing_to_save:
+        return _shows_nothing(leaves, course)
     first = min(done, key=lambda phase: phase.after_s)
     took = f"{leaves}; {first.name} after {first.after_s:.1f} s"
     if first.after_s > limit_s:
@@ -59,6 +58,15 @@ def judge(course: Course, site: Site, given_s: float | None = None) -> Judgement
         f"{took}: NOT KNOWN, as this drill leaves {own_s:g} s only",
         f"its workers were ended after {own_s:g} s, before it was known whether they save in time",
     )
+
+
+def _shows_nothing(leaves: str, course: Course) -> Judgement:
+    """Say why this drill does not tell how long a save takes."""
+    if course.had_nothing_to_save:
+        nothing = "the workers had completed no step since the last checkpoint"
+        return Judgement(f"{leaves}; {nothing}", f"{nothing}: drill again when they have, to see them save")
+    unknown = "when the workers had stopped is not on record"
+    return Judgement(f"{leaves}; {unknown}", f"{unknown}, so it has not shown that they save in time")
 
 
 def _of_what(site: Site, given_s: float | None) -> str:

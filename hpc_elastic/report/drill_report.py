@@ -62,6 +62,7 @@ class Course(NamedTuple):
         overtaken: whether something else has ended what the drill was done to before anybody noticed it.
         agreed: whether the workers stop at a step that all have agreed on, and whose checkpoint is `saved`.
         unsaved: what its workers did not save, as the end of a sentence; empty if nothing, or nobody knows.
+        had_nothing_to_save: whether no step was completed since a checkpoint that was there before the drill.
     """
 
     phases: list[Phase]
@@ -72,6 +73,7 @@ class Course(NamedTuple):
     overtaken: bool = False
     agreed: bool = False
     unsaved: str = ""
+    had_nothing_to_save: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -84,7 +86,7 @@ class Course(NamedTuple):
         return any(phase.name == "noticed" for phase in self.phases)
 
 
-def course_of(records: Sequence[Record], blow: Blow, saved: Iterable[Saved]) -> Course:
+def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> Course:
     """Return what followed a drill.
 
     Args:
@@ -117,7 +119,9 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Iterable[Saved]) -> 
     overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
     agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
     lost, unsaved = _lost(step, resumed), _unsaved(since, phases, resumed)
-    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved)
+    had_nothing = resumed is not None and resumed.checkpoint is not None and lost == 0
+    had_nothing = had_nothing and bool(saved) and all(mark.at < blow.at for mark in saved)
+    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing)
 
 
 def _unsaved(since: Iterable[Record], phases: Iterable[Phase], resumed: RoundFormed | None) -> str:

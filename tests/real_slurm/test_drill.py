@@ -140,6 +140,7 @@ def test_a_task_of_an_array_is_drilled_alone(cluster: Cluster) -> None:
     run.wait_checkpoint(20)
     crash = drill(run, "--crash", "--node", "node3")
     assert "a worker failed (node3; rank 5, signal 9)" in crash
+    run.wait_checkpoint(run.entries(RoundFormed)[-1].checkpoint.step + 20)
     preempted = drill(run, "--preempt", "--node", "node2")
     assert "stopped        all workers on node2 have stopped" in preempted
     assert IN_TIME.search(preempted)

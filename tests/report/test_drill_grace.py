@@ -42,6 +42,12 @@ def judged(course: Course, site: Site, given_s: float | None = None) -> Judgemen
         (took(stopped=24.0), BARE, None, "stopped after 24.0 s: in time"),
         (took(stopped=25.1), BARE, None, "stopped after 25.1 s: TOO LATE"),
         (took(stopped=25.1), LONG, None, "stopped after 25.1 s: NOT KNOWN, as this drill leaves 25 s only"),
+        (
+            took(stopped=0.5)._replace(had_nothing_to_save=True),
+            SHORT,
+            None,
+            "the workers had completed no step since the last checkpoint",
+        ),
         (took(noticed=0.1), SHORT, None, "when the workers had stopped is not on record"),
     ],
 )

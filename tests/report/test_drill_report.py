@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Checkpoint,
     Decision,
     Drained,
     DrainExplained,
@@ -177,6 +178,25 @@ def test_what_follows_is_told_until_the_run_is_back() -> None:
     assert names == [phase.name for phase in course.phases]
     assert ((), True) == (course.others, course.agreed)
     assert (True, "the run came back; 60 steps computed again") == verdict(course)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "saved", "had_nothing"),
+    [
+        (60, (Saved(60, 9.0),), True),
+        (80, (Saved(60, 9.0), Saved(80, 12.5)), False),
+        (60, (Saved(60, 9.0), Saved(60, 12.5)), False),
+        (80, (Saved(60, 9.0),), False),
+    ],
+)
+def test_workers_without_a_step_since_the_last_checkpoint_have_nothing_to_save(
+    agreed: int, saved: tuple[Saved, ...], *, had_nothing: bool
+) -> None:
+    """They stop where they have begun, and show nothing of how long a save takes."""
+    step = 80 if Saved(80, 12.5) in saved else 60
+    back = formed(2)._replace(checkpoint=Checkpoint(step, ""))
+    course = follow(PREEMPT, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, agreed), back, saved=saved)
+    assert had_nothing == course.had_nothing_to_save
 
 
 @pytest.mark.parametrize(
