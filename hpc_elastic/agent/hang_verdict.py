@@ -54,10 +54,14 @@ def gather(directory: str, nodes: Sequence[str], known: dict[str, tuple[RankLook
     return Evidence(directory, looks, tuple(node for node in nodes if node not in known))
 
 
-def stopped_text(evidence: Evidence) -> str:
-    """Return that ranks are stopped, which is why the others wait; empty if none is."""
-    stopped = [look for look in evidence.looks if is_stopped(look)]
-    return f"{ranks_text(stopped)}: stopped (SIGSTOP): that time does not count" if stopped else ""
+def stopped(evidence: Evidence) -> tuple[RankLook, ...]:
+    """Return the ranks that somebody has stopped, which is why the others wait."""
+    return tuple(look for look in evidence.looks if is_stopped(look))
+
+
+def stopped_text(looks: Sequence[RankLook]) -> str:
+    """Return what ranks that are stopped mean."""
+    return f"{ranks_text(looks)}: stopped (SIGSTOP): that time does not count"
 
 
 def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Collection[int]) -> bool:

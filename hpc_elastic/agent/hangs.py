@@ -9,7 +9,7 @@ else at a second look is alive.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.agent import hang_facts
@@ -107,6 +107,7 @@ class Hangs:
         if not (counts and is_on and status is Group.RUNNING) or state.drain is not None or state.leaving:
             self._drop(now)
             return Hang.NONE
+        self._look_at_stopped()
         silences = self._watch.check(self._signs(), now)
         self._note_usage(now)
         if state.hang is not None and (self._asked is None or state.hang.look > self._asked.record.look):
@@ -174,10 +175,11 @@ class Hangs:
             self._first = {}
         ended = self._group.context.exit_codes() if silences else {}
         living = [silence for silence in silences if silence.local_rank not in ended]
-        stopped = [silence for silence in living if self._is_stopped(silence)]
+        stopped = [silence for silence in living if self._is_stopped(silence.local_rank)]
         if stopped:
             self._watch.forgive(now)
             self._tell_once(f"{self._ranks(stopped)} stopped (SIGSTOP): that time does not count")
+            self._report_stopped(self._parts.run.node, [self._rank(silence) for silence in stopped])
             return Hang.NONE
         if not living or self._again_at < math.inf:
             return Hang.NONE
@@ -185,8 +187,18 @@ class Hangs:
         self._suspects = tuple((silence, self._watch.sign(silence.local_rank)) for silence in living)
         return Hang.SUSPECTED
 
-    def _is_stopped(self, silence: Silence) -> bool:
-        return hang_facts.facts_of(self._pid(silence.local_rank)).is_stopped
+    def _is_stopped(self, local_rank: int) -> bool:
+        return hang_facts.facts_of(self._pid(local_rank)).is_stopped
+
+    def _report_stopped(self, node: str, ranks: Iterable[int]) -> None:
+        self._run.report_stopped(self._group.formed.number, node, tuple(sorted(ranks)))
+
+    def _look_at_stopped(self) -> None:
+        """Tell of this node's ranks on record as stopped which of them are so still."""
+        node, base = self._parts.run.node, self._group.place.base_rank
+        known = self._run.state.stopped_ranks.get(node, ())
+        if known:
+            self._report_stopped(node, [rank for rank in known if self._is_stopped(rank - base)])
 
     def _tell_once(self, text: str) -> None:
         if not self._is_told:
@@ -261,7 +273,7 @@ class Hangs:
         if evidence.missing and now - asked.at < _GATHER_S:
             return Hang.NONE
         suspects = {self._rank(silence) for silence, _ in self._suspects}
-        stopped = hang_verdict.stopped_text(evidence)
+        stopped = hang_verdict.stopped(evidence)
         moved = hang_verdict.has_moved(evidence, self._first, suspects)
         if stopped or moved or not self._are_still_silent():
             self._acquit(stopped, now)
@@ -281,12 +293,16 @@ class Hangs:
         sign = self._watch.sign
         return any(is_still(one, before, sign(one.local_rank)) for one, before in self._suspects)
 
-    def _acquit(self, stopped: str, now: float) -> None:
+    def _acquit(self, stopped: Sequence[RankLook], now: float) -> None:
         """Take the suspicion back, and say so."""
+        from hpc_elastic.agent.hang_verdict import stopped_text  # noqa: PLC0415 - rare
+
         self._suspects, self._first = (), {}
         if stopped:
             self._watch.forgive(now)
-            self._tell_once(stopped)
+            self._tell_once(stopped_text(stopped))
+            for node in sorted({look.node for look in stopped}):
+                self._report_stopped(node, [look.rank for look in stopped if look.node == node])
         else:
             self._parts.log.say("the workers go on: no hang")
 

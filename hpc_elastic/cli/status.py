@@ -72,8 +72,20 @@ def status(
 
 def timeline(run: RunArgument) -> int:
     """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
-    _print_timeline(read_run(find_run(run)))
+    found = read_run(find_run(run))
+    _print_timeline(found)
+    _print_outside(found)
     return 0
+
+
+def _print_outside(run: RunFiles) -> None:
+    """Tell what has become of a job that was to start again: the run itself has no record of that."""
+    state = run.state
+    if state.ending is not None or not run.job_id or not (state.requeued or state.drained):
+        return
+    where = status_of(RunView.of(run, ask_job(run, Slurm()).job))
+    if where.phase in (Phase.GONE, Phase.STOPPED):
+        say(f"{date_text(SystemClock().wall())}  Slurm says now: {visible(where.text)}")
 
 
 def _print_timeline(run: RunFiles) -> None:

@@ -33,7 +33,7 @@ from hpc_elastic.report.queue_text import (
 )
 from hpc_elastic.report.run_status import torchrun_marks
 from hpc_elastic.report.srun_said import srun_said
-from hpc_elastic.report.timeline import last_text, span_text
+from hpc_elastic.report.timeline import last_text, span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
@@ -59,6 +59,7 @@ NEVER_ASKS = (
     "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
     "unsaved; --unasked run-on lets a program that saves by itself run on"
 )
+LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
 
 def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[str, str]]:
@@ -87,6 +88,8 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
     elif state.rounds and not run.is_torchruns:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     facts += _saves(state, BEGINNING if saved is None else saved.step)
+    stopped = sorted(state.stopped_ranks.items())
+    facts += [("stopped", f"{stopped_ranks_text(node, ranks)}; {LET_GO_ON}") for node, ranks in stopped]
     facts += drain_facts(run.paths)
     facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
     facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))

@@ -244,6 +244,14 @@ class NeverAsked(NamedTuple):
     number: int  # of the round in which that was found
 
 
+class RanksStopped(NamedTuple):
+    """Which workers of a node somebody has stopped (SIGSTOP), so that the others wait; empty: none."""
+
+    number: int  # of the round
+    node: str
+    ranks: tuple[int, ...]
+
+
 class FailedLeaving(NamedTuple):
     """A worker failed while all were to save and leave; what it had not saved is lost."""
 
@@ -280,6 +288,7 @@ Entry = (
     | HangSuspected
     | NodeTaken
     | NeverAsked
+    | RanksStopped
     | FailedLeaving
     | Note
 )
@@ -310,6 +319,7 @@ _KINDS: dict[str, type] = {
     "hang": HangSuspected,
     "taken": NodeTaken,
     "never_asked": NeverAsked,
+    "ranks_stopped": RanksStopped,
     "failed_leaving": FailedLeaving,
     "note": Note,
 }

@@ -19,6 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     NeverAsked,
     NodeLeft,
     Note,
+    RanksStopped,
     RoundEnded,
     RunEnded,
     StopAgreed,
@@ -79,6 +80,11 @@ class RunReports(ABC):
     def report_never_asked(self, number: int) -> RunState:
         """Tell that the workers do not ask whether to stop."""
         return self.commit(NeverAsked(number))
+
+    def report_stopped(self, number: int, node: str, ranks: tuple[int, ...]) -> None:
+        """Tell which workers of a node somebody has stopped, if that is not known."""
+        if self.state.stopped_ranks.get(node, ()) != ranks:
+            self.commit(RanksStopped(number, node, ranks))
 
     def suspect_hang(self, number: int, detail: str) -> RunState:
         """Have all nodes write down where their workers are, because some make no progress."""

@@ -26,6 +26,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeTaken,
     NodeUnfit,
     Note,
+    RanksStopped,
     Record,
     Requeued,
     RoundEnded,
@@ -74,6 +75,7 @@ class RunState(NamedTuple):
     note: Note | None = None  # the newest one of this epoch
     progress: Progress = Progress()  # of the starts of this submission
     never_asks: bool = False  # the workers of this submission do not ask whether to stop
+    stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
@@ -263,7 +265,8 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     progress = state.progress.saved(_step(entry.saved))
     repeated = _repeated(state, entry)
-    return state._replace(ended=entry, counts=counts, lost=lost, repeated=repeated, progress=progress)
+    state = state._replace(ended=entry, counts=counts, lost=lost, stopped_ranks={})
+    return state._replace(repeated=repeated, progress=progress)
 
 
 def _step(saved: int | None) -> int:
@@ -332,6 +335,14 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
 def _never_asked(state: RunState, entry: NeverAsked) -> RunState:
     running = state.running
     return state if running is None or running.number != entry.number else state._replace(never_asks=True)
+
+
+def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:
+    running = state.running
+    if running is None or running.number != entry.number:
+        return state
+    others = {node: ranks for node, ranks in state.stopped_ranks.items() if node != entry.node}
+    return state._replace(stopped_ranks={**others, entry.node: entry.ranks} if entry.ranks else others)
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
@@ -440,6 +451,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     HangSuspected: _hang,
     NodeTaken: _taken,
     NeverAsked: _never_asked,
+    RanksStopped: _ranks_stopped,
     FailedLeaving: _failed_leaving,
     Note: _note,
 }

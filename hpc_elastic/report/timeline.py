@@ -7,7 +7,7 @@ the clocks of two may differ by an hour.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpc_elastic.ids import ExitCode
@@ -27,6 +27,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeTaken,
     NodeUnfit,
     Note,
+    RanksStopped,
     Record,
     Requeued,
     RoundEnded,
@@ -41,7 +42,7 @@ from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.environment import LINK_SPAN
-from hpc_elastic.slurm.lifecycle import LOGIN
+from hpc_elastic.slurm.lifecycle import BATCH, LOGIN
 from hpc_elastic.wording import count_text
 
 _MOST_NAMES = 8
@@ -93,7 +94,7 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
     for record in records:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
-            text_of = texts[type(record.entry)]
+            text_of: _Text = _without_agents if _has_no_agent(record) else texts[type(record.entry)]
             text = text_of(record.entry, state, _span_s(record, newest))
             entry, epoch = record.entry, after.epoch
             if isinstance(entry, Note | NodeTaken):  # perhaps of an earlier start
@@ -131,6 +132,19 @@ def _for(word: str, span_s: float | None) -> str:
 def _is_formal(record: Record) -> bool:
     """Tell whether nothing happened: a start is written with the ending of a job that never ran."""
     return isinstance(record.entry, EpochStarted) and record.by == LOGIN
+
+
+def _has_no_agent(record: Record) -> bool:
+    """Tell whether a start is on record that no agent has announced: the job script did, as it ended."""
+    return isinstance(record.entry, EpochStarted) and record.by.partition(" ")[0] == BATCH
+
+
+def _without_agents(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
+    epoch, known = entry.epoch, before.epoch
+    if epoch[:2] == known[:2] and known != NO_EPOCH:
+        return f"no agent could be started again (relaunch {epoch.relaunch})"
+    job = f"job {entry.job_id}" if entry.job_id else "the run"
+    return f"{job} started{_which_start(epoch)}, but none of its agents"
 
 
 def _started(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
@@ -309,6 +323,19 @@ def _never_asked(_entry: NeverAsked, _before: RunState, _span_s: float | None) -
     return "the workers do not ask whether to stop: they cannot save when their nodes are wanted back"
 
 
+def _ranks_stopped(entry: RanksStopped, _before: RunState, _span_s: float | None) -> str:
+    return stopped_ranks_text(entry.node, entry.ranks)
+
+
+def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
+    """Return which workers of a node are stopped by a signal."""
+    if not ranks:
+        return f"no rank on {node} is stopped any more"
+    word, they, them = ("rank", "is", "it") if len(ranks) == 1 else ("ranks", "are", "them")
+    told = ", ".join(map(str, ranks))
+    return f"{word} {told} on {node} {they} stopped (SIGSTOP): the others wait for {them}"
+
+
 def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | None) -> str:
     return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
 
@@ -337,6 +364,7 @@ _TEXTS: dict[type, _Text] = {
     HangSuspected: _hang_suspected,
     NodeTaken: _node_taken,
     NeverAsked: _never_asked,
+    RanksStopped: _ranks_stopped,
     FailedLeaving: _failed_leaving,
     Note: _noted,
 }

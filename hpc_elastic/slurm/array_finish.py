@@ -31,7 +31,7 @@ from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
-from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
+from hpc_elastic.slurm.lifecycle import BATCH, Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
@@ -76,7 +76,7 @@ class ArrayFinish:
         self._slurm = slurm
         self._clock = clock
         self._say = say
-        self._log: RunLog = open_log(start.paths, f"batch {self._task.task}")
+        self._log: RunLog = open_log(start.paths, f"{BATCH} {self._task.task}")
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:

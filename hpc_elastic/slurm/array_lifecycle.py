@@ -207,6 +207,8 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
         case Standing.REQUEUED:
             why = "Slurm has requeued the task itself"
             cause = facts.left.cause if facts.left is not None else Cause.REQUEUE
+            if facts.left is None and facts.job is not None and facts.job.not_started:
+                cause, why = Cause.LAUNCH_FAILURE, f"{why}: its nodes could not start it"
             return _over_budget(facts, cause, why, budgets) or Leave(ExitCode.REQUEUE, why)
         case Standing.CANCELLED:
             return not_requeued(facts.others, "it was cancelled", is_cancelled=True)

@@ -83,7 +83,7 @@ class Finish:
         self._slurm = slurm
         self._clock = clock
         self._say = say
-        self._log: RunLog = open_log(start.paths, "batch")
+        self._log: RunLog = open_log(start.paths, lifecycle.BATCH)
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:

@@ -61,6 +61,7 @@ MAX_STARTS_IN_VAIN = 5
 MAX_NODE_LOSSES = 100
 MAX_LAUNCH_FAILURES = 3
 MAX_STARTS_WITHOUT_SAVE = 3
+BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
 _NEVER_STARTED = {
@@ -280,6 +281,8 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
 
 
 def _word(facts: Facts, cause: Cause) -> str:
+    if facts.job is not None and facts.job.not_started:
+        return "its nodes could not start it"
     is_let_be = slurm_facts.is_let_be(facts.job, slurm_restart(facts.epoch))
     return (is_let_be and who_asked(facts.state, cause, runs_on=True)) or WORDS.get(cause, cause.value)
 

@@ -27,6 +27,11 @@ class JobFacts(NamedTuple):
     held: bool = False  # it waits, and does not start before somebody releases it
 
     @property
+    def not_started(self) -> bool:
+        """Whether it was put back because its nodes could not start it; then it is held as well."""
+        return self.reason == "launch_failed_requeued_held"
+
+    @property
     def to_be_released(self) -> bool:
         """Whether it is held, or will be as soon as its processes have ended (``scontrol requeuehold``)."""
         return self.held or (self.state is JobState.COMPLETING and "held" in self.reason.lower())
@@ -172,7 +177,7 @@ def true_cause(
     if job.warned:
         return Cause.PREEMPTION
     if stands is Standing.REQUEUED:
-        return told or Cause.REQUEUE
+        return Cause.LAUNCH_FAILURE if job.not_started else told or Cause.REQUEUE
     return asked
 
 

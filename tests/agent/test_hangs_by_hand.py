@@ -116,6 +116,7 @@ def test_a_rank_that_somebody_stopped_acquits_all(world: World) -> None:
     assert world.look() is Hang.NONE
     assert "rank 2 (n2): stopped (SIGSTOP)" in world.said
     assert "no hang" not in world.said
+    assert {"n2": (2,)} == world.parts.rendezvous.run.state.stopped_ranks
     assert world.watch(19, 1) is Hang.NONE
 
 
@@ -126,9 +127,14 @@ def test_a_worker_that_is_stopped_is_not_suspected(world: World) -> None:
     wait_until(lambda: f"{pid} (cat) T" in Path(f"/proc/{pid}/stat").read_text(), "the worker to stop")
     assert world.watch(20, 1) is Hang.NONE
     assert 1 == world.said.count("rank 0 is stopped (SIGSTOP): that time does not count")
+    assert {"n1": (0,)} == world.parts.rendezvous.run.state.stopped_ranks
+    number = world.parts.rendezvous.run.state.last
+    assert world.watch(20, 1) is Hang.NONE
+    assert number == world.parts.rendezvous.run.state.last
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: f"{pid} (cat) S" in Path(f"/proc/{pid}/stat").read_text(), "the worker to go on")
     assert world.watch(9, 1) is Hang.NONE
+    assert {} == world.parts.rendezvous.run.state.stopped_ranks
     assert world.watch(1, 1) is Hang.SUSPECTED
 
 

@@ -14,14 +14,19 @@ from hpc_elastic.rendezvous.journal import (
     Cause,
     Checkpoint,
     Decision,
+    Drained,
+    DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
     Member,
     NodeUnfit,
+    RanksStopped,
+    Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
+    Then,
 )
 from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.run_log import open_log
@@ -62,6 +67,46 @@ def in_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **fields: str) -> 
     job = FakeJob(tmp_path / "slurm")
     job.set(**fields)
     monkeypatch.setenv("PATH", str(job.bin))
+
+
+def test_a_rank_that_somebody_stopped_is_named(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The others wait for it, and no hang is seen, until it goes on."""
+    out = told(paths, capfd, STARTED, ROUND, RanksStopped(1, "n2", (2, 3)))
+    assert "  stopped     ranks 2, 3 on n2 are stopped (SIGSTOP): the others wait for them; time does" in out
+    assert "ranks 2, 3 on n2 are stopped (SIGSTOP)" in out.splitlines()[-2]  # the last that happened
+    out = told(paths, capfd, RanksStopped(1, "n2", ()))
+    assert "  stopped" not in out
+    assert "no rank on n2 is stopped any more" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "has_script", "last"),
+    [
+        ("CANCELLED", True, "job 7 was cancelled while it waited in the queue, drained (preemption)"),
+        ("CANCELLED", False, "stopped: the job was cancelled"),
+        ("PENDING", True, ""),
+    ],
+)
+def test_the_timeline_of_a_job_that_was_cancelled_in_the_queue_says_so(  # noqa: PLR0913
+    paths: RunPaths,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    *,
+    has_script: bool,
+    last: str,
+) -> None:
+    """The run itself has no record of it."""
+    in_slurm(tmp_path, monkeypatch, JobState=word)
+    if has_script:
+        Path(paths.script).touch()
+    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM: preempted")
+    drained = Drained(EPOCH, Cause.PREEMPTION, None, "SIGTERM: preempted")
+    told(paths, capfd, STARTED, ROUND, asked, drained, Requeued(EPOCH, Cause.PREEMPTION))
+    assert 0 == app.run(["timeline", paths.root])
+    wanted = f"Slurm says now: {last}" if last else "requeued (preemption)"
+    assert wanted == capfd.readouterr().out.splitlines()[-1][21:]
 
 
 def test_a_node_that_never_showed_itself_is_waited_for_by_name_and_time(

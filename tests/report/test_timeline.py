@@ -121,6 +121,23 @@ def test_a_pause_and_a_relaunch_are_told_apart_from_a_drain_and_a_start() -> Non
     assert ["pause asked for: n3 wants to join", "agents started again on n1 (relaunch 1)"] == lines[-2:]
 
 
+@pytest.mark.parametrize(
+    ("by", "epoch", "text"),
+    [
+        ("batch", FIRST._replace(relaunch=1), "no agent could be started again (relaunch 1)"),
+        ("batch 12_1", FIRST._replace(relaunch=1), "no agent could be started again (relaunch 1)"),
+        ("batch1.1", FIRST._replace(relaunch=1), "agents started again (relaunch 1)"),
+        ("batch", FIRST._replace(restart=1), "job 7 started (restart 1), but none of its agents"),
+        ("n1.1", FIRST._replace(restart=1), "job 7 started (restart 1)"),
+    ],
+)
+def test_a_start_in_which_no_agent_came_is_told_apart(by: str, epoch: Epoch, text: str) -> None:
+    """The job script records it, since no agent has, so that the next start is another one."""
+    records = [Record(1, 0.0, "n1.1", EpochStarted(FIRST, "7", ("n1",)))]
+    records.append(Record(2, 1.0, by, EpochStarted(epoch, "7", ())))
+    assert text == timeline(records)[-1].text
+
+
 def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
     """Not the time since the pause was asked for; a node that joins is not a user who scales."""
     ended = RoundEnded(1, Cause.MEMBERSHIP, (), None)

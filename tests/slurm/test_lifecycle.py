@@ -82,6 +82,7 @@ RUNNING = scontrol()
 IN_GRACE = scontrol(PreemptTime="2026-11-21T07:59:00")
 TIME_LIMIT = scontrol(JobState="COMPLETING", Reason="TimeLimit")
 NODE_DOWN = scontrol(JobState="COMPLETING", Reason="NodeDown")
+NOT_STARTED = scontrol(JobState="PENDING", Reason="launch_failed_requeued_held", Restarts="2")
 REQUEUED = scontrol(JobState="COMPLETING", Restarts="2")
 CANCELLED = scontrol(JobState="COMPLETING")
 PREEMPTED = scontrol(JobState="COMPLETING", PreemptTime="2026-11-21T08:00:00")
@@ -159,10 +160,12 @@ def test_a_job_that_slurm_requeued_is_left_alone(entries: tuple[Entry, ...]) -> 
         (REQUEUED, Cause.NODE_LOSS, Cause.NODE_LOSS),
         (REQUEUED, Cause.PREEMPTION, Cause.PREEMPTION),
         (REQUEUED._replace(warned=True), None, Cause.PREEMPTION),
+        (NOT_STARTED, None, Cause.LAUNCH_FAILURE),
     ):
         choice = decide(facts(*entries, job=job)._replace(told=told), BUDGETS)
         assert isinstance(choice, Leave)
         assert (75, cause) == (choice.code, choice.requeued)
+        assert ("its nodes could not start it" in choice.why) == (job is NOT_STARTED)
 
 
 @pytest.mark.parametrize(

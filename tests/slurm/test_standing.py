@@ -9,6 +9,7 @@ from hpc_elastic.slurm.standing import Standing, due_to, job_facts, standing, tr
 
 PLAIN = job_facts({"JobState": "RUNNING"})
 WARNED = job_facts({"JobState": "RUNNING", "PreemptTime": "2026-11-21T08:00:00"})
+NOT_STARTED = job_facts({"JobState": "PENDING", "Reason": "launch_failed_requeued_held"})
 LINE = "slurmstepd-node1: error: *** JOB 17 ON node1 CANCELLED AT 2026-11-21T20:42:57 DUE TO {} ***"
 
 
@@ -22,6 +23,8 @@ LINE = "slurmstepd-node1: error: *** JOB 17 ON node1 CANCELLED AT 2026-11-21T20:
         (PLAIN, Standing.RUNNING, Cause.TIME_LIMIT, Cause.TIME_LIMIT),
         (PLAIN, Standing.REQUEUED, Cause.PREEMPTION, Cause.REQUEUE),
         (PLAIN, Standing.REQUEUED, Cause.NODE_LOSS, Cause.NODE_LOSS),
+        (NOT_STARTED, Standing.REQUEUED, Cause.PREEMPTION, Cause.LAUNCH_FAILURE),
+        (NOT_STARTED, Standing.REQUEUED, Cause.NODE_LOSS, Cause.NODE_LOSS),
         (None, Standing.UNKNOWN, Cause.PREEMPTION, Cause.PREEMPTION),
         (PLAIN, Standing.SCRIPT_DIED, Cause.PREEMPTION, Cause.LAUNCH_FAILURE),
     ],
