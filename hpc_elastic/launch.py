@@ -38,7 +38,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Then
 from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
+from hpc_elastic.rendezvous.run_directory import KEPT_LOGS, prepare_run_dir
 from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous
 from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.slurm.admission import admit, ended_text
@@ -81,6 +81,7 @@ class LaunchOptions(NamedTuple):
     event_log_handler: str = "null"
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     watch_node_drain: bool = False  # leave nodes that Slurm drains
+    keep_logs: int = KEPT_LOGS  # of how many rounds the workers' logs stay; 0: of all
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
     budgets: Budgets = Budgets()  # of all causes but crashes

@@ -32,6 +32,7 @@ from hpc_elastic.worker import checkpoints
 if TYPE_CHECKING:
     from hpc_elastic.launch import LaunchOptions
 
+_MARKS_AT_ONCE = 1000
 _agents = itertools.count()
 
 
@@ -92,7 +93,7 @@ def rendezvous_of(
         Around(
             clock,
             latest_checkpoint=lambda: _latest_checkpoint(paths),
-            tidy=lambda first: tidy_run_dir(paths, first),
+            tidy=lambda first: _tidy(paths, first, options.keep_logs),
             open_store=lambda number: open_round_store(paths.root, round_scope(number)),
             check_place=check_place,
         ),
@@ -101,6 +102,12 @@ def rendezvous_of(
     offer_port = free_port if port is None else lambda: port  # the record of a round tells the true one
     waiting = Waiting(loop.wait, offer_port, lambda: bool(loop.signals), say, paths.root)
     return SharedFsRendezvous(run, waiting)
+
+
+def _tidy(paths: RunPaths, first_round: int, keep_logs: int) -> None:
+    """Take away what nobody needs any more: a part of it, where it is much."""
+    tidy_run_dir(paths, first_round, keep_logs)
+    checkpoints.remove_superseded(paths, most=_MARKS_AT_ONCE)
 
 
 def current_epoch(

@@ -92,16 +92,20 @@ def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> Teleme
     return make
 
 
+class UnknownHandlerError(InputError, KeyError):
+    """No handler of events goes by this name; torch raises a KeyError."""
+
+
 def is_anybody_listening(destination: str) -> bool:
     """Tell whether any handler takes the agent's metrics or events.
 
     Raises:
-        InputError: no handler is registered for the destination.
+        UnknownHandlerError: no handler is registered for the destination.
     """
     try:
         logs = events.get_logging_handler(destination)
     except KeyError as error:
-        raise InputError(
+        raise UnknownHandlerError(
             str(error.args[0]),
             where="event_log_handler",
             fix=f"register it in the module that {Env.EVENTS} names, or use 'console'",

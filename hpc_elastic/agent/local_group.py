@@ -16,7 +16,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
-from hpc_elastic.multiprocessing.logs import LogsSpecs, log_line_prefix
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
@@ -70,6 +70,7 @@ class LocalGroup:
         self._scratch = scratch
         self._channels: list[Channel] = []
         self._context: ProcessGroup | None = None
+        self._logs: LogsSpecs | None = None
         self._stopping = False
         self._signalled = False
         self._ended_well = False  # all by themselves, before they were told to
@@ -84,6 +85,7 @@ class LocalGroup:
             InputError: the command cannot be started, or the function not be handed to a process.
             OSError: no space or no permission for logs or channels.
         """
+        self._logs = command.logs
         self._channels = [
             Channel.create(os.path.join(self._scratch, f"{self.formed.number}.{local_rank}"))
             for local_rank in range(self.slots)
@@ -134,6 +136,14 @@ class LocalGroup:
         self.keeps_left_overs = None
         if self._context is not None:
             self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
+            self.remove_empty_logs()
+
+    def remove_empty_logs(self) -> None:
+        """Leave no files of workers that have written nothing; those of a failed one are named to people."""
+        failed = self.result.failures if self.result is not None else {}
+        if isinstance(self._logs, DefaultLogsSpecs):
+            logs = self.context.logs
+            self._logs.remove_empty(logs, [rank for rank in range(self.slots) if rank not in failed])
 
     def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
         return {

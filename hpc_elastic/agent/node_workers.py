@@ -199,7 +199,10 @@ class NodeWorkers:
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)
         group.context.close(timeout=0)
-        for process in group.context.unkillable():
+        unkillable = group.context.unkillable()
+        if not unkillable:
+            group.remove_empty_logs()
+        for process in unkillable:
             self._parts.log.say(f"cannot be killed: {process}")
             action = self._outwait(group, action)
         self.last = group.values(), group.failures()

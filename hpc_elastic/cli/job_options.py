@@ -28,7 +28,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
         "exclude", "name", "dependency", "mail_type", "mail_user", "comment", "sbatch",
     ),
     "Run directory and logs": (
-        "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter",
+        "run_dir", "allow_local_run_dir", "redirects", "tee", "local_ranks_filter", "keep_logs",
     ),
     "Time to save": (
         "checkpoint_lead", "stop_timeout", "critical_timeout", "unasked", "watch_node_drain", "warn_signal",
@@ -63,7 +63,7 @@ _METAVAR = {
     "health_command": "COMMAND", "probe_min_space": "SIZE", "gpu_devices": "PATTERN",
     "health_check": "off|quick|full", "warn_signal": "USR1|USR2",
     "drain_signals": "SIG,...", "warning_signals": "SIG,...", "local_ranks_filter": "R,R",
-    "redirects": "N", "tee": "N",
+    "redirects": "N", "tee": "N", "keep_logs": "ROUNDS",
     "unasked": "term|run-on|signal:NAME",
     "hang_timeout": "TIME|auto|off", "first_step_timeout": "TIME|auto|off",
     "container": "PREFIX", "mem": "SIZE", "mem_per_cpu": "SIZE", "gpus_per_node": "N|TYPE:N",

@@ -105,10 +105,15 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         budgets=budgets_of(args),
         watch_node_drain=args.watch_node_drain,
         tracker_ids=args.tracker_ids,
+        keep_logs=args.keep_logs,
     )
-    if args.use_env:
-        notes.append("--use-env is not needed: LOCAL_RANK is always in the environment of a worker")
-    return Plan(options, slurm, place, (*notes, *master_notes, *place.notes))
+    return Plan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
+
+
+def _use_env(args: argparse.Namespace) -> list[str]:
+    """Return what is to be said of a flag of earlier versions."""
+    note = "--use-env is not needed: LOCAL_RANK is always in the environment of a worker"
+    return [note] if args.use_env else []
 
 
 def _meanings(args: argparse.Namespace) -> SignalMeanings:
@@ -122,6 +127,7 @@ def _ignored() -> list[int]:
 
 def _check_numbers(args: argparse.Namespace) -> None:
     at_least("--max-restarts", args.max_restarts, 0)
+    at_least("--keep-logs", args.keep_logs, 0)
     at_least("--exit-barrier-timeout", args.exit_barrier_timeout, 0)
     if not args.monitor_interval > 0:
         raise InputError(

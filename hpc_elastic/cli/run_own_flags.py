@@ -7,6 +7,7 @@ from hpc_elastic.cli.run_budgets import add_budget_flags
 from hpc_elastic.cli.run_drain import add_drain_flags
 from hpc_elastic.cli.run_hangs import add_hang_flags
 from hpc_elastic.cli.run_probe import add_probe_flags
+from hpc_elastic.rendezvous.run_directory import KEPT_LOGS
 
 
 def add_own_flags(flags: FlagGroup) -> None:
@@ -43,6 +44,13 @@ def _add_place_flags(flags: FlagGroup) -> None:
 
 
 def _add_tracker_flag(flags: FlagGroup) -> None:
+    flags.add(
+        "--keep-logs",
+        type=int,
+        default=KEPT_LOGS,
+        metavar="ROUNDS",
+        help=f"of how many rounds the workers' logs stay; 0: of all (default: {KEPT_LOGS})",
+    )
     flags.switch(
         "--tracker-ids",
         help="have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",

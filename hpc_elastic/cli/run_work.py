@@ -174,14 +174,13 @@ def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run:
     ranks = local_ranks(args.local_ranks_filter)
     if not args.logs_specs:
         return DefaultLogsSpecs(directory, redirects, tee, ranks, is_of_run=is_of_run)
-    from hpc_elastic.multiprocessing.plugins import load_logs_specs  # noqa: PLC0415 - 30 ms
+    from hpc_elastic.multiprocessing.plugins import make_logs_specs  # noqa: PLC0415 - 30 ms
 
     try:
-        specs = load_logs_specs(args.logs_specs)
+        return make_logs_specs(args.logs_specs, directory, redirects, tee, ranks)
     except ValueError as error:
         fix = "check the name, or install the package that offers it"
         raise InputError(str(error), where="--logs-specs", fix=fix) from None
-    return specs(directory, redirects, tee, ranks)
 
 
 def prefix_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str:

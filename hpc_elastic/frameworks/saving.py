@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker.checkpoints import complete_marks
+from hpc_elastic.worker.checkpoints import KEPT, complete_marks
 
 KEEP = 2
 _FOLDER = "saved"
@@ -122,11 +121,11 @@ def outdated(names: Iterable[str], marks: Iterable[str], keep: int) -> list[str]
         marks: what lies in the directory of marks.
         keep: how many complete ones are kept.
     """
-    complete = list(islice(complete_marks(marks), keep))
-    if len(complete) < keep:
-        return []
-    oldest = complete[-1].step, complete[-1].round
-    return [name for name in names if (found := _NAME.fullmatch(name)) and _key(found) < oldest]
+    there = {name: _key(found) for name in names if (found := _NAME.fullmatch(name))}
+    kept = [(mark.step, mark.round) for mark in complete_marks(marks)]
+    if len(kept) >= KEPT:  # marks of older ones were taken away
+        kept += sorted((key for key in there.values() if key < kept[-1]), reverse=True)
+    return [name for name, key in there.items() if key < kept[keep - 1]] if len(kept) >= keep else []
 
 
 def _key(found: re.Match[str]) -> tuple[int, int]:

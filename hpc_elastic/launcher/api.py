@@ -16,6 +16,7 @@ import hpc_elastic.rendezvous.registry as rdzv_registry
 from hpc_elastic import events, metrics
 from hpc_elastic.agent.server.api import WorkerSpec
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from hpc_elastic.agent.spec import SpecError
 from hpc_elastic.errors import InputError
 from hpc_elastic.launcher.adoption import ADOPTION, AsBefore
 from hpc_elastic.launcher.changed_agent import is_changed
@@ -175,7 +176,7 @@ def _spec(config: LaunchConfig, entrypoint: Entrypoint, args: list[Any]) -> Work
         InputError: a value cannot be used.
     """
     if entrypoint is None:
-        raise InputError(
+        raise SpecError(
             "there is nothing to run", where="entrypoint", fix="give a function or a command as entrypoint"
         )
     if config.nproc_per_node < 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from hpc_elastic.data_fields import DataFields, DataParams
@@ -114,7 +115,7 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """``<log_dir>/<run>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; nothing is ever deleted.
+    """``<log_dir>/<run>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; what was written stays.
 
     run is the run id (TORCHELASTIC_RUN_ID), where there is one; n is the round of the run
     (HPC_ELASTIC_ROUND), else the restart count; the rank is the global one when the worker's
@@ -196,6 +197,27 @@ class DefaultLogsSpecs(LogsSpecs):
         found.filtered_stderr = os.path.join(attempt, "filtered_stderr.log")
         _set_aside_earlier(found, envs)
         return self._finished(envs, found)
+
+    def remove_empty(self, found: LogsDest, ranks: Iterable[int]) -> None:
+        """Remove the files in which nothing was written, of local ranks that have ended.
+
+        Only in a directory of one run, whose readers do without them: thousands of workers would leave two
+        empty files and a directory each, round by round.
+
+        Args:
+            found: the files of a group.
+            ranks: whose files.
+        """
+        if not self._is_of_run or self._root_log_dir == os.devnull:
+            return
+        for rank in ranks:
+            paths = [path for path in (found.stdouts.get(rank), found.stderrs.get(rank)) if path]
+            for path in paths:
+                with suppress(OSError):
+                    if os.path.getsize(path) == 0:
+                        os.unlink(path)
+            with suppress(OSError):  # there is more in it
+                os.rmdir(os.path.dirname(found.error_files[rank]))
 
     def _attempt_folder(self, env: Mapping[str, str]) -> str:
         run = "" if self._is_of_run else env.get(_RUN_ID, "").replace("/", "_")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import sys
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.multiprocessing.std import Std
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -31,6 +34,54 @@ def load_logs_specs(name: str) -> type[LogsSpecs]:
         f"Could not find entrypoint under 'torchrun.logs_specs[{name}]' key, nor under "
         f"'hpc_elastic.logs_specs'; installed packages offer: {names}"
     )
+
+
+def make_logs_specs(
+    name: str,
+    log_dir: str | None,
+    redirects: Std | Mapping[int, Std],
+    tee: Std | Mapping[int, Std],
+    local_ranks_filter: Collection[int] | None,
+) -> LogsSpecs:
+    """Return the log specs that a package offers by this name, made as torchrun makes them.
+
+    A class that is derived from torch's gets torch's `Std`.
+
+    Args:
+        name: of the entry point.
+        log_dir: see `LogsSpecs`, as all that follow.
+        redirects: which streams go to files.
+        tee: which streams go to files *and* to the console.
+        local_ranks_filter: whose output reaches the console; None means all.
+
+    Raises:
+        ValueError: there is none, or what it names has no `reify` or cannot be made.
+    """
+    made = load_logs_specs(name)
+    std = _std_of(made)
+    try:
+        return made(
+            log_dir=log_dir,
+            redirects=_as(std, redirects),
+            tee=_as(std, tee),
+            local_ranks_filter=local_ranks_filter,
+        )
+    except TypeError as error:
+        raise ValueError(f"the log specs {name!r} cannot be made: {error}") from error
+
+
+def _std_of(specs: type) -> type:
+    """Return the `Std` of the package from which log specs are derived."""
+    bases = [base.__module__ for base in specs.__mro__ if base.__name__ == LogsSpecs.__name__]
+    found: type = next((std for name in bases if (std := getattr(sys.modules[name], "Std", None))), Std)
+    return found
+
+
+def _as(std: type, streams: Std | Mapping[int, Std]) -> Any:
+    """Return streams in the values of another `Std`."""
+    if isinstance(streams, Std):
+        return std(int(streams))
+    return {rank: std(int(one)) for rank, one in streams.items()}
 
 
 def _checked(point: EntryPoint) -> type[LogsSpecs]:

@@ -229,7 +229,7 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
     """Return new descriptors for the child's stdin, stdout and stderr."""
     fds: list[int] = []
     try:
-        fds.append(os.dup(0) if _is_terminal(0) else os.open(os.devnull, os.O_RDONLY))
+        fds.append(_dup_or_null(0))
         for own, path in ((1, spec.stdout), (2, spec.stderr)):
             if path is not None:
                 # a run directory needs no links; the names of other files are the user's choice
@@ -248,18 +248,11 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
     return fds
 
 
-def _is_terminal(fd: int) -> bool:
-    try:
-        return os.isatty(fd)
-    except OSError:
-        return False
-
-
 def _dup_or_null(fd: int) -> int:
     try:
         return os.dup(fd)
     except OSError:  # this process was started without it
-        return os.open(os.devnull, os.O_WRONLY)
+        return os.open(os.devnull, os.O_WRONLY if fd else os.O_RDONLY)
 
 
 def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:

@@ -14,6 +14,7 @@ from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.trust.above import refuse_open
 from hpc_elastic.store.trust.root import require_same
 
+KEPT_LOGS = 100  # rounds
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
 
 
@@ -121,8 +122,14 @@ def _require_closed(paths: RunPaths) -> None:
         raise TakenOverError(error.message, where=error.where, fix=error.fix) from None
 
 
-def tidy_run_dir(paths: RunPaths, first_round: int) -> None:
-    """Take away what dead writers and the rounds before `first_round` have left; never fails for it."""
+def tidy_run_dir(paths: RunPaths, first_round: int, keep_logs: int = 0) -> None:
+    """Take away what dead writers and the rounds before `first_round` have left; never fails for it.
+
+    Args:
+        paths: the files of the run.
+        first_round: the oldest round that may still have workers.
+        keep_logs: of how many rounds the workers' logs stay; 0: of all.
+    """
     from hpc_elastic.store.leftovers import tidy  # noqa: PLC0415 - one agent of a start does it
 
-    tidy(paths, first_round)
+    tidy(paths, first_round, keep_logs)

@@ -251,6 +251,9 @@ class JobSpec(BaseModel):
     monitor_interval: Seconds | None = Field(
         None, description="Accepted, as torchrun; exits are seen at once."
     )
+    keep_logs: Budget | None = Field(
+        None, description="Of how many rounds the workers' logs stay; 0: of all. Default: 100."
+    )
     role: Text | None = Field(None, description="Role of the workers. Default: default.")
     redirects: Text = Field(
         "3",

@@ -103,6 +103,7 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "redirects": spec.redirects,
         "tee": spec.tee,
         "local-ranks-filter": spec.local_ranks_filter,
+        "keep-logs": spec.keep_logs,
         "container": shlex.join(spec.container) or None,
         "health-check": spec.health_check,
         "health-command": spec.health_command,

@@ -27,6 +27,7 @@ MOST = 1000  # files per sweep
 _SEGMENTS = 4  # of the journal: the newest, where records are still written
 _SCOPES = 16  # of the key-value store; more are there only if nobody sweeps the old ones
 _STEP = re.compile(r"(\d+)\+.+")  # a step at which a node can stop in a round
+_ROUND_LOGS = re.compile(r"(?:attempt_|hang-)(\d+)(?:\.\d+)?")
 _OFFER = re.compile(r".+\.(\d+)\.json")  # what a node brings into a round
 
 
@@ -42,6 +43,9 @@ class Swept(NamedTuple):
     removed: tuple[str, ...]
     kept: int
     errors: tuple[str, ...]
+
+
+_NOTHING = Swept((), 0, ())
 
 
 class Writer(NamedTuple):
@@ -105,14 +109,16 @@ def _newest(directory: str, most: int) -> list[str]:
         return []
 
 
-def tidy(paths: RunPaths, first: int) -> Swept:
+def tidy(paths: RunPaths, first: int, keep_logs: int = 0) -> Swept:
     """Take away all that nobody needs any more in a run directory. Never raises OSError.
 
     Args:
         paths: the files of the run.
         first: the oldest round that may still have workers.
+        keep_logs: of how many rounds the workers' logs stay; 0: of all.
     """
-    parts = (sweep_rounds(paths, first), sweep_names(paths, first), sweep(run_directories(paths)))
+    logs = sweep_logs(paths, first - keep_logs) if keep_logs > 0 else _NOTHING
+    parts = (sweep_rounds(paths, first), sweep_names(paths, first), logs, sweep(run_directories(paths)))
     return Swept(
         tuple(path for part in parts for path in part.removed),
         sum(part.kept for part in parts),
@@ -227,6 +233,22 @@ def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
         return name.startswith(OF_ROUND) and number.isascii() and number.isdecimal() and int(number) < first
 
     return _sweep_trees(paths.kv, is_over, most)
+
+
+def sweep_logs(paths: RunPaths, last: int, *, most: int = MOST) -> Swept:
+    """Remove what workers have printed in the rounds up to `last`, and where they hung. Never raises OSError.
+
+    Args:
+        paths: the files of the run.
+        last: the newest round whose logs go.
+        most: files and directories removed at most; the next sweep goes on with the rest.
+    """
+
+    def is_old(name: str) -> bool:
+        found = _ROUND_LOGS.fullmatch(name)
+        return found is not None and int(found[1]) <= last
+
+    return _sweep_trees(paths.logs, is_old, most)
 
 
 def _sweep_trees(directory: str, is_over: Callable[[str], bool], most: int) -> Swept:

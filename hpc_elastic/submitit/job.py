@@ -266,7 +266,9 @@ class HpcElasticJob(Job[R]):
             for file in log_files.worker_files(paths, attempt, log_files.Wanted(rank), None)
             if file.path.endswith(name)
         ]
-        return "".join(map(_text_in, found)) if found else None
+        if not found and not log_files.attempts(paths):
+            return None
+        return "".join(map(_text_in, found))  # of a round that is over only what was written is left
 
     def _paths_of_run(self) -> RunPaths:
         return RunPaths(os.path.realpath(self._link))

@@ -73,6 +73,7 @@ SPEC_FIELDS = (
     "unasked",
     "watch_node_drain",
     "tracker_ids",
+    "keep_logs",
     "monitor_interval",
     "role",
     "redirects",

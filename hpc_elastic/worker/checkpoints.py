@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SAMPLES = 128  # marks that are read to learn how long a save takes
+KEPT = 32  # complete checkpoints whose marks stay; what the marks stand for is never touched
 _SUFFIX = ".json"
 
 
@@ -177,6 +179,37 @@ def write_mark(
     make_directory(paths.checkpoints)
     content = encode_mark(mark, path, world_size, took_s)
     files.publish_new(os.path.join(paths.checkpoints, encode_name(mark)), content)
+
+
+def superseded(names: Iterable[str]) -> list[str]:
+    """Return the marks that no start of the run can need: all older than the newest `KEPT` complete ones.
+
+    Nothing is among them as long as fewer checkpoints are complete, however many are half marked.
+
+    Args:
+        names: the listing of the directory of marks.
+    """
+    marks = {name: mark for name in names if (mark := parse_name(name)) is not None}
+    steps = sorted({mark.step for mark in complete_marks(marks)}, reverse=True)
+    return [name for name, mark in marks.items() if mark.step < steps[KEPT - 1]] if len(steps) >= KEPT else []
+
+
+def remove_superseded(paths: RunPaths, rank: int | None = None, most: int | None = None) -> None:
+    """Remove marks that no start of the run can need; what cannot be removed stays.
+
+    Args:
+        paths: the run.
+        rank: whose marks; None: everybody's.
+        most: marks removed at most; None: all.
+    """
+    try:
+        old = superseded(files.list_names(paths.checkpoints))
+    except OSError:
+        return
+    mine = [name for name in old if (mark := parse_name(name)) is not None and rank in (None, mark.rank)]
+    for name in mine[:most]:
+        with suppress(OSError):
+            os.unlink(os.path.join(paths.checkpoints, name))
 
 
 def is_half_saved(names: Iterable[str], step: int) -> bool:

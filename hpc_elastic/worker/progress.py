@@ -28,6 +28,7 @@ _WHERE = "hpc_elastic.worker"
 _FIRST_POLL_S = 0.001
 _LONGEST_POLL_S = 0.010
 _FOR_EVER_S = 1e9
+_SAVES_PER_SWEEP = 16  # of marks that nobody needs any more
 _TELL_AFTER = 3  # questions without a step
 
 
@@ -54,6 +55,7 @@ class WorkerProgress:
         self._world_size = int(_number(environ, "WORLD_SIZE", 1))
         self._resume_from = environ.get(Env.CHECKPOINT)
         self._own: Checkpoint | None = None
+        self._saves = 0  # by this process
         self._critical = CriticalDepth(channel, self._clock)
         self._ticked: tuple[int, float] | None = None  # the last step that was told, and when [s]
         self._stopping_at: float | None = None  # when should_stop() first answered yes [s]
@@ -179,9 +181,16 @@ class WorkerProgress:
         if self._paths is not None:
             mark = MarkName(step, self._round, self._rank, shards)
             checkpoints.write_mark(self._paths, mark, where, self._world_size, self._saved_in(step))
+            self._remove_old_marks(self._paths)
         self._own = Checkpoint(step, where)
         if self._channel is not None:
             self._channel.checkpoint_step = step
+
+    def _remove_old_marks(self, paths: RunPaths) -> None:
+        """Take this rank's old marks away; now and then, since each time costs a listing."""
+        if self._saves % _SAVES_PER_SWEEP == 0:
+            checkpoints.remove_superseded(paths, self._rank)
+        self._saves += 1
 
     def _saved_in(self, step: int) -> float | None:
         """Return how long a save has taken up to now [s], None if that cannot be told.

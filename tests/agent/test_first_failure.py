@@ -91,9 +91,9 @@ def test_nodes_that_fail_at_the_same_moment_agree_on_the_first(make: MakeAgents)
     assert [10 + first["rank"]] * 3 == [agents.code(node) for node in range(3)]
     assert 1 == len({summary(output) for output in outputs})
     for words in (
-        f"rank    : {first['rank']} (local rank 1)",
-        f"node    : {first['node']}",
-        f"log     : {first['log']}",
+        f"rank      : {first['rank']} (local_rank: 1)",
+        f"node      : {first['node']}",
+        f"log       : {first['log']}",
         f"last words of rank {first['rank']}",
     ):
         assert words in summary(outputs[0])
@@ -151,7 +151,7 @@ def test_a_recorded_exception_is_shown_with_its_traceback_on_every_node(make: Ma
         agents.start(node, "--nnodes", "2")
     blocks = {summary(agents.output(node)) for node in range(2)}
     (block,) = blocks
-    assert "error   : KeyError: 'no such weight'" in block
+    assert "error     : KeyError: 'no such weight'" in block
     assert 'raise KeyError("no such weight")' in block
 
 
@@ -164,7 +164,7 @@ def test_the_failing_nodes_agent_is_killed_right_after(make: MakeAgents) -> None
     started[1].kill()
     output = agents.output(0)
     assert 9 == agents.code(0)
-    assert "rank    : 3 (local rank 1)" in summary(output)
+    assert "rank      : 3 (local_rank: 1)" in summary(output)
     ending = agents.state().ending
     assert ending is not None
     assert (Decision.FAILED, 9) == (ending.decision, ending.exit_code)

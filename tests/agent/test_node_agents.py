@@ -51,6 +51,19 @@ def test_a_crash_restarts_all_workers(make: MakeAgents) -> None:
     assert (Cause.CRASH, 3) == (ended.cause, ended.failure["rank"])
 
 
+def test_rounds_leave_no_files_in_which_nothing_stands(make: MakeAgents) -> None:
+    """Of three rounds of silent workers one directory each is left, and what the failed ranks said."""
+    agents = make(crash("1 2", "raise ValueError('first')"))
+    for node in (0, 1):
+        agents.start(node, "--nnodes", "2", "--max-restarts", "2", "--redirects", "3")
+    assert [0, 0] == [agents.code(0), agents.code(1)]
+    logs = Path(agents.paths.logs)
+    left = {f"{path.parent.name}/{path.name}": os.listdir(path) for path in logs.glob("attempt_*/*")}
+    assert {"attempt_1/3", "attempt_2/3"} == set(left)
+    assert {"stdout.log", "stderr.log"} == {*left["attempt_1/3"]} - {"error.json"}
+    assert (logs / "attempt_3").is_dir()
+
+
 @pytest.mark.parametrize(
     ("code", "expected"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 128 + 9)], ids=["exit", "signal"]
 )
@@ -63,7 +76,7 @@ def test_the_last_failure_ends_all_agents_alike(make: MakeAgents, code: str, exp
     assert [expected, expected] == [agents.code(0), agents.code(1)]
     for output in outputs:
         assert 1 == output.count("Root Cause")
-        assert "rank    : 3" in output
+        assert "rank      : 3" in output
     state = agents.state()
     assert state.ending is not None
     assert (Decision.FAILED, 2) == (state.ending.decision, state.rounds)

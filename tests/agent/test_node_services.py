@@ -76,7 +76,7 @@ def test_an_expired_timer_is_the_root_cause_everywhere(make: MakeAgents) -> None
     for node in (0, 1):
         agents.start(node, "--nnodes", "2", env=ENABLED)
     for node in (0, 1):
-        assert "error   : killed by the agent: the timer of the step has expired" in agents.output(node)
+        assert "error     : killed by the agent: the timer of the step has expired" in agents.output(node)
         assert 128 + 9 == agents.code(node)
 
 

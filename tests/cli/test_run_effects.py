@@ -122,7 +122,7 @@ def test_a_script_by_run_path_leaves_its_traceback(tmp_path: Path) -> None:
     """Without a decorator in it."""
     ended = Line(tmp_path, FAIL).run("--run-path", "w.py")
     assert 1 == ended.code
-    assert "error   : ValueError: no such thing" in ended.err
+    assert "error     : ValueError: no such thing" in ended.err
     assert "Traceback (most recent call last)" in ended.err
 
 

@@ -49,6 +49,15 @@ def test_a_half_saved_checkpoint_neither_counts_nor_goes() -> None:
     assert [] == outdated(names, marks, 4)
 
 
+@pytest.mark.parametrize("keep", [1, checkpoints.KEPT, checkpoints.KEPT + 5])
+def test_more_checkpoints_may_be_kept_than_marks(keep: int) -> None:
+    """What is older than the oldest mark was complete once, and is counted by its name."""
+    steps = range(1, 61)
+    marks = [mark(step, 0, 1) for step in steps if step > 60 - checkpoints.KEPT]
+    old = outdated([f"step-{step}-1" for step in steps], marks, keep)
+    assert {f"step-{step}-1" for step in range(1, 61 - keep)} == set(old)
+
+
 def test_leftovers_of_an_earlier_round_go() -> None:
     """What a killed start has left half written is older than what the next one saves at that step."""
     assert ["step-20-1"] == outdated(["step-20-1", "step-20-2", "mine"], [mark(20, 0, 1, 2)], 1)

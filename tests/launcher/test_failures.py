@@ -46,9 +46,9 @@ def test_the_root_cause_comes_first_whatever_the_clocks_say() -> None:
     error = RunFailedError("train", ROOT, {2: near()}, "here")
     assert (5, 3) == (error.get_first_failure()[0], error.get_first_failure()[1].exitcode)
     text = str(error)
-    assert text.index("rank    : 5") < text.index("Other failures (1):") < text.index("rank 2 on here")
-    assert "node    : far" in text
-    assert "log     : /run/5/stderr.log" in text
+    assert text.index("rank      : 5") < text.index("Other failures (1):") < text.index("rank 2 on here")
+    assert "node      : far" in text
+    assert "log       : /run/5/stderr.log" in text
     assert "Traceback ..." in text
 
 

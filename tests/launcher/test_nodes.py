@@ -41,7 +41,7 @@ def test_all_name_the_same_root_cause(make_nodes: MakeNodes) -> None:
     for one in found.values():
         assert [3, 1, "ValueError: no luck"] == one["failed"]
         assert [3] == one["failures"]
-        assert "node    : b\n" in one["text"]
+        assert "node      : b\n" in one["text"]
         assert "in fail_on\n" in one["text"]
     assert found["a"]["text"] == found["b"]["text"]
 

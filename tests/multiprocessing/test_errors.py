@@ -213,12 +213,12 @@ def test_summary_tells_the_root_cause() -> None:
     )
     for part in (
         "train.py FAILED",
-        "rank    : 3 (local rank 1)",
-        "node    : n2",
-        "exit    : exit code 1 (pid 77)",
-        "error   : ValueError: bad",
+        "rank      : 3 (local_rank: 1)",
+        "node      : n2",
+        "exitcode  : 1 (pid: 77)",
+        "error     : ValueError: bad",
         "    Traceback\n      here",
-        "log     : /logs/3/stderr.log",
+        "log       : /logs/3/stderr.log",
         "rank 0 on n1: signal 9 (SIGKILL)",
         "... and 2 more",
     ):
@@ -253,7 +253,7 @@ def test_child_failed_error_names_the_earliest() -> None:
     failures = {4: ProcessFailure(0, 1, 1, "", 9.0), 5: ProcessFailure(1, 2, 2, "", 8.75)}
     error = ChildFailedError("train.py", failures)
     assert error.get_first_failure()[0] == 5
-    assert str(error).index("rank    : 5") < str(error).index("rank 4")
+    assert str(error).index("rank      : 5") < str(error).index("rank 4")
     with pytest.raises(ValueError, match="at least one"):
         ChildFailedError("x", {})
 

@@ -53,6 +53,36 @@ def test_log_dir_is_made_at_once_unless_it_is_a_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_what_nobody_has_written_goes_when_the_round_is_over(tmp_path: Path) -> None:
+    """In a run's own directory, of the ranks that were named; a directory with anything in it stays."""
+    specs = DefaultLogsSpecs(str(tmp_path), Std.ALL, is_of_run=True)
+    dest = specs.reify({rank: {"HPC_ELASTIC_ROUND": "1"} for rank in range(4)})
+    for rank in range(4):
+        Path(dest.stdouts[rank]).write_text("said" if rank == 1 else "")
+        Path(dest.stderrs[rank]).touch()
+    Path(dest.error_files[2]).write_text("{}")
+    specs.remove_empty(dest, [0, 1, 2])
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    first = "attempt_1"
+    assert [
+        f"{first}/1/stdout.log",
+        f"{first}/2/error.json",
+        f"{first}/3/stderr.log",
+        f"{first}/3/stdout.log",
+    ] == left
+    assert not Path(tmp_path, first, "0").exists()
+    specs.remove_empty(dest, [0, 1, 2])
+
+
+def test_elsewhere_empty_files_stay(tmp_path: Path) -> None:
+    """As torch's do, whose readers expect them."""
+    specs = DefaultLogsSpecs(str(tmp_path), Std.ALL)
+    dest = specs.reify({0: {}})
+    Path(dest.stdouts[0]).touch()
+    specs.remove_empty(dest, [0])
+    assert Path(dest.stdouts[0]).exists()
+
+
 def test_tee_implies_a_file(tmp_path: Path) -> None:
     """A teed stream goes to its file and is followed; the other stays on the console."""
     dest = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT).reify({0: {}})

@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files, leftovers
-from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_rounds, writer_of
+from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_logs, sweep_rounds, tidy, writer_of
 from hpc_elastic.store.of_run import open_scope
 from hpc_elastic.store.shared_dir import SharedDirStore
 
@@ -220,3 +220,38 @@ def test_sockets_are_no_private_files(tmp_path: Path, monkeypatch: pytest.Monkey
     with socket.socket(socket.AF_UNIX) as odd:
         odd.bind(".tmp.a.1.2.3-4")
         assert () == sweep([str(tmp_path)], age_s=-1).removed
+
+
+def _logs(paths: RunPaths, *names: str) -> None:
+    for name in names:
+        os.makedirs(os.path.join(paths.logs, name, "0"))
+        Path(paths.logs, name, "0", "stdout.log").write_text("x")
+
+
+def test_only_the_logs_of_old_rounds_go(run_paths: RunPaths) -> None:
+    """Also where ranks hung in them; agents' logs and what else is there stay."""
+    old = ("attempt_1", "attempt_3", "hang-3", "hang-3.2")
+    stays = ("attempt_4", "attempt_30", "hang-4", "attempt_", "attempt_2b", "1")
+    _logs(run_paths, *old, *stays)
+    Path(run_paths.logs, "attempt_2").touch()
+    swept = sweep_logs(run_paths, 3)
+    assert sorted(os.path.join(run_paths.logs, name) for name in old) == sorted(swept.removed)
+    assert {*stays, "attempt_2", "agents"} == set(os.listdir(run_paths.logs))
+
+
+@pytest.mark.parametrize(("keep", "oldest"), [(0, 1), (1, 6), (2, 5), (5, 2), (6, 1)])
+def test_the_logs_of_so_many_rounds_stay(run_paths: RunPaths, keep: int, oldest: int) -> None:
+    """The newest of them may still have workers."""
+    _logs(run_paths, *(f"attempt_{number}" for number in range(1, 7)))
+    tidy(run_paths, 6, keep)
+    stays = {f"attempt_{number}" for number in range(oldest, 7)}
+    assert {*stays, "agents"} == set(os.listdir(run_paths.logs))
+
+
+def test_a_sweep_of_logs_is_bounded(run_paths: RunPaths) -> None:
+    """The next one goes on with the rest."""
+    _logs(run_paths, "attempt_1", "attempt_2")
+    swept = sweep_logs(run_paths, 2, most=4)
+    assert ((os.path.join(run_paths.logs, "attempt_1"),), 1) == (swept.removed, swept.kept)
+    assert 1 == len(sweep_logs(run_paths, 2).removed)
+    assert ["agents"] == os.listdir(run_paths.logs)

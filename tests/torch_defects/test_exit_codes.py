@@ -54,7 +54,7 @@ main()
 @pytest.mark.parametrize(
     ("code", "expected", "words"),
     [
-        ("sys.exit(7)", 7, "exit code 7"),
+        ("sys.exit(7)", 7, "exitcode  : 7 (pid: "),
         ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "SIGKILL"),
         ("raise KeyError('lost key')", 1, "KeyError: 'lost key'"),
     ],
@@ -69,7 +69,7 @@ def test_the_workers_code_and_the_root_cause(
     output = launches.output(0)
     assert expected == launches.code(0)
     _, _, told = output.partition("Root Cause")
-    assert "rank    : 1 (local rank 1)" in told
+    assert "rank      : 1 (local_rank: 1)" in told
     assert words in told
     assert "Other failures" not in output
     assert "rank 0" not in told

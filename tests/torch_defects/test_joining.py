@@ -25,7 +25,7 @@ def places(workers: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 @both_orders
 def test_joining_makes_one_world(make: MakeLaunches, first: int, second: int) -> None:
     """All workers of both nodes know the same size and master, and meet there; earlier logs stay."""
-    launches = make(MEET + SLEEP)
+    launches = make(f"print('here', flush=True)\n{MEET}{SLEEP}")
     flags = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.1", "--redirects", "3")
     launches.start(first, *flags)
     alone = launches.wait_world(1)
@@ -37,7 +37,7 @@ def test_joining_makes_one_world(make: MakeLaunches, first: int, second: int) ->
     launches.files(".met", 3)
     assert gone(alone)
     kept = Path(launches.paths.logs, "attempt_1", "0", "stdout.log")
-    assert kept.exists()
+    assert "here\n" == kept.read_text()
 
 
 @both_orders

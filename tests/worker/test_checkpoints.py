@@ -98,3 +98,55 @@ def test_mark_is_small_and_versioned() -> None:
     data = checkpoints.encode_mark(MarkName(10**12 - 1, 9999, 9999, 10000), "/p" * 100, 10000)
     assert 1 == json.loads(data)["format"]
     assert len(data) < 512
+
+
+def steps_of(names: list[str]) -> set[int]:
+    """Return the steps of marks."""
+    return {mark.step for name in names if (mark := checkpoints.parse_name(name)) is not None}
+
+
+def named(*steps: int, rank: int = 0, shards: int = 1, round_number: int = 1) -> list[str]:
+    """Return the names of marks."""
+    return [checkpoints.encode_name(MarkName(step, round_number, rank, shards)) for step in steps]
+
+
+def test_marks_that_a_later_start_may_need_stay() -> None:
+    """They are those of so many complete checkpoints, all newer ones, and whatever else lies there."""
+    whole = named(*range(1, checkpoints.KEPT + 1))
+    assert [] == checkpoints.superseded(whole[1:])
+    assert [] == checkpoints.superseded([*whole, "notes.txt"])
+    half = named(0, checkpoints.KEPT + 5, shards=2)
+    assert {0} == steps_of(checkpoints.superseded([*whole, *half]))
+    more = [*whole, *named(checkpoints.KEPT + 1)]
+    assert {1} == steps_of(checkpoints.superseded(more))
+
+
+def test_a_checkpoint_that_rounds_have_saved_twice_counts_once() -> None:
+    """Marks of the same step in two rounds are of one checkpoint less than they seem to be."""
+    steps = range(1, checkpoints.KEPT)
+    twice = [*named(*steps), *named(*steps, round_number=2)]
+    assert [] == checkpoints.superseded([*twice, *named(0, shards=2)])
+
+
+def test_where_one_rank_never_marks_nothing_goes() -> None:
+    """However many halves there are: the last whole one is what the run resumes from."""
+    halves = named(*range(10, 10 + 3 * checkpoints.KEPT), shards=2)
+    assert [] == checkpoints.superseded([*named(5), *halves])
+
+
+def test_each_rank_takes_its_own_old_marks_away(tmp_path: Path) -> None:
+    """Those of ranks that are no longer there an agent takes away, as the run starts again."""
+    paths = RunPaths(tmp_path)
+    for step in range(checkpoints.KEPT + 3):
+        for rank in (0, 1):
+            save(paths, step, rank=rank, shards=2)
+    checkpoints.remove_superseded(paths, 1)
+    left = os.listdir(paths.checkpoints)
+    assert [0, 0, 0] == sorted(
+        mark.rank for name in left if (mark := checkpoints.parse_name(name)) and mark.step < 3
+    )
+    checkpoints.remove_superseded(paths, most=2)
+    assert {2} == {step for step in steps_of(os.listdir(paths.checkpoints)) if step < 3}
+    checkpoints.remove_superseded(paths)
+    assert set(range(3, checkpoints.KEPT + 3)) == steps_of(os.listdir(paths.checkpoints))
+    checkpoints.remove_superseded(RunPaths(tmp_path / "none"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -67,6 +68,16 @@ def test_alone_own_save_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "c").touch()
     progress.checkpoint_saved(3, tmp_path / "c", shards=1)
     assert Checkpoint(3, str(tmp_path / "c")) == progress.latest_checkpoint()
+
+
+def test_marks_do_not_add_up(tmp_path: Path) -> None:
+    """Of so many saves a bounded number of marks is left, the newest among them."""
+    progress = WorkerProgress.from_environment({Env.RUN_DIR: str(tmp_path)})
+    for step in range(200):
+        progress.checkpoint_saved(step, None, shards=1)
+    left = os.listdir(tmp_path / "checkpoints")
+    assert checkpoints.KEPT <= len(left) < checkpoints.KEPT + 16
+    assert Checkpoint(199, None) == checkpoints.latest(RunPaths(tmp_path))
 
 
 def test_run_directory_alone_keeps_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

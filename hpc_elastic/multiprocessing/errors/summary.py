@@ -164,18 +164,23 @@ def _block(record: FailureRecord) -> list[str]:
     fields = [
         ("time", f"{date_text(record.timestamp)}{f'{record.timestamp % 1:.3f}'[1:]}"),
         ("node", record.node),
-        ("rank", f"{record.rank} (local rank {record.local_rank})"),
-        ("exit", f"{_exit_words(record)} (pid {record.pid})"),
+        ("rank", f"{record.rank} (local_rank: {record.local_rank})"),
+        ("exitcode", f"{record.exitcode} (pid: {record.pid}){_more_than_code(record)}"),
         ("meaning", _meaning(record)),
         ("error", _cut(record.message, _MAX_MESSAGE)),
         ("log", record.log),
     ]
-    lines = [f"  {key:<8}: {_indent(value)}" for key, value in fields if value]
+    lines = [f"  {key:<10}: {_indent(value)}" for key, value in fields if value]
     if record.traceback:
         return [*lines, "  traceback:", *_quoted(record.traceback)]
     if record.stderr_tail:
         return [*lines, "  last lines of stderr:", *_quoted(record.stderr_tail)]
     return [*lines, _NO_DETAILS]
+
+
+def _more_than_code(record: FailureRecord) -> str:
+    words = _exit_words(record)
+    return "" if words.endswith(str(record.exitcode)) else f", {words}"
 
 
 def _exit_words(record: FailureRecord) -> str:
@@ -209,7 +214,7 @@ def _reason(record: FailureRecord) -> str:
 
 
 def _indent(text: str) -> str:
-    return text.replace("\n", "\n            ")
+    return text.replace("\n", "\n              ")
 
 
 def _quoted(text: str) -> list[str]:
