@@ -158,7 +158,7 @@ def test_main_runs_a_line_and_returns_nothing() -> None:
     """In a run directory of its own, as the command does."""
     assert run.main(["--nproc-per-node=2", "w.py"]) is None  # type: ignore[func-returns-value]
     assert ["0", "1"] == workers()
-    assert 1 == len(list(Path("hpc_elastic_runs").glob("run-*/logs/attempt_1/0")))
+    assert 1 == len(list(Path("hpc_elastic_runs").glob("run-*/logs/attempt_1")))
 
 
 def test_main_raises_what_the_workers_have_died_of() -> None:
