@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.roster import MemberName, parse_name
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.useful_time import trained
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,
@@ -41,13 +42,14 @@ from hpc_elastic.slurm.array_job import is_array
 from hpc_elastic.slurm.batch_log import end_of
 from hpc_elastic.slurm.budget_use import use_of_causes
 from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.deadlines import seconds
 from hpc_elastic.slurm.ledger_rules import RULES, standings
 from hpc_elastic.slurm.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.nodes import hosts, ledger_of
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_dir import identity_trouble
 from hpc_elastic.slurm.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
-from hpc_elastic.slurm.saves_text import saves_text
+from hpc_elastic.slurm.saves_text import saves_text, short_time_text
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
@@ -88,6 +90,8 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
     elif state.rounds and not run.is_torchruns:
         facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
     facts += _saves(state, BEGINNING if saved is None else saved.step)
+    short = short_time_text(trained(run.records), _limit_s(run, asked))
+    facts += [("time", short)] if short and state.ending is None else []
     stopped = sorted(state.stopped_ranks.items())
     facts += [("stopped", f"{stopped_ranks_text(node, ranks)}; {LET_GO_ON}") for node, ranks in stopped]
     facts += drain_facts(run.paths)
@@ -101,6 +105,14 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
+
+
+def _limit_s(run: RunFiles, asked: Asked) -> float | None:
+    """Return how long each start of the job may run [s], None if nobody knows."""
+    job = asked.job
+    if job is not None and job.state is JobState.RUNNING and job.granted_s is not None:
+        return job.granted_s
+    return seconds(str(run.spec.get("time", "")))
 
 
 def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:

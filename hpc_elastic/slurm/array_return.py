@@ -16,10 +16,10 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm import batch_log
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.deadlines import between_s
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.hand_back import SOON
 from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
+from hpc_elastic.slurm.parse import between_s
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.submissions import read_submissions
 

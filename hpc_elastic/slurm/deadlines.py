@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.asked_by import RUNS_ON
 from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm.parse import between_s
 from hpc_elastic.slurm.standing import Standing, job_facts, standing
 from hpc_elastic.typed_json import Seconds
 
@@ -136,24 +137,6 @@ def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | N
     if stands is Standing.REQUEUED and told in _REQUEUED:
         cause, words = told, _REQUEUED[told]
     return Why(cause, words, stop_s(site))
-
-
-def between_s(first: str, last: str) -> float | None:
-    """Return the seconds between two of Slurm's dates; None if one is none."""
-    a, b = _stamp(first), _stamp(last)
-    return None if a is None or b is None else float(max(0, b - a))
-
-
-def _stamp(text: str) -> int | None:
-    """Return the seconds of ``2026-11-21T20:00:00`` in a calendar of its own; good for differences only."""
-    found = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text)
-    if found is None:
-        return None
-    year, month, day, hours, minutes, secs = map(int, found.groups())
-    months = 12 * year + month - 3  # a year that begins in March has its odd day at its end
-    of_year = (153 * (months % 12) + 2) // 5 + day
-    days = 365 * (months // 12) + months // 48 - months // 1200 + months // 4800 + of_year
-    return ((days * 24 + hours) * 60 + minutes) * 60 + secs
 
 
 def p99(samples: Iterable[float]) -> float | None:

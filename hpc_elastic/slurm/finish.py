@@ -28,6 +28,7 @@ from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.run_directory import require_run, require_same_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.useful_time import trained
 from hpc_elastic.slurm import batch_log, hand_back, lifecycle, setup_failure
 from hpc_elastic.slurm.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.go_on import look_first, resume_command, to_go_on
@@ -49,7 +50,7 @@ from hpc_elastic.slurm.lifecycle import (
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.patience import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
-from hpc_elastic.slurm.saves_text import saves_text
+from hpc_elastic.slurm.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
@@ -106,6 +107,9 @@ class Finish:
         if isinstance(choice, Requeue | Resubmit | Leave) and facts.without_save:
             limit = self._budgets.max_starts_without_save
             self._say(saves_text(facts.state.progress, facts.saved, limit))
+        limit_s = None if job is None else job.granted_s
+        if isinstance(choice, Requeue | Resubmit) and (short := short_time_text(trained(records), limit_s)):
+            self._say(short)
         ended = self._carry_out(choice, records)
         if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
             self._successors().cancel()

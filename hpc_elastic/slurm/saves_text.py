@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.rendezvous.progress import BEGINNING, Progress
+from hpc_elastic.rendezvous.useful_time import Trained
 from hpc_elastic.wording import count_text
 
 HOW = "worker.tick(step), worker.should_stop() and worker.checkpoint_saved(step, path) of hpc_elastic tell"
@@ -27,3 +31,32 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
     who = "the last start has" if starts == 1 else f"the last {count_text(starts, 'start')} in a row have"
     then = f" (held after {limit}: max_starts_without_save)" if limit else ""
     return f"{who} saved {what}{then}"
+
+
+def short_time_text(starts: Sequence[Trained], limit_s: float | None) -> str:
+    """Return that starts which ended for their time limit have trained for little of it; empty if not.
+
+    Args:
+        starts: of the submission, the oldest first.
+        limit_s: the time limit of the job [s]; None: it has none, or it is not known.
+    """
+    short: list[float] = []
+    for start in reversed(starts):
+        seconds = start.seconds
+        if (
+            limit_s is None
+            or seconds is None
+            or start.cause is not Cause.TIME_LIMIT
+            or 2 * seconds >= limit_s
+        ):
+            break
+        short.append(seconds)
+    if not short or limit_s is None:
+        return ""
+    least, most = f"{min(short):.0f}", f"{max(short):.0f}"
+    spans = f"{least} s" if least == most else f"{least} to {most} s"
+    who = "this start has" if len(short) == 1 else f"the last {count_text(len(short), 'start')} have each"
+    return (
+        f"{who} trained for {spans} of a time limit of {limit_s:.0f} s; a longer --time, or a "
+        f"--checkpoint-lead of what a save takes, leaves more"
+    )

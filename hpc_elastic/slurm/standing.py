@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpc_elastic.rendezvous.journal import Cause, Epoch
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.parse import JobState, job_state
+from hpc_elastic.slurm.parse import JobState, between_s, job_state
 
 
 class JobFacts(NamedTuple):
@@ -25,6 +25,9 @@ class JobFacts(NamedTuple):
     warned: bool = False  # its preemption has begun: it is in its grace, or was
     node_list: str = ""  # as Slurm writes it
     held: bool = False  # it waits, and does not start before somebody releases it
+    granted_s: float | None = (
+        None  # from its start to its end, ahead while it runs; None: not known
+    )
 
     @property
     def not_started(self) -> bool:
@@ -62,6 +65,7 @@ def job_facts(fields: Mapping[str, str]) -> JobFacts:
         preempted=warned and preempt_time == fields.get("EndTime"),
         warned=warned,
         node_list="" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+        granted_s=between_s(fields.get("StartTime", ""), fields.get("EndTime", "")),
         held=state is JobState.PENDING and ("held" in reason.lower() or fields.get("Priority") == "0"),
     )
 

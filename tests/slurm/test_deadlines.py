@@ -13,6 +13,7 @@ from hpc_elastic.rendezvous.journal import Cause
 from hpc_elastic.slurm import deadlines
 from hpc_elastic.slurm.client import told
 from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.parse import between_s
 
 RECORDED = Path(__file__).parent / "recorded" / "22.05"
 CONFIG = told.config((RECORDED / "scontrol_show_config.txt").read_text())
@@ -137,7 +138,7 @@ def test_the_time_between_two_dates(first: dt.datetime, last: dt.datetime) -> No
     """As the calendar has it, over leap years; never negative."""
     first, last = first.replace(microsecond=0), last.replace(microsecond=0)
     expected = max(0.0, (last - first).total_seconds())
-    assert expected == deadlines.between_s(first.isoformat(), last.isoformat())
+    assert expected == between_s(first.isoformat(), last.isoformat())
 
 
 def test_the_slowest_but_for_one_in_a_hundred() -> None:

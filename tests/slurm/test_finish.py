@@ -126,6 +126,18 @@ def test_a_drained_job_is_recorded_and_requeued(paths: RunPaths, job: FakeJob) -
     assert 1 == len(said)
 
 
+@pytest.mark.parametrize(("cause", "is_told"), [(Cause.TIME_LIMIT, True), (Cause.PREEMPTION, False)])
+def test_little_training_before_the_time_limit_is_told(
+    paths: RunPaths, job: FakeJob, cause: Cause, *, is_told: bool
+) -> None:
+    """In the batch log, with the limit that the job has now."""
+    job.set(StartTime="2026-11-21T07:58:00")
+    write(paths, STARTED, ROUND, Drained(EPOCH, cause, 40, "SIGUSR2"))
+    _, said = finish(paths, job)
+    text = "this start has trained for 0 s of a time limit of 120 s"
+    assert is_told == any(line.startswith(text) for line in said)
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[3], HOSTILE[4], HOSTILE[6]])
 def test_what_becomes_of_a_job_is_the_same_whatever_is_written_into_it(
