@@ -29,6 +29,7 @@ class Env:
     """Environment variables that hpc_elastic reads or sets."""
 
     RUN_DIR = "HPC_ELASTIC_RUN_DIR"
+    RESUME = "HPC_ELASTIC_RESUME"  # directory of the run that a script which `adopt` has changed goes on with
     RUN_ID = "HPC_ELASTIC_RUN_ID"
     SUBMISSION = "HPC_ELASTIC_SUBMISSION"  # how often the run was submitted before
     LINK = "HPC_ELASTIC_LINK"  # how many jobs of the same submission came before this one

@@ -101,6 +101,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
     Raises:
         RunDirError: the run directory cannot be used.
     """
+    os.environ.pop(Env.RESUME, None)  # this run is meant, and none of a job that its workers submit
     admit(options.paths, os.environ)
     check_telemetry(os.environ)
     prepare_run_dir(options.paths)

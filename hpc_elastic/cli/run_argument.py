@@ -15,6 +15,8 @@ from hpc_elastic.cli.living_run import line_of_living
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.rendezvous.journal import EpochStarted
+from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.slurm import run_dir
 from hpc_elastic.slurm.existing_run import (
     Folder,
@@ -154,10 +156,17 @@ def _job_ids(paths: RunPaths) -> list[str]:
         done = read_submissions(paths)
         jobs = [each.job_id for each in done]
         jobs += [link.job_id for each in done for link in read_links(paths, each.number)]
+        jobs += [] if done else _own_jobs(paths)
         logs = [re.fullmatch(r"slurm-(\d+)(_\d+)?\.out", name) for name in list_plain(paths.root, links=True)]
     except (HpcElasticError, OSError):
         return []
     return [*(job_id for job_id in jobs if job_id), *(log[1] for log in logs if log)]
+
+
+def _own_jobs(paths: RunPaths) -> list[str]:
+    """Return the ids of the jobs of a run that no `submit` has made."""
+    entries = (record.entry for record in read_records(paths))
+    return [entry.job_id for entry in entries if isinstance(entry, EpochStarted)]
 
 
 def _checked(path: str) -> RunPaths:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.paths import RUNS_FOLDER
 from hpc_elastic.slurm.shell_text import code_of
 from hpc_elastic.slurm.torchrun_line import Line, find_line
 
-_RUN_DIR = '"$PWD/run-$SLURM_JOB_ID"'
+_RUN_DIR = f'"${{{Env.RESUME}:-${{SLURM_SUBMIT_DIR:-$PWD}}/{RUNS_FOLDER}/run-$SLURM_JOB_ID}}"'
 _SIGNALS = "TERM INT HUP USR1 USR2"
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 _CONTAINERS = r"(?<!\S)(?:singularity|apptainer|enroot|podman|docker|shifter|charliecloud|ch-run)\s"

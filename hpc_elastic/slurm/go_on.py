@@ -6,6 +6,7 @@ import os
 import shlex
 
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job_start import Start
 from hpc_elastic.worker import checkpoints
@@ -22,11 +23,21 @@ def to_go_on(paths: RunPaths) -> str:
     return f"to go on from the checkpoint of step {found.step}"
 
 
+def same_script(root: str) -> str:
+    """Return what a user's own job script needs to go on with a run.
+
+    Args:
+        root: its directory, quoted for a shell.
+    """
+    adopted = f"one that adopt has changed: {Env.RESUME}={root} sbatch SCRIPT"
+    return f"the same job script again, with --run-dir {root}; {adopted}"
+
+
 def resume_command(start: Start) -> str:
     """Return what starts the run of a job again; one that `submit` did not make has no script to queue."""
     root = shlex.quote(start.paths.root)
     if not start.is_submitted and not os.path.exists(start.paths.identity):
-        return f"submit the same job script again, with --run-dir {root}"
+        return f"submit {same_script(root)}"
     return f"hpc-elastic submit --resume {root}"
 
 

@@ -19,6 +19,7 @@ from hpc_elastic.slurm.array_job import begin_of, facts_of, is_array, tasks_of
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.environment import LINK_SPAN
+from hpc_elastic.slurm.go_on import same_script
 from hpc_elastic.slurm.interrupted import was_left
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
 from hpc_elastic.slurm.links import Link, read_links
@@ -128,7 +129,7 @@ class RunFiles(NamedTuple):
             return f"hpc-elastic submit --resume {root}"
         ending = self.state.ending
         if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
-            return f"the same job script again, with --run-dir {root}"
+            return same_script(root)
         if ending is not None:  # no agent takes it up, whatever becomes of it
             return f"the same command again, with another --run-dir; what it saved is in {root}"
         return f"the same command again, with --run-dir {root}"

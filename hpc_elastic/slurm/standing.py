@@ -25,9 +25,7 @@ class JobFacts(NamedTuple):
     warned: bool = False  # its preemption has begun: it is in its grace, or was
     node_list: str = ""  # as Slurm writes it
     held: bool = False  # it waits, and does not start before somebody releases it
-    granted_s: float | None = (
-        None  # from its start to its end, ahead while it runs; None: not known
-    )
+    granted_s: float | None = None  # from its start to its end, ahead while it runs; None: not known
 
     @property
     def not_started(self) -> bool:

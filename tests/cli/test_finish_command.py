@@ -138,7 +138,8 @@ def test_the_end_of_a_users_own_script_names_no_command_that_cannot_work(
     write(paths, STARTED, RunEnded(Decision.FAILED, 1, "no restarts are left", None))
     done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")
     last = done.stderr.splitlines()[-1]
-    command_line = f"submit the same job script again, with --run-dir {paths.root}"
+    command_line = f"submit the same job script again, with --run-dir {paths.root}; "
+    command_line += f"one that adopt has changed: HPC_ELASTIC_RESUME={paths.root} sbatch SCRIPT"
     assert f"  to start it again (it has marked no checkpoint): {command_line}" == last
     write_mark(paths, MarkName(40, 1, 0, 1), None, 1)
     done = command(paths, job, "--srun-exit-code=1", HPC_ELASTIC_SUBMISSION="")

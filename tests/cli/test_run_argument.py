@@ -12,6 +12,8 @@ from hpc_elastic.cli import app
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
+from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import links, submissions
 from hpc_elastic.slurm.links import Link
 from hpc_elastic.slurm.submissions import Submission
@@ -43,6 +45,18 @@ def test_a_run_is_found_by_an_array_that_was_added(paths: RunPaths, word: str) -
     """By its batch logs: `scale` has queued it, which is no submission."""
     Path(paths.root, "slurm-4720_0.out").write_text("")
     assert NAME == find_run(word).name
+
+
+def test_a_run_of_a_users_own_script_is_found_by_its_jobs(paths: RunPaths) -> None:
+    """Its agents have recorded them; also that of a later job which has gone on with it."""
+    own = RunPaths(f"{RUNS_FOLDER}/run-5001")
+    os.makedirs(own.journal)
+    log = open_log(own, "n1")
+    for job_id, epoch in (("5001", Epoch(0, 0, 0)), ("5002", Epoch(1, 0, 0))):
+        log.commit(lambda _state, job_id=job_id, epoch=epoch: EpochStarted(epoch, job_id, ("n1",)))  # type: ignore[misc]
+    for word in ("run-5001", "5001", "5002"):
+        assert own.root == find_run(word).root, word
+    assert NAME == find_run("4711").name
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def test_a_run_of_a_job_script_is_taken_up_by_the_next_job(
     """Unlike a run outside Slurm, of which nobody can tell whether the same start is meant or another."""
     write(paths, STARTED, ROUND, FAILED)
     assert 0 == app.run(["status", paths.root])
-    assert f"the same job script again, with --run-dir {paths.root}\n" in capfd.readouterr().out
+    assert (
+        f"the same job script again, with --run-dir {paths.root}; one that adopt has"
+        in capfd.readouterr().out
+    )
 
 
 def test_a_drained_run_is_stopped(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RUNS_FOLDER, RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records, read_state
 from tests.frameworks import forked
@@ -36,9 +36,10 @@ srun torchrun --nnodes=2 --nproc-per-node=2 --rdzv-id=$SLURM_JOB_ID \\
 class Job:
     """A job script of the user in a directory of its own."""
 
-    def __init__(self, cluster: Cluster, place: Path) -> None:
+    def __init__(self, cluster: Cluster, place: Path, runs: str = "") -> None:
         self._cluster = cluster
         self.place = place
+        self._runs = place / runs
         self.id = ""
         self.run = place
         place.mkdir()
@@ -57,7 +58,7 @@ class Job:
         done = self._cluster.run(USER, argv, env=mine, cwd=self.place)
         assert 0 == done.returncode, done.stderr
         self.id = done.stdout.strip()
-        self.run = self.place / f"run-{self.id}"
+        self.run = self._runs / f"run-{self.id}"
 
     def wait(self, state: str, restarts: int) -> None:
         """Wait until the job is in a state, after so many requeues."""
@@ -88,7 +89,10 @@ class Job:
 @pytest.fixture
 def jobs(cluster: Cluster) -> Iterator[dict[str, Job]]:
     """The job script of the example as it stands, and one that was adopted."""
-    found = {name: Job(cluster, cluster.shared / f"torchrun-{name}") for name in ("kept", "adopted")}
+    found = {
+        name: Job(cluster, cluster.shared / f"torchrun-{name}", runs)
+        for name, runs in (("kept", ""), ("adopted", RUNS_FOLDER))
+    }
     script = (EXAMPLE / "train.sbatch").read_text()
     assert "--steps 600 --step-time 0.1 " in script
     shorter = script.replace("--steps 600 --step-time 0.1 ", f"{SIZES} {SLOW_AT_FIRST} ")
@@ -148,3 +152,8 @@ def test_a_script_with_torchrun_is_preempted(cluster: Cluster, jobs: dict[str, J
     ending = read_state(RunPaths(jobs["adopted"].run)).ending
     assert ending is not None
     assert Decision.DONE is ending.decision
+    for command in ("status", "logs"):  # the run is known by its job
+        words = [PYTHON, "-m", "hpc_elastic", command, jobs["adopted"].id]
+        done = cluster.run(USER, words, cwd=jobs["adopted"].place)
+        assert 0 == done.returncode, done.stderr
+        assert "all workers succeeded" in done.stdout

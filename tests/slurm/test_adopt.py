@@ -25,6 +25,7 @@ srun --cpu-bind=none torchrun \\
     --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500 \\
     train.py --lr 0.1
 """
+PLACE = '"${HPC_ELASTIC_RESUME:-${SLURM_SUBMIT_DIR:-$PWD}/hpc_elastic_runs/run-$SLURM_JOB_ID}"'
 ADOPTED = """\
 #!/bin/bash
 #SBATCH --job-name=train
@@ -39,13 +40,13 @@ source ~/env/bin/activate
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 trap : TERM INT HUP USR1 USR2  # this shell outlives the signals that the agents save for
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
---kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none hpc-elastic run --run-dir "$PWD/run-$SLURM_JOB_ID" \\
+--kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none hpc-elastic run --run-dir PLACE \\
     --nnodes=4 --nproc-per-node=8 \\
     --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500 \\
     train.py --lr 0.1
 ended=$?
 trap '' TERM INT HUP USR1 USR2
-hpc-elastic finish --run-dir "$PWD/run-$SLURM_JOB_ID" --srun-exit-code "$ended" --max-relaunch 0
+hpc-elastic finish --run-dir PLACE --srun-exit-code "$ended" --max-relaunch 0
 """
 
 
@@ -58,7 +59,7 @@ def changed(text: str) -> str:
 
 def test_a_typical_script() -> None:
     """What is the user's stays; each change has its reason."""
-    assert ADOPTED == changed(TYPICAL)
+    assert ADOPTED.replace("PLACE", PLACE) == changed(TYPICAL)
     reasons = {change.what: change.why for change in adopt(TYPICAL, "train.sbatch").changes}
     assert "#SBATCH --signal=USR2@120" not in reasons
     assert "to the agents" in reasons["#SBATCH --signal without B:"]
@@ -86,7 +87,7 @@ def test_the_ways_to_start_torchrun(line: str) -> None:
     """Below srun in any case, with one agent per node."""
     text = changed(f"#!/bin/bash\n{line}\n")
     (command,) = [found for found in text.splitlines() if " --ntasks" in found]
-    assert re.search(r'hpc[-_]elastic"? run --run-dir "\$PWD/run-\$SLURM_JOB_ID" ', command)
+    assert re.search(rf'hpc[-_]elastic"? run --run-dir {re.escape(PLACE)} ', command)
     assert "srun --n" in command[: command.index("--run-dir")]
     assert "--ntasks-per-node=1" in command[: command.index("--run-dir")]
     assert 1 == command.count("-N ") + command.count("--nodes=")
@@ -177,8 +178,8 @@ def test_each_task_may_have_a_shell(tmp_path: Path, command: str) -> None:
     script = changed(f"#!/bin/bash\n{command}\n").replace("bash -lc", "bash -c")  # profiles may set PATH
     subprocess.run(["bash", "-c", script], cwd=place, env=env, check=True)
     run, finish = (place / "told").read_text().splitlines()
-    assert f"run|--run-dir|{place}/run-17|--node-rank|3|train.py|a b|" == run
-    assert finish.startswith(f"finish|--run-dir|{place}/run-17|--srun-exit-code|0|")
+    assert f"run|--run-dir|{place}/hpc_elastic_runs/run-17|--node-rank|3|train.py|a b|" == run
+    assert finish.startswith(f"finish|--run-dir|{place}/hpc_elastic_runs/run-17|--srun-exit-code|0|")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +201,30 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
     assert code == done.returncode
     told = (tmp_path / "told").read_text().splitlines()
-    assert f"run --run-dir {tmp_path}/run-17 --nnodes=2 train.py a b" == told[0]
-    assert told[1].startswith(f"finish --run-dir {tmp_path}/run-17 --srun-exit-code 0")
+    assert f"run --run-dir {tmp_path}/hpc_elastic_runs/run-17 --nnodes=2 train.py a b" == told[0]
+    assert told[1].startswith(f"finish --run-dir {tmp_path}/hpc_elastic_runs/run-17 --srun-exit-code 0")
     assert goes_on == ("after" in told)
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({}, "{here}/hpc_elastic_runs/run-17"),
+        ({"SLURM_SUBMIT_DIR": "/sub mit"}, "/sub mit/hpc_elastic_runs/run-17"),
+        ({"SLURM_SUBMIT_DIR": "/sub mit", "HPC_ELASTIC_RESUME": "/an old/run-3"}, "/an old/run-3"),
+    ],
+)
+def test_the_run_lies_where_commands_look_for_it(tmp_path: Path, more: dict[str, str], place: str) -> None:
+    """Below the directory of sbatch, wherever the script goes; or it is one that another job has left."""
+    for name in ("srun", "hpc-elastic"):
+        (tmp_path / name).write_text('#!/bin/bash\nwhile [ "$1" != --run-dir ]; do shift; done; echo "$2"\n')
+        (tmp_path / name).chmod(0o755)
+    script = changed("#!/bin/bash\nset -u\nsrun torchrun train.py\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", **more}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert [place.format(here=tmp_path)] * 2 == done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +314,7 @@ def test_our_command_is_that_of_the_same_python(launcher: str, ours: str) -> Non
     """The script may know its environment by that alone; finish is called the same way."""
     for srun in ("", "srun "):
         lines = changed(f"#!/bin/bash\n{srun}{launcher} train.py\n").splitlines()
-        assert [f'{ours} run --run-dir "$PWD/run-$SLURM_JOB_ID" train.py'] == [
+        assert [f"{ours} run --run-dir {PLACE} train.py"] == [
             line[line.index("--no-kill ") + 10 :] for line in lines if " --ntasks" in line
         ]
         assert lines[-1].startswith(f"{ours} finish --run-dir ")
@@ -361,7 +383,7 @@ def test_what_is_over_before_torchrun_does_not_matter(before: str) -> None:
     """Blocks that are closed, text, and commands that only talk about torchrun."""
     text = changed(f"#!/bin/bash\n{before}\nsrun torchrun train.py\n")
     assert f"{before}\ntrap :" in text
-    assert 'hpc-elastic run --run-dir "$PWD/run-$SLURM_JOB_ID" train.py\nended=$?' in text
+    assert f"hpc-elastic run --run-dir {PLACE} train.py\nended=$?" in text
 
 
 def test_options_behind_a_command_are_none() -> None:
@@ -375,7 +397,7 @@ def test_options_behind_a_command_are_none() -> None:
 def test_line_ends_of_windows_go() -> None:
     """Sbatch refuses a script with them."""
     text = TYPICAL.replace("\n", "\r\n")
-    assert ADOPTED == changed(text)
+    assert ADOPTED.replace("PLACE", PLACE) == changed(text)
     assert "line ends of Windows are taken out" == adopt(text, "train.sbatch").changes[0].what
 
 
