@@ -53,4 +53,5 @@ class Env:
     SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # from SIGTERM to SIGKILL [s]
 
 
+RUNS_FOLDER = "hpc_elastic_runs"  # runs whose directory nobody has named live below it
 LOCAL_JOB = "local-"  # job ids of runs on one machine without Slurm start so

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 
-RUNS_FOLDER = "hpc_elastic_runs"  # runs whose directory nobody has named live below it
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 64  # characters that a name keeps of a text

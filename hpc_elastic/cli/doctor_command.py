@@ -13,7 +13,7 @@ import typer
 from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.slurm.environment import SlurmEnv
 
 if TYPE_CHECKING:

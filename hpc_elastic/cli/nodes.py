@@ -13,8 +13,7 @@ import typer
 from hpc_elastic.cli.say import say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
-from hpc_elastic.ids import Env
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.slurm import hostlist
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.ledger_rules import RULES, Standing, standings

@@ -14,7 +14,8 @@ import typer
 from hpc_elastic.cli.living_run import line_of_living
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import EpochStarted
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.slurm import run_dir

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from hpc_elastic.cli.run_values import nodes
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import Env
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths, own_name, readable_name
+from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.rules import MAX_INTERVAL_S, RendezvousSettings
 from hpc_elastic.rendezvous.run_place import above_runs, directory_name, first_open, has_ended, was_left

@@ -12,7 +12,7 @@ from hpc_elastic.cli.say import say, say_aside, say_in_colour
 from hpc_elastic.cli.status_facts import batch_log, status_facts
 from hpc_elastic.cli.status_list import list_runs
 from hpc_elastic.clock import SystemClock, date_text
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of

@@ -8,7 +8,8 @@ import shlex
 from hpc_elastic.cli.say import say
 from hpc_elastic.clock import NO_TIME, SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.existing_run import look_into, names_of_runs

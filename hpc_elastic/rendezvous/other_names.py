@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 
-from hpc_elastic.paths import RUNS_FOLDER, own_name
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import own_name
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
 from hpc_elastic.rendezvous.interface import RendezvousHandler
 from hpc_elastic.rendezvous.parameters import RendezvousParameters

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import Env, ExitCode
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER, Env, ExitCode
 from hpc_elastic.slurm.shell_text import code_of
 from hpc_elastic.slurm.torchrun_line import Line, find_line
 

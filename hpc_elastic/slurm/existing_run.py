@@ -8,7 +8,8 @@ import stat
 from typing import NamedTuple
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.wording import visible
 

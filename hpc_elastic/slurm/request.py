@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass, replace
 
 from hpc_elastic.clock import date_text
-from hpc_elastic.ids import Env
+from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import OwnPath, own_argv
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths, readable_name
+from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.slurm import script as script_text
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import RunNames, Template

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm import interrupted
 from hpc_elastic.slurm.request import SubmitRequest
 from hpc_elastic.store import files, mount, probe, probe_findings

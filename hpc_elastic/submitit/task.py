@@ -12,7 +12,8 @@ from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 
 if TYPE_CHECKING:
     from hpc_elastic.rendezvous.state import RunState

@@ -11,7 +11,8 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import links, submissions

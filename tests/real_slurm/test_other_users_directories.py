@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.run_log import read_state
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, USER, Run, installed_for_users

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import PYTHON, installed_for_users
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.paths import RUNS_FOLDER, RunPaths
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Decision, RoundFormed
 from hpc_elastic.rendezvous.run_log import read_records, read_state
 from tests.frameworks import forked

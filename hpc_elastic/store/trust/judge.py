@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.paths import RUNS_FOLDER
+from hpc_elastic.ids import RUNS_FOLDER
 
 OWN_FOLDERS = (RUNS_FOLDER, ".hpc_elastic")  # directories that this package makes, for one user each
 _ACL_VERSION = 2
