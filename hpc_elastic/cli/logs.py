@@ -19,6 +19,7 @@ from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
 from hpc_elastic.multiprocessing.sinks import Console
 from hpc_elastic.multiprocessing.tail import Tail
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, Wanted
@@ -82,7 +83,9 @@ def logs(
     wanted = Wanted(rank, node, attempt)
     files = _files(found, wanted)
     if not files and not follow:
-        raise _nothing(found, wanted)
+        if not _is_silent(found, wanted):
+            raise _nothing(found, wanted)
+        say_aside("the workers that are meant have written nothing")
     shown = _Shown(lines)
     sys.stdout.flush()
     shown.show(files)
@@ -112,6 +115,20 @@ def _files(run: RunFiles, wanted: Wanted) -> list[LogFile]:
             workers = log_files.worker_files(run.paths, attempt, wanted, ranks)
     files = [*log_files.agent_files(run.paths, wanted), *workers]
     return files if files or wanted != Wanted() else log_files.batch_logs(run.paths)
+
+
+def _is_silent(run: RunFiles, wanted: Wanted) -> bool:
+    """Tell whether the round had the workers that are meant: once it is over only what was written stays."""
+    formed = [record.entry for record in run.records if isinstance(record.entry, RoundFormed)]
+    rounds = [one for one in formed if wanted.attempt in (None, one.number)]
+    if not rounds or rounds[-1].number not in log_files.attempts(run.paths):
+        return False
+    newest, ranks = rounds[-1], None
+    if wanted.node is not None:
+        ranks = log_files.ranks_of_node(run.records, newest.number, wanted.node)
+        if ranks is None:
+            return False
+    return wanted.rank is None or wanted.rank in (range(newest.workers) if ranks is None else ranks)
 
 
 def _nothing(run: RunFiles, wanted: Wanted) -> InputError:

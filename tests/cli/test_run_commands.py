@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -319,6 +320,20 @@ def test_logs_that_match_nothing_name_the_rounds_there_are(
     """The error says what to choose from."""
     assert 2 == app.run(["logs", "toy-1", "--rank", "9"])
     assert "rounds with logs: 1, 2" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--rank", "3"), ("--node", "n2", "--attempt", "2", "--rank", "2")])
+def test_workers_that_have_written_nothing_are_no_error(
+    logged: RunPaths, capfd: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    """They were there: their empty files are gone with their round."""
+    for rank in (2, 3):
+        shutil.rmtree(Path(logged.attempt_logs(2), str(rank)))
+    assert 0 == app.run(["logs", "toy-1", *flags])
+    captured = capfd.readouterr()
+    assert ("", "the workers that are meant have written nothing\n") == (captured.out, captured.err)
+    assert 2 == app.run(["logs", "toy-1", "--rank", "4"])
+    assert 2 == app.run(["logs", "toy-1", "--node", "n3", "--rank", "3"])
 
 
 def test_stop_works_without_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
