@@ -360,9 +360,9 @@ def test_a_new_submission_begins_to_count_anew() -> None:
     """Failures and hangs in a row end with the submission, not with a requeue."""
     for epoch, blamed in ((Epoch(0, 1, 0), 1), (Epoch(1, 0, 0), 0)):
         again = START._replace(epoch=epoch)
-        last = [formed(3)._replace(epoch=epoch), ended(3, Cause.CRASH, "n2", failure=LATE)]
+        last: list[Entry] = [formed(3)._replace(epoch=epoch), ended(3, Cause.CRASH, "n2", failure=LATE)]
         assert blamed == len(told(*crashes("n2", "n2"), again, *last))
-        hangs = [
+        hangs: list[Entry] = [
             formed(1),
             ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5}),
             again,
@@ -374,18 +374,18 @@ def test_a_new_submission_begins_to_count_anew() -> None:
 
 def test_a_failure_on_several_nodes_ends_a_row() -> None:
     """Nobody can be told apart then; other endings leave the row as it is."""
-    both = [formed(3), ended(3, Cause.CRASH, "n2", "n3", failure=LATE)]
-    later = [formed(4), ended(4, Cause.CRASH, "n2", failure=LATE)]
+    both: list[Entry] = [formed(3), ended(3, Cause.CRASH, "n2", "n3", failure=LATE)]
+    later: list[Entry] = [formed(4), ended(4, Cause.CRASH, "n2", failure=LATE)]
     assert [] == told(*crashes("n2", "n2"), *both, *later)
-    drained = [formed(3), ended(3, Cause.MEMBERSHIP)]
+    drained: list[Entry] = [formed(3), ended(3, Cause.MEMBERSHIP)]
     assert [("n2", Fault.CRASH_LOOP)] == told(*crashes("n2", "n2"), *drained, *later)
 
 
 def test_another_ending_in_between_does_not_end_a_row_of_hangs() -> None:
     """Nor does it count as one of them."""
-    first = [formed(1), ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5})]
-    between = [formed(2), ended(2, Cause.MEMBERSHIP)]
-    again = [formed(3), ended(3, Cause.HANG, "n2", failure={"rank": 2, "step": 5})]
+    first: list[Entry] = [formed(1), ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5})]
+    between: list[Entry] = [formed(2), ended(2, Cause.MEMBERSHIP)]
+    again: list[Entry] = [formed(3), ended(3, Cause.HANG, "n2", failure={"rank": 2, "step": 5})]
     assert [("n2", Fault.HANG)] == told(START, *first, *between, *again)
 
 
