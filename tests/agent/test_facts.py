@@ -116,3 +116,14 @@ def test_of_a_member_that_was_never_seen_nothing_is_known(
     membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
     facts = gather(first.run, 1, group, budgets=Budgets(crash=0), waited=False)
     assert not facts.moved_on
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_others_that_still_work_have_not_succeeded(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """Though this node's own workers have."""
+    first, _ = two
+    first.run.set_phase(Phase.SUCCEEDED)
+    facts = facts_of(first, group)
+    assert (False, False) == (facts.everyone_succeeded, facts.everyone_stopped)
