@@ -405,3 +405,15 @@ def test_a_node_that_slurm_has_called_away_is_not_blamed(cause: Cause, explained
     asked: list[Entry] = [DrainRequested(cause, "n2", Then.REJOIN, "SIGTERM")]
     asked += [SET_DOWN] if explained else []
     assert blamed == len(told(START, formed(1), *asked, ended(1, Cause.NODE_LOSS, "n2")))
+
+
+@pytest.mark.parametrize(("before", "after"), [("n2.1@7_1-0-0", "n2.1"), ("n2.1", "n2.1@7_1-0-1")])
+def test_where_only_one_agent_is_of_a_task_the_start_of_the_run_tells(before: str, after: str) -> None:
+    """A relaunch in the same start undoes the loss then, too."""
+    again = Epoch(0, 0, 1)
+    first = formed(1, "n1 n3")._replace(members=(*formed(1, "n1 n3").members, Member(before, "n2", 2)))
+    second = formed(2, "n1 n3")
+    second = second._replace(members=(*second.members, Member(after, "n2", 2)), epoch=again)
+    loss = ended(1, Cause.NODE_LOSS, "n2")
+    assert [] == told(START, first, loss, START._replace(epoch=again), second)
+    assert [("n2", Fault.NODE_LOSS)] == told(START, first, loss, second._replace(epoch=EPOCH))
