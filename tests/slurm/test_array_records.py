@@ -32,6 +32,7 @@ def formed(*starts: TaskStart) -> RoundFormed:
 
 GIVEN_UP = note(FIRST, EPOCH, "n1", "no GPU", is_given_up=True)
 IN_VAIN = note(FIRST, EPOCH, "n1", "no GPU", is_given_up=False)
+PLAIN = formed()._replace(members=(Member("n1.7", "n1", 2),))  # its agent is no task's
 HELD = held_note(FIRST, EPOCH, "n1", "budget spent")
 
 
@@ -59,8 +60,17 @@ def test_what_batch_scripts_record() -> None:
         ((GIVEN_UP, formed(OTHER)), {"12_0"}),
         ((GIVEN_UP, formed(OTHER, SECOND)), set()),
         ((formed(FIRST), GIVEN_UP), {"12_0"}),
+        ((GIVEN_UP, GIVEN_UP._replace(node_id="given-up"), PLAIN), {"12_0"}),
     ],
-    ids=["nothing", "given up", "otherwise gone", "another task runs", "runs again", "ran before"],
+    ids=[
+        "nothing",
+        "given up",
+        "otherwise gone",
+        "another task runs",
+        "runs again",
+        "ran before",
+        "no tasks",
+    ],
 )
 def test_a_task_is_given_up_until_it_is_in_a_round(entries: tuple[Entry, ...], tasks: set[str]) -> None:
     """Whichever start of it is."""
@@ -79,6 +89,7 @@ def test_a_task_is_given_up_until_it_is_in_a_round(entries: tuple[Entry, ...], t
         ((formed(FIRST), formed(SECOND)), 3, 2),
         ((formed(OTHER), left(OTHER)), 1, 2),
         ((IN_VAIN, GIVEN_UP, HELD), 1, 2),
+        ((left(FIRST)._replace(node_id="n1.7"), formed(FIRST)), 1, 1),
     ],
 )
 def test_starts_in_vain_are_counted_since_the_last_useful_one(

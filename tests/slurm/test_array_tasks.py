@@ -15,12 +15,13 @@ def test_tasks_of_the_submission_and_of_the_first_array_count() -> None:
     rows = [
         OURS,
         ("13", "4", "PENDING", "", "Priority", "token"),
+        ("13", "5", "PENDING", "", "Priority", "token a comment of two words"),
         ("12", "1", "RUNNING", "n2", "None", "other"),
         ("14", "0", "RUNNING", "n3", "None", "tokens"),
         ("15", "0", "RUNNING", "n4", "None", ""),
     ]
     found = parse_tasks(rows, token="token", array="12")  # noqa: S106 - no password
-    assert ["12_0", "13_4", "12_1"] == [task.name for task in found]
+    assert ["12_0", "13_4", "13_5", "12_1"] == [task.name for task in found]
     assert Task("12", 0, JobState.RUNNING, "n1") == found[0]
     assert ("Priority", JobState.PENDING, "") == (found[1].reason, found[1].state, found[1].node)
     assert ["12_0", "12_1"] == [task.name for task in parse_tasks(rows, token="", array="12")]
