@@ -67,3 +67,28 @@ def test_counts_outlive_a_requeue_but_not_a_resubmission() -> None:
     assert 2 == len(requeued.repeated)
     resubmitted = after(*ends(Cause.CRASH, 2), start(RESUBMITTED))
     assert (0, ()) == (resubmitted.used(Cause.CRASH), resubmitted.repeated)
+
+
+def test_the_same_failure_spends_its_budget_at_once() -> None:
+    """At the limit, not one later; also one that is its own limit."""
+    for limit in (1, 2, 3):
+        budgets = Budgets(crash=9, same_failure=limit)
+        assert spent(state_of(Cause.CRASH, limit), budgets)
+        if limit > 1:
+            assert spent(state_of(Cause.CRASH, limit - 1), budgets) is None
+    assert spent(state_of(Cause.CRASH, 3), Budgets(crash=9, same_failure=0)) is None
+
+
+def test_another_ending_after_the_same_failures_is_not_held_for_one() -> None:
+    """The newest round is what counts."""
+    entries = (*ends(Cause.CRASH, 3), formed(4), RoundEnded(4, Cause.MEMBERSHIP, (), None))
+    assert spent(after(*entries), Budgets(crash=9, same_failure=3)) is None
+
+
+def test_budgets_that_nobody_has_set() -> None:
+    """Three restarts, three hangs; nodes may be lost as often as they like."""
+    assert (3, 3, None, None) == tuple(Budgets())
+    assert [3, 3, None, None] == [
+        Budgets().of(cause) for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.PREEMPTION)
+    ]
+    assert spent(after(start(), formed(1)), Budgets(crash=0)) is None

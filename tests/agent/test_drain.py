@@ -258,3 +258,12 @@ def test_who_asks_slurm_is_made_when_it_is_needed() -> None:
     LaterNotices(make, is_alone=True).begin(is_first=False)
     LaterNotices(make, is_alone=False).begin(is_first=True)
     assert ["made", "begin False", "made", "begin True"] == told
+
+
+def test_a_node_beside_the_round_asks_after_its_members() -> None:
+    """Unless it is the one that has asked for the drain; without a drain the first member goes first."""
+    state = RunState(epoch=EPOCH, rounds=1, round=FORMED)
+    assert [0.0, 2.0, 3.5] == [turn_to_ask_s(state, me) for me in ("n0.1", "n1.1", "n4.1")]
+    assert 4.0 == turn_to_ask_s(state, "n9.1")
+    asked = state._replace(drain=DrainRequested(Cause.STOP, "n9", Then.LEAVE, ""))
+    assert [0.0, 0.0, 2.0] == [turn_to_ask_s(asked, me) for me in ("n9.1", "n0.1", "n1.1")]

@@ -203,6 +203,10 @@ def test_the_round_is_what_the_rendezvous_returned() -> None:
     assert met is round_of(met, store, group)
     with pytest.raises(RuntimeError, match="no rendezvous"):
         round_of(None, store, group)
+    for rank, size in ((2, None), (None, 3)):
+        group.group_rank, group.group_world_size = rank, size
+        with pytest.raises(RuntimeError, match="no rendezvous"):
+            round_of(None, store, group)
     group.group_rank, group.group_world_size = 2, 3
     group.master_addr, group.master_port = "other", 7
     for known in (None, met):

@@ -102,3 +102,28 @@ def test_before_the_first_round_nobody_has_moved_on(memory_store: MemoryStore, c
     node.run.announce()
     facts = facts_of(node, Group.STOPPED)
     assert (False, False, True) == (facts.moved_on, facts.vanished, facts.everyone_stopped)
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_of_a_member_that_was_never_seen_nothing_is_known(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """It has not moved on, for all that this node knows."""
+    first, second = two
+    membership = first.run.membership
+    membership.look()
+    other = second.run.membership.node_id
+    membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
+    facts = gather(first.run, 1, group, budgets=Budgets(crash=0), waited=False)
+    assert not facts.moved_on
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_others_that_still_work_have_not_succeeded(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """Though this node's own workers have."""
+    first, _ = two
+    first.run.set_phase(Phase.SUCCEEDED)
+    facts = facts_of(first, group)
+    assert (False, False) == (facts.everyone_succeeded, facts.everyone_stopped)

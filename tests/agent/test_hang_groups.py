@@ -101,6 +101,53 @@ def test_the_odd_ones_are_never_more_than_half(places: list[tuple[int | None, tu
     assert vote_text(vote, looks(*places)) or not places
 
 
+def test_the_others_are_all_that_are_not_odd() -> None:
+    """With a majority, without one, and where nobody is odd."""
+    four = looks((119, WAIT), (119, WAIT), (119, WAIT), (118, LOAD))
+    assert ((four[3],), tuple(four[:3])) == odd_ones(four)
+    even = looks((119, WAIT), (119, LOAD), (118, LOAD), (118, WAIT))
+    assert (tuple(even[2:]), tuple(even[:2])) == odd_ones(even)
+    alike = looks((119, WAIT), (119, WAIT), (119, LOAD), (119, LOAD))
+    assert ((), tuple(alike)) == odd_ones(alike)
+
+
+def test_half_of_the_ranks_are_no_majority() -> None:
+    """Two of four ahead of two that are each somewhere else: who is furthest behind is odd."""
+    assert [3] == odd((119, WAIT), (119, WAIT), (118, LOAD), (117, LOAD))
+
+
+def test_the_section_tells_ranks_apart() -> None:
+    """Also where the calls are the same."""
+    three = looks((7, WAIT), (7, WAIT), (7, WAIT))
+    three[1] = three[1]._replace(section="eval")
+    assert (three[1],) == odd_ones(three).odd
+
+
+def test_the_innermost_call_says_what_it_waits_for() -> None:
+    """What merely waits is passed over, unless there is nothing else."""
+    assert LOAD[1] == RankLook(0, "n", frames=LOAD).innermost
+    assert WAIT[0] == RankLook(0, "n", frames=WAIT).innermost
+    assert LOAD[0] == RankLook(0, "n", frames=LOAD[:1]).innermost
+    assert RankLook(0, "n").innermost is None
+
+
+def test_of_many_places_and_frames_only_so_many_are_kept() -> None:
+    """Four places in words, 40 calls of a stack."""
+    spread = looks(*((7, (Frame(f"call{rank}", "a.py", "1"),)) for rank in range(5)))
+    assert vote_text(odd_ones(spread), spread).endswith("; and 1 more places")
+    assert "more places" not in vote_text(odd_ones(spread[:4]), spread[:4])
+    stack = "\n".join(f'  File "a.py", line {number} in call' for number in range(41))
+    assert [str(number) for number in range(40)] == [frame.line for frame in frames_of(stack)]
+
+
+def test_eight_ranks_are_named_one_by_one() -> None:
+    """The ninth is only counted."""
+    many = looks(*[(1, WAIT)] * 9, node_of=1)
+    eight = "ranks 0 (n1), 1 (n2), 2 (n3), 3 (n4), 4 (n5), 5 (n6), 6 (n7), 7 (n8)"
+    assert eight == ranks_text(many[:8])
+    assert f"{eight}, and 1 more" == ranks_text(many)
+
+
 def test_words() -> None:
     """Who it is, where, and where the others are."""
     four = looks((119, WAIT), (119, WAIT), (119, WAIT), (118, LOAD))
@@ -188,6 +235,18 @@ LOOKS = st.builds(
 def test_what_is_written_is_read(look: RankLook) -> None:
     """By another node."""
     assert look == RankLook.from_json(look.to_json())
+
+
+def test_each_field_is_read_by_its_kind() -> None:
+    """What has another one takes its default, and damaged calls are left out."""
+    look = RankLook(3, "n2", 7, "eval", WAIT, "S", "asleep", 1, 77, "/logs/3.err", "stack", 9)
+    data = look.to_json()
+    assert look == RankLook.from_json(data)
+    odd_names = ("section", "state", "doing", "log", "stack", "local_rank", "pid", "moved")
+    damaged: dict[str, object] = {name: [] for name in odd_names}
+    assert RankLook(3, "n2", 7, frames=WAIT) == RankLook.from_json({**data, **damaged})
+    assert WAIT[:1] == RankLook.from_json({**data, "frames": [list(WAIT[0]), ["a", "b"], "abc"]}).frames
+    assert () == RankLook.from_json({**data, "frames": "abc"}).frames
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"rank": "x", "node": "n"}, {"node": "n"}])

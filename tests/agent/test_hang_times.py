@@ -81,6 +81,17 @@ def test_off_stays_off_whatever_was_measured() -> None:
     assert off.is_off
     assert not AUTO.is_off
     assert not HangOptions(timeout=math.inf, first_step=5.0).is_off
+    assert HangOptions(timeout=math.inf, first_step=math.inf).is_off
+    assert not HangOptions(timeout=60.0, first_step=math.inf).is_off
+
+
+def test_a_silence_is_counted_once_unless_there_were_more_signs_in_it() -> None:
+    """The longest one counts, and other kinds of time keep what is known of them."""
+    first = learn({}, STEP, 0.25)
+    assert {STEP: Length(0.25, 1)} == first
+    more = learn(first, STEP, 0.125, times=4)
+    assert {STEP: Length(0.25, 5)} == more
+    assert {STEP: Length(0.25, 5), EVAL: Length(9.0, 1)} == learn(more, EVAL, 9.0)
 
 
 LENGTHS = st.dictionaries(st.text(max_size=5), st.builds(Length, st.floats(0, 1e6), st.integers(0, 1000)))
@@ -103,9 +114,7 @@ def test_what_is_written_is_read(lengths: dict[str, Length], ticking: tuple[int,
     """To the millisecond."""
     read, ranks = decode(json.loads(json.dumps(encode(lengths, ticking))))
     assert ticking == ranks
-    assert {kind: round(length.longest, 3) for kind, length in lengths.items()} == {
-        kind: length.longest for kind, length in read.items()
-    }
+    assert {kind: Length(round(length.longest, 3), length.times) for kind, length in lengths.items()} == read
 
 
 @pytest.mark.parametrize(
@@ -135,3 +144,5 @@ def test_only_news_is_written() -> None:
     assert is_worth_writing({STEP: Length(11.1, 21)}, known)
     assert is_worth_writing({STEP: Length(10.0, 40)}, known)
     assert is_worth_writing({**known, EVAL: Length(1.0, 1)}, known)
+    assert not is_worth_writing({STEP: Length(0.0, 21)}, {STEP: Length(0.0, 20)})
+    assert not is_worth_writing({}, known)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.agent.hang_groups import Frame, RankLook
-from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, has_moved, judge
+from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, has_moved, judge, stopped_text
+from hpc_elastic.ids import ExitCode
 
 
 def judged(steps: dict[str, int], missing: tuple[str, ...] = ()) -> Verdict:
@@ -38,6 +39,41 @@ def test_of_several_suspects_the_first_is_named() -> None:
     assert (1, "n2") == (verdict.failure.rank, verdict.failure.node)
 
 
+def test_who_has_not_spoken_is_not_named_beside_an_odd_rank() -> None:
+    """Its silence is told, but what was seen weighs more."""
+    verdict = judged({"n1": 6, "n2": 6, "n3": 5}, missing=("n4", "n5"))
+    assert ("n3",) == verdict.nodes
+    assert "; nothing was heard from n4, n5; " in verdict.failure.message
+    assert "nothing was heard" not in judged({"n1": 6, "n2": 6, "n3": 5}).failure.message
+
+
+def test_a_node_with_several_odd_ranks_is_named_once() -> None:
+    """The failure is that of its first one."""
+    places = [("n1", 6), ("n1", 6), ("n1", 6), ("n2", 5), ("n2", 5)]
+    looks = tuple(RankLook(rank, node, step) for rank, (node, step) in enumerate(places))
+    verdict = judge(Case("n1", "no step for 30 s", {0}), Evidence("hangs", looks, ()), 0.0)
+    assert (("n2",), 3) == (verdict.nodes, verdict.failure.rank)
+
+
+def test_the_failure_has_what_was_seen_of_its_rank() -> None:
+    """Place, process, log and stack are those of the odd rank, the time is now."""
+    odd = RankLook(2, "n2", 5, local_rank=1, pid=77, log="/logs/2.err", stack='File "a.py"')
+    looks = (RankLook(0, "n1", 6), RankLook(1, "n1", 6), odd)
+    failure = judge(Case("n1", "no step for 30 s", {0}), Evidence("hangs", looks, ()), 12.5).failure
+    assert (2, 1, "n2", 77) == (failure.rank, failure.local_rank, failure.node, failure.pid)
+    assert (odd.log, odd.stack, 12.5) == (failure.log, failure.traceback, failure.timestamp)
+    assert ExitCode.HUNG == failure.exitcode
+    assert failure.message.startswith("no step for 30 s: rank 2 (n2): step 5")
+    assert failure.message.endswith("stacks of all ranks in hangs")
+
+
+def test_stopped_ranks_are_told_of() -> None:
+    """Only those that somebody has stopped; nothing is said if there are none."""
+    asleep, stopped = RankLook(0, "n1", pid=7, state="S"), RankLook(1, "n2", pid=8, state="T")
+    assert stopped_text(Evidence("hangs", (asleep, stopped), ())).startswith("rank 1 (n2): stopped (SIGSTOP)")
+    assert "" == stopped_text(Evidence("hangs", (asleep,), ()))
+
+
 ELSEWHERE = (Frame("elsewhere", "/n/train.py", "9"),)
 MUCH = 16 << 20
 
@@ -50,8 +86,9 @@ MUCH = 16 << 20
         (RankLook(1, "n1", frames=ELSEWHERE), True),
         (RankLook(2, "n1", moved=MUCH), False),
         (RankLook(3, "n1", moved=MUCH), False),
+        (RankLook(1, "n1", step=9, section="save", state="D"), False),
     ],
-    ids=["much data", "not much", "another place", "no suspect", "not seen before"],
+    ids=["much data", "not much", "another place", "no suspect", "not seen before", "the same place"],
 )
 def test_a_suspect_that_has_moved_is_alive(now: RankLook, moved: bool) -> None:
     """It is somewhere else, or has moved much data; nobody else counts."""

@@ -178,3 +178,90 @@ def test_only_the_silent_one_is_told() -> None:
 def test_words(silence: Silence, words: str) -> None:
     """What is wrong, for how long, and what was allowed."""
     assert words == silence_text(silence)
+
+
+def test_the_bound_of_patience_with_a_worker_suspected_in_vain() -> None:
+    """After many suspicions it may be silent for 64 times as long, not a second less or more."""
+    one = watch()
+    one.check({0: ticked(1)}, 0)
+    for _ in range(7):
+        one.suspected_in_vain(0)
+    assert () == after(one, ticked(1), 639, 1)
+    ((_, seconds, limit, *_),) = after(one, ticked(1), 640, 640)
+    assert (640.0, 640.0) == (seconds, limit)
+
+
+def test_sections_have_more_time_as_well_after_a_suspicion_in_vain() -> None:
+    """Twice their own limit after the first one, counted from then."""
+    one = watch()
+    after(one, ticked(1, LIMITED, count=1), 50)
+    one.suspected_in_vain(50)
+    assert () == after(one, ticked(1, LIMITED, count=1), 249, 51)
+    ((_, seconds, limit, _, section, number),) = after(one, ticked(1, LIMITED, count=1), 250, 250)
+    assert (200.0, 200.0, "eval", 1) == (seconds, limit, section, number)
+
+
+def test_half_of_the_time_is_over_at_its_half() -> None:
+    """Not a moment before; a worker that nobody has seen counts from the start of the round."""
+    one = watch()
+    one.check({0: ticked(1)}, 1.0)
+    assert [False, True] == [one.is_half_over(0, now) for now in (5.9, 6.0)]
+    assert (1.0, 0.0) == (one.since(0), one.since(7))
+    assert (ticked(1), Sign()) == (one.sign(0), one.sign(7))
+
+
+def test_ticks_between_two_looks_are_all_counted() -> None:
+    """The time before the first one is measured once, however many follow it at once."""
+    one = watch()
+    one.check({0: ticked(3)}, 4.0)
+    assert {START: Length(4.0, 1)} == one.lengths
+    one.check({0: ticked(8)}, 6.0)
+    assert Length(2.0, 5) == one.lengths[STEP]
+    one.check({0: ticked(8, EVAL, count=1)}, 7.0)
+    assert Length(2.0, 6) == one.lengths[STEP]
+
+
+@pytest.mark.parametrize(("gap", "blamed"), [(4.9, True), (5.0, False)])
+def test_a_look_that_comes_late_blames_nobody(gap: float, blamed: bool) -> None:
+    """Late is a quarter of the limit, but no less than the least gap."""
+    one = watch()
+    after(one, ticked(1), 9)
+    assert blamed is bool(one.check({0: ticked(1)}, 9 + gap))
+
+
+@pytest.mark.parametrize(("gap", "blamed"), [(59.9, True), (60.0, False)])
+def test_a_minute_without_a_look_is_late_for_any_limit(gap: float, blamed: bool) -> None:
+    """However long the limit is."""
+    one = watch(HangOptions(timeout=1000.0))
+    after(one, ticked(1), 990)
+    assert blamed is bool(one.check({0: ticked(1)}, 990 + gap))
+
+
+def test_where_a_worker_is() -> None:
+    """In its innermost section, else before or after its first tick."""
+    assert (None, START) == (Sign().section, Sign().kind)
+    assert STEP == ticked(1).kind
+    both = ticked(0, LIMITED, Section(2, "inner", None))
+    assert ("inner", "section inner") == (both.section, both.kind)
+
+
+def test_who_is_still_there() -> None:
+    """Outside of a section's own limit any sign of life shows that a worker is elsewhere."""
+    silence = Silence(0, 20.0, 10.0, STEP)
+    assert is_still(silence, ticked(1), ticked(1))
+    assert not is_still(silence, ticked(1), ticked(2))
+    assert not is_still(silence, ticked(1), ticked(1, EVAL))
+    limited = Silence(0, 20.0, 10.0, STEP, "eval", 1)
+    assert not is_still(limited, ticked(1, LIMITED), ticked(1))
+
+
+def test_earlier_rounds_and_this_one_tell_who_ticks() -> None:
+    """In the order of their ranks; who shows nothing is not among them."""
+    one = watch(ticking=(3,))
+    one.check({1: ticked(1), 0: Sign(), 2: Sign(0, 1)}, 1.0)
+    assert (1, 3) == one.ticking
+
+
+def test_from_ten_seconds_on_they_are_told_whole() -> None:
+    """Below that with one decimal."""
+    assert "no progress for 10 s (limit 9.9 s)" == silence_text(Silence(0, 10.0, 9.9, STEP))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpc_elastic.agent.outcome import Outcome, out_of_touch, outcome_of
+from hpc_elastic.agent.spec import WorkerState
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
 from hpc_elastic.rendezvous.asked_by import RUNS_ON
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained, NodeUnfit
+from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, DrainExplained, NodeUnfit, RunEnded
 from tests.rendezvous.build import E0, after, drain, formed, start
 
 
@@ -53,6 +56,36 @@ def test_who_leaves_without_a_word_has_failed() -> None:
     assert ExitCode.OK == outcome_of(state, {0: None}, {}).exit_code
 
 
+def test_who_was_asked_to_leave_has_not_failed() -> None:
+    """Its workers have returned nothing, and the job is to be requeued; a request to stop ends it."""
+    for cause, code in ((Cause.PREEMPTION, ExitCode.REQUEUE), (Cause.STOP, ExitCode.OK)):
+        outcome = ended(cause, None)
+        assert (code, WorkerState.STOPPED) == (outcome.exit_code, outcome.result.state)
+        assert (None, None) == (outcome.failure, outcome.error)
+
+
+@pytest.mark.parametrize(
+    ("decision", "state", "values", "failures"),
+    [
+        (Decision.DONE, WorkerState.SUCCEEDED, {0: "x"}, {}),
+        (Decision.FAILED, WorkerState.FAILED, {}, {1: "y"}),
+        (Decision.CANCELLED, WorkerState.STOPPED, {}, {}),
+    ],
+)
+def test_the_result_is_what_the_run_ended_with(
+    decision: Decision, state: WorkerState, values: dict[int, Any], failures: dict[int, Any]
+) -> None:
+    """Values of a run that is done, failures of one that failed, else nothing."""
+    run = after(start(), formed(1), RunEnded(decision, 3, "why", {"message": "x"}))
+    outcome = outcome_of(run, {0: "x"}, {1: "y"})  # type: ignore[dict-item]
+    assert (3, "why", {"message": "x"}) == outcome[:3]
+    assert (state, values, failures) == (
+        outcome.result.state,
+        outcome.result.return_values,
+        outcome.result.failures,
+    )
+
+
 @pytest.mark.parametrize(
     ("detail", "words"),
     [
@@ -76,4 +109,10 @@ def test_an_unrecorded_failure_is_told_with_its_log() -> None:
     assert ExitCode.FAILED == outcome.exit_code
     assert "the run directory /run does not answer; the failure of rank 3" in outcome.reason
     assert "(see /run/logs/3/stderr.log)" in outcome.reason
-    assert ExitCode.REQUEUE == out_of_touch("/run", OSError(), None, signalled=True).exit_code
+    assert WorkerState.FAILED == outcome.result.state
+    assert "(see above)" in out_of_touch("/run", OSError(), failure._replace(log=""), signalled=False).reason
+    error = OSError("gone")
+    asked = out_of_touch("/run", error, None, signalled=True)
+    assert (ExitCode.REQUEUE, WorkerState.STOPPED) == (asked.exit_code, asked.result.state)
+    assert ("the run directory /run does not answer: gone", error) == (asked.reason, asked.error)
+    assert ExitCode.FAILED == out_of_touch("/run", OSError(), None, signalled=False).exit_code

@@ -92,6 +92,63 @@ def test_gpus_are_counted_where_that_tells_something(
     assert is_unfit == bool(fatal(judge(found, USUAL._replace(gpu_devices=pattern))))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"disks": (ROOM._replace(free=GIB // 16, inodes=1000),)},
+        {"disks": (ROOM._replace(inodes=None),)},
+        {"look_s": 0.99},
+        {"cpus": 8, "cpus_asked": 8},
+        {"cpus": 64, "cpus_asked": None},
+        {"gpus_promised": 0, "gpu_files": 0, "gpus_visible": "NoDevFiles"},
+    ],
+    ids=["just enough room", "inodes not counted", "quick look", "a CPU each", "nobody asked", "no GPUs"],
+)
+def test_what_is_just_enough_is_enough(change: dict[str, Any]) -> None:
+    """Nothing is said of it."""
+    assert () == judge(SOUND._replace(**change), USUAL)
+
+
+@pytest.mark.parametrize(
+    ("look_s", "again_s", "is_fatal"),
+    [(1.0, None, False), (19.9, None, False), (20.0, None, True), (20.0, 20.0, True), (20.0, 19.9, False)],
+)
+def test_a_run_directory_that_answers_too_late_keeps_a_node_out(
+    look_s: float, again_s: float | None, is_fatal: bool
+) -> None:
+    """Unless a second look shows that it was an outage."""
+    (finding,) = judge(SOUND._replace(look_s=look_s, again_s=again_s), USUAL)
+    assert (is_fatal, False) == (finding.is_fatal, finding.is_everywhere)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "asked", "there", "words"),
+    [
+        (4, 4, 3, "the machine has no more"),
+        (4, 4, 5, "ask for --cpus-per-node"),
+        (4, 4, 0, "ask for --cpus-per-node"),
+        (4, None, 4, "8 workers share 4 CPUs; the machine has no more"),
+        (4, 5, 4, "srun without -c"),
+    ],
+)
+def test_what_mends_a_want_of_cpus(cpus: int, asked: int | None, there: int, words: str) -> None:
+    """A binding is mended first; a machine without more CPUs gets fewer workers."""
+    (finding,) = judge(SOUND._replace(cpus=cpus, cpus_asked=asked, cpus_there=there), USUAL)
+    assert words in finding.text
+
+
+def test_both_wants_of_a_disk_are_told() -> None:
+    """Room and inodes, of each disk; only those of the node itself keep it out."""
+    shared = Disk("/run", 0, 0, is_shared=True)
+    found = judge(SOUND._replace(disks=(shared, ROOM._replace(free=0, inodes=0))), USUAL)
+    assert [(True, False)] * 2 + [(False, True)] * 2 == [(one.is_fatal, one.is_everywhere) for one in found]
+
+
+def test_what_is_asked_of_a_node_that_nobody_has_set() -> None:
+    """A quick probe, of a minute at most, with 64 MiB and 1000 inodes free."""
+    assert ("quick", "", 60.0, 64 << 20, 1000, "") == tuple(ProbeOptions())
+
+
 def test_the_worst_comes_first() -> None:
     """What keeps the node out stands before what is only told."""
     found = judge(SOUND._replace(cpus=1, cpus_asked=1, clock_went_back=True), USUAL)
@@ -150,6 +207,8 @@ def test_the_users_own_check(code: int | None, line: str, words: str) -> None:
 def test_sizes_for_people() -> None:
     """Sizes have a unit."""
     assert ["5 B", "2 KiB", "1.5 MiB", "3 GiB"] == [size_text(n) for n in (5, 2048, 3 << 19, 3 << 30)]
+    assert ["1 KiB", "1 MiB", "1 GiB"] == [size_text(1 << power) for power in (10, 20, 30)]
+    assert ["1023 B", "1e+03 KiB"] == [size_text(n) for n in (1023, 1000 << 10)]
 
 
 def test_cpus_that_nobody_could_count_are_no_fault() -> None:

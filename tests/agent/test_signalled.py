@@ -257,6 +257,18 @@ def test_a_node_that_leaves_alone_asks_for_itself(tmp_path: Path) -> None:
     assert None is explained.left_s
 
 
+def test_a_node_that_leaves_alone_explains_no_drain_of_another(tmp_path: Path) -> None:
+    """What Slurm says of its own job is not why the other one leaves."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.other.run.refresh()
+    agent.other.run.request_drain(Cause.PREEMPTION, Then.REJOIN, "SIGTERM")
+    agent.run.refresh()
+    agent.hears(signal.SIGTERM)
+    agent.is_told(Told(Cause.TIME_LIMIT, "limit", agent.clock.monotonic() + 50, explains=True))
+    agent.signalled.tell()
+    assert agent.run.state.explained is None
+
+
 @pytest.mark.parametrize(
     ("number", "then"), [(signal.SIGTERM, True), (signal.SIGUSR1, True), (signal.SIGINT, False)]
 )

@@ -237,3 +237,9 @@ def test_the_exit_barrier_has_its_time_and_in_a_drain_that_of_the_others(
     assert waited is node.stopping.has_waited(100.0, now)
     node.run.state = after(start(), formed(1))
     assert (now >= 400.0) is node.stopping.has_waited(100.0, now)
+
+
+def test_the_exit_barrier_of_a_node_without_a_drain_of_its_own_has_its_time() -> None:
+    """Though the others drain."""
+    node = Ending(after(start(), formed(1), drain()))
+    assert [False, True] == [node.stopping.has_waited(100.0, now) for now in (399.9, 400.0)]

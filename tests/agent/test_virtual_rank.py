@@ -40,3 +40,16 @@ def test_environment_of_a_worker() -> None:
     env = {"CUDA_VISIBLE_DEVICES": "2,3"}
     give_own_device(env, 1, {"CUDA_VISIBLE_DEVICES": "6,7"})
     assert "3" == env["CUDA_VISIBLE_DEVICES"]
+
+
+def test_an_agent_without_an_environment_of_gpus() -> None:
+    """Then the number of the worker is that of its GPU."""
+    for environ in (None, {}, {"OTHER": "1"}):
+        env = {"LOCAL_RANK": "3"}
+        give_own_device(env, 3, environ)
+        assert {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"} == env
+
+
+def test_the_first_and_the_last_gpu_are_given() -> None:
+    """As many workers as GPUs."""
+    assert ["6", "7"] == [visible_devices(rank, "6,7", virtual=True) for rank in (0, 1)]

@@ -224,3 +224,72 @@ def test_a_counter_that_stands_still_is_dead() -> None:
     assert frozenset() == rules.dead(pulses, N1, 115.0, 15.0)
     assert frozenset() == rules.dead(rules.start_anew(pulses, 115.0), N3, 115.0, 15.0)
     assert {N2: Pulse(4, 110.0)} == rules.observe(pulses, {N2: 4}, 120.0)
+
+
+# At the bounds
+
+
+@pytest.mark.parametrize(
+    ("now", "action"),
+    [
+        (100.0, Action.SYNC),
+        (100.1, Action.REMOVE_FROM_PARTICIPANTS),
+        (105.0, Action.REMOVE_FROM_PARTICIPANTS),
+        (105.1, Action.ERROR_TIMEOUT),
+    ],
+)
+def test_a_deadline_has_passed_after_it(now: float, action: Action) -> None:
+    """At its moment there is time left; taking itself out has five seconds more."""
+    known = view(gathering(N1), now=now)._replace(beat_at=now)
+    assert action is rules.join(known, 100.0)
+
+
+@pytest.mark.parametrize("operation", [rules.exit_round, rules.leave, rules.close, rules.keep_alive])
+def test_other_operations_may_use_their_last_moment(operation: Operation) -> None:
+    """They fail after it."""
+    known = view(running(N1, N2), now=100.0)._replace(beat_at=0.0)
+    assert Action.ERROR_TIMEOUT is not operation(known, 100.0)
+    assert Action.ERROR_TIMEOUT is operation(known._replace(now=100.1), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "quorum", "over"),
+    [
+        ((N1,), Quorum(0, 0.0), False),
+        ((N1, N2), Quorum(0, 0.0), True),
+        ((N1, N2, N3), Quorum(0, 0.0), True),
+        ((N1, N2, N3, N4), Quorum(0, 0.0), False),
+        ((N1, N2), Quorum(0, 0.1), False),
+        ((N1, N2), Quorum(1, 0.0), False),
+        ((N1, N2), None, False),
+    ],
+)
+def test_when_the_last_call_is_over(nodes: tuple[NodeDesc, ...], quorum: Quorum | None, over: bool) -> None:
+    """Enough participants, no more than wanted, have waited for its whole time, in this round."""
+    known = view(gathering(*nodes), now=LIMITS.last_call)._replace(quorum=quorum)
+    assert over is rules.is_last_call_over(known)
+
+
+def test_a_spare_is_beside_a_round_that_has_room() -> None:
+    """Then it goes to the wait list by way of joining again; with none it stands by."""
+    assert Action.ADD_TO_WAIT_LIST is rules.join(view(running(N1, N2), N4), FOREVER)
+    assert Action.ADD_TO_REDUNDANCY_LIST is rules.join(view(running(N1, N2, N3), N4), FOREVER)
+
+
+def test_each_way_out_takes_a_node_off_its_list_only() -> None:
+    """The others stay where they are, with their beats."""
+    state = beside(FULL, waiting=(N4,), spare=(N10,))
+    gone = rules.without(state, {N10})
+    assert {N4} == gone.wait_list
+    assert not gone.redundancy_list
+    assert FULL.participants == gone.participants
+    assert N10 not in gone.beats
+    assert FULL.beats.keys() <= gone.beats.keys()
+    assert not gone.lost
+
+
+def test_keeping_alive_advances_the_own_counter_by_one() -> None:
+    """Nobody else's; one that was given up begins at one."""
+    state = rules.apply(Action.KEEP_ALIVE, view(FULL))
+    assert {**FULL.beats, N1: FULL.beats[N1] + 1} == state.beats
+    assert 1 == rules.apply(Action.KEEP_ALIVE, view(FULL, N4)).beats[N4]

@@ -136,6 +136,56 @@ def test_a_spare_may_judge() -> None:
     )
 
 
+def test_of_a_mark_without_its_time_the_end_of_the_lease_counts() -> None:
+    """Where it is known since when an observer suspects, two heartbeats count from then."""
+    mark = suspicion("n2", "n1")
+    known = view(*four(silent_since=6.0), suspicions=(mark,))
+    assert [] == lost(known._replace(suspected_at={}), 11.5)
+    assert [] == lost(known._replace(suspected_at={mark: 10.0}), 11.9)
+    assert ["n2"] == lost(known._replace(suspected_at={mark: 9.0}), 11.0)
+    assert [] == lost(known._replace(suspected_at={mark: 9.0}, suspicions=frozenset()), 11.0)
+
+
+def test_lost_members_come_in_the_order_of_the_round() -> None:
+    """Those that have left and those that are silent; strangers to the round are not judged."""
+    known = view(running("n3", 5), seen("n2", Phase.LEFT), running("n1", 10), running("n9", 0))
+    known = known._replace(members=(node_id("n3"), node_id("n2"), node_id("n1")))
+    verdict = judge(known, 10.0)
+    assert ((node_id("n3"), node_id("n2")), ()) == verdict
+
+
+@pytest.mark.parametrize(
+    ("phase", "age", "expected"),
+    [
+        (Phase.RUNNING, 3.9, True),
+        (Phase.RUNNING, 4.0, False),
+        (Phase.JOINING, 3.9, True),
+        (Phase.LEFT, 0.0, False),
+        (Phase.SUCCEEDED, 0.0, False),
+    ],
+)
+def test_who_is_alive(phase: Phase, age: float, expected: bool) -> None:
+    """Who has beaten within the lease and has not said goodbye."""
+    assert expected is liveness.is_alive(seen("n1", phase, at=10 - age), 10, LEASE)
+
+
+def test_three_leases_of_silence_are_sure() -> None:
+    """Also if most fell silent together; who has said goodbye is not among them."""
+    entries = [running("n1", 0), running("n2", 0), running("n3", 0.1), seen("n4", Phase.LEFT, at=0)]
+    assert {node_id("n1"), node_id("n2")} == liveness.surely_silent(entries, STALL_LEASES * LEASE, LEASE)
+
+
+def test_who_is_long_lost() -> None:
+    """Who is silent, on a node that was lost before the last round and is not in it."""
+    state = after(start(), formed(1), loss(1, "n3"), formed(2, ("n1", "n2")))
+    members = roster(running("n1", 0), running("n2", 9), running("n3", 0), running("n4", 0))
+    assert {node_id("n3")} == liveness.long_lost(members, state, LEASE, LEASE)
+    assert frozenset() == liveness.long_lost(members, state, LEASE - 0.1, LEASE)
+    assert frozenset() == liveness.long_lost(members, after(start()), 99.0, LEASE)
+    back = after(start(), formed(1), loss(1, "n3"), formed(2, ("n1", "n2", "n3")))
+    assert frozenset() == liveness.long_lost(members, back, 99.0, LEASE)
+
+
 # A stalled file system
 
 
@@ -222,6 +272,23 @@ def test_everybody_has_a_turn_that_is_long_enough(world: int) -> None:
     assert TURN_BEATS * BEAT > LEASE + BEAT
 
 
+def test_a_turn_outlasts_the_lease() -> None:
+    """Eight heartbeats at least, else the lease and four more."""
+    assert [8, 8, 9, 16] == [liveness.turn_beats(lease, 2.0) for lease in (1.0, 8.0, 10.0, 24.0)]
+    assert 9 == liveness.turn_beats(11.9, 2.0)
+
+
+def test_turns_go_round() -> None:
+    """Two at a time, in the order of their ranks; the next two when the turn is over."""
+
+    def in_turn(beat: int, turn: int = TURN_BEATS) -> list[int]:
+        return [rank for rank in range(WATCHERS, 8) if is_on_watch(rank, 8, beat, turn)]
+
+    turns = [[3, 4], [5, 6], [3, 7], [4, 5], [6, 7], [3, 4]]
+    assert turns == [in_turn(TURN_BEATS * number) for number in range(6)]
+    assert [[3, 4], [5, 6], [5, 6], [3, 7]] == [in_turn(beat, 2) for beat in (1, 2, 3, 4)]
+
+
 def test_nobody_watches_alone() -> None:
     """A round of one member has nobody to watch."""
     assert not is_on_watch(0, 1, 0)
@@ -233,3 +300,5 @@ def test_the_next_expiry_is_that_of_a_living_peer() -> None:
     assert 12.0 == liveness.next_expiry(known, 10.0)
     assert 5.0 == liveness.next_expiry(known, 4.9)
     assert float("inf") == liveness.next_expiry(known, 12.0)
+    unseen = known._replace(members=(*known.members, node_id("n5")))
+    assert 12.0 == liveness.next_expiry(unseen, 10.0)

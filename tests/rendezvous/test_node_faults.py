@@ -24,7 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.rendezvous.node_faults import node_faults
+from hpc_elastic.rendezvous.node_faults import absent_nodes, node_faults
 from hpc_elastic.rendezvous.rules import RendezvousSettings, TooFew
 from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.rendezvous.waiting_text import too_few_text
@@ -298,3 +298,122 @@ def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:
     after = apply(state, formed(1))
     assert (frozenset(), {}) == (after.lost, after.unfit)
     assert after == apply(after, NodeUnfit(EPOCH, "n1", "while its workers run"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "world", "blamed"),
+    [
+        (("n1",), "n1", 1),
+        (("n3", "n4"), FOUR, 2),
+        (("n2", "n3", "n4"), FOUR, 0),
+        (("n2", "n3"), "n1 n2 n3", 0),
+        (("n3",), "n1 n3", 1),
+    ],
+)
+def test_more_than_half_of_the_nodes_at_once_is_no_fault_of_theirs(
+    lost: tuple[str, ...], world: str, blamed: int
+) -> None:
+    """Half of them is; so is one, whatever the size of the round."""
+    assert blamed == len(told(START, formed(1, world), ended(1, Cause.NODE_LOSS, *lost)))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "world", "blamed"),
+    [
+        (("n3", "n4"), FOUR, 2),
+        (("n2", "n3"), "n1 n2 n3", 0),
+        (("n2",), "n1 n2", 1),
+        (("n1",), "n1", 0),
+        ((), FOUR, 0),
+    ],
+)
+def test_hangs_of_half_of_the_nodes_are_held_against_them(
+    nodes: tuple[str, ...], world: str, blamed: int
+) -> None:
+    """If they come again in another rank; of more than half they are the program's."""
+    entries: list[Entry] = [START]
+    for number in (1, 2):
+        failure = {"rank": number, "step": 50}
+        entries += [formed(number, world), ended(number, Cause.HANG, *nodes, failure=failure)]
+    assert [Fault.HANG] * blamed == [fault for _, fault in told(*entries)]
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected", "absent"),
+    [
+        ("n2", ("n1", "n2"), ["n2"]),
+        ("n2, n3", ("n1", "n2", "n3"), []),
+        ("n2, n3", ("n1", "n2", "n3", "n4"), ["n2", "n3"]),
+        ("n9", ("n1", "n2"), []),
+        ("n2", ("n2",), []),
+    ],
+)
+def test_at_most_half_of_the_nodes_are_absent(
+    missing: str, expected: tuple[str, ...], absent: list[str]
+) -> None:
+    """Only nodes of the job count; where nobody is named, nobody is."""
+    assert absent == absent_nodes(f"too few nodes: missing: {missing}; see above", expected)
+    assert [] == absent_nodes("too few nodes", expected)
+
+
+def test_a_new_submission_begins_to_count_anew() -> None:
+    """Failures and hangs in a row end with the submission, not with a requeue."""
+    for epoch, blamed in ((Epoch(0, 1, 0), 1), (Epoch(1, 0, 0), 0)):
+        again = START._replace(epoch=epoch)
+        last: list[Entry] = [formed(3)._replace(epoch=epoch), ended(3, Cause.CRASH, "n2", failure=LATE)]
+        assert blamed == len(told(*crashes("n2", "n2"), again, *last))
+        hangs: list[Entry] = [
+            formed(1),
+            ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5}),
+            again,
+            formed(2)._replace(epoch=epoch),
+            ended(2, Cause.HANG, "n2", failure={"rank": 2, "step": 5}),
+        ]
+        assert blamed == len(told(START, *hangs))
+
+
+def test_a_failure_on_several_nodes_ends_a_row() -> None:
+    """Nobody can be told apart then; other endings leave the row as it is."""
+    both: list[Entry] = [formed(3), ended(3, Cause.CRASH, "n2", "n3", failure=LATE)]
+    later: list[Entry] = [formed(4), ended(4, Cause.CRASH, "n2", failure=LATE)]
+    assert [] == told(*crashes("n2", "n2"), *both, *later)
+    drained: list[Entry] = [formed(3), ended(3, Cause.MEMBERSHIP)]
+    assert [("n2", Fault.CRASH_LOOP)] == told(*crashes("n2", "n2"), *drained, *later)
+
+
+def test_another_ending_in_between_does_not_end_a_row_of_hangs() -> None:
+    """Nor does it count as one of them."""
+    first: list[Entry] = [formed(1), ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5})]
+    between: list[Entry] = [formed(2), ended(2, Cause.MEMBERSHIP)]
+    again: list[Entry] = [formed(3), ended(3, Cause.HANG, "n2", failure={"rank": 2, "step": 5})]
+    assert [("n2", Fault.HANG)] == told(START, *first, *between, *again)
+
+
+@pytest.mark.parametrize(
+    ("cause", "explained", "blamed"),
+    [
+        (Cause.PREEMPTION, False, 0),
+        (Cause.TIME_LIMIT, False, 0),
+        (Cause.CANCEL, False, 0),
+        (Cause.REQUEUE, False, 0),
+        (Cause.STOP, False, 1),
+        (Cause.STOP, True, 0),
+    ],
+)
+def test_a_node_that_slurm_has_called_away_is_not_blamed(cause: Cause, explained: bool, blamed: int) -> None:
+    """Nor one that Slurm has set down; one that was merely asked to leave is."""
+    asked: list[Entry] = [DrainRequested(cause, "n2", Then.REJOIN, "SIGTERM")]
+    asked += [SET_DOWN] if explained else []
+    assert blamed == len(told(START, formed(1), *asked, ended(1, Cause.NODE_LOSS, "n2")))
+
+
+@pytest.mark.parametrize(("before", "after"), [("n2.1@7_1-0-0", "n2.1"), ("n2.1", "n2.1@7_1-0-1")])
+def test_where_only_one_agent_is_of_a_task_the_start_of_the_run_tells(before: str, after: str) -> None:
+    """A relaunch in the same start undoes the loss then, too."""
+    again = Epoch(0, 0, 1)
+    first = formed(1, "n1 n3")._replace(members=(*formed(1, "n1 n3").members, Member(before, "n2", 2)))
+    second = formed(2, "n1 n3")
+    second = second._replace(members=(*second.members, Member(after, "n2", 2)), epoch=again)
+    loss = ended(1, Cause.NODE_LOSS, "n2")
+    assert [] == told(START, first, loss, START._replace(epoch=again), second)
+    assert [("n2", Fault.NODE_LOSS)] == told(START, first, loss, second._replace(epoch=EPOCH))

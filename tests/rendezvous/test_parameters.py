@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous import RendezvousParameters
+from hpc_elastic.rendezvous import RendezvousParameters, parameters
 
 
 def params(**config: Any) -> RendezvousParameters:
@@ -76,3 +76,27 @@ def test_whole_numbers() -> None:
     for value in ("a", "0a", "3b", "", "1.5"):
         with pytest.raises(ValueError, match="option 'x' does not represent a valid integer value"):
             params(x=value).get_as_int("x")
+
+
+def test_one_node_is_the_least_and_may_be_the_most() -> None:
+    """The bounds may be the same."""
+    given = RendezvousParameters("b", "e", "r", 1, 1)
+    assert (1, 1, None, {}) == (given.min_nodes, given.max_nodes, given.local_addr, given.config)
+
+
+def test_a_default_that_is_false_is_one() -> None:
+    """It is not taken for none at all."""
+    assert params().get_as_bool("x", default=False) is False
+    assert 0 == params().get_as_int("x", 0)
+    assert params(x=None).get_as_bool("x", default=True) is None
+
+
+def test_numbers_have_a_bound() -> None:
+    """In both directions; the bound itself is allowed, infinity is no whole number."""
+    most = parameters._MOST
+    assert [most, -most] == [params(x=value).get_as_int("x") for value in (most, -most)]
+    for value in (most + 1, -most - 1):
+        with pytest.raises(ValueError, match=f"option 'x' must be {most} at most"):
+            params(x=value).get_as_int("x")
+    with pytest.raises(ValueError, match="does not represent a valid integer value"):
+        params(x=float("inf")).get_as_int("x")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
-from hpc_elastic.rendezvous.repeated import lone_node, repeated_text, signature
+from hpc_elastic.rendezvous.repeated import is_early, lone_node, repeated_text, signature
 from tests.rendezvous.build import E0, after, formed, start
 
 
@@ -96,3 +96,36 @@ def test_a_note_of_what_was_no_failure_of_workers_repeats_nothing() -> None:
     lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
     state = after(start(), formed(1), lost, Note(E0, "", failed_too="n2", number=1))
     assert ((), ("n1", "n2")) == (state.repeated, state.ended.nodes if state.ended else None)
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "expected"),
+    [(0.0, True), (9.99, True), (10.0, False), (None, True), (60, False)],
+)
+def test_what_fails_within_ten_seconds_is_early(ran_s: float | None, expected: bool) -> None:
+    """So is what failed nobody knows when."""
+    assert expected is is_early(failed(ran_s=ran_s))
+    assert is_early(failed()._replace(failure=None))
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (None, "crash 1 "),
+        ({"exitcode": 2}, "crash 2 "),
+        ({"message": "  at 0xAf step 12\nmore "}, "crash 1 at # step #"),
+        ({"message": " ", "stderr_tail": "first\nlast 3\n"}, "crash 1 last #"),
+        ({"message": "x" * 170}, f"crash 1 {'x' * 160}"),
+        ({"stderr_tail": "x" * 170}, f"crash 1 {'x' * 160}"),
+    ],
+)
+def test_what_makes_a_failure_the_same(failure: dict[str, Any] | None, text: str) -> None:
+    """Cause, exit code and 160 characters of the line that says most, without numbers."""
+    assert text == signature(failed()._replace(failure=failure))
+
+
+def test_where_a_failure_is_told_if_one_of_them_was_early() -> None:
+    """Then it may be the program; on two nodes the only one is none to excuse."""
+    ends = [failed(ran_s=60.0), failed(ran_s=1.0)]
+    assert "always on n1, soon after the start" in repeated_text(ends, nodes=2)
+    assert "on n1 (2 times), n2 (2 times); " in repeated_text([failed(), failed("n2")] * 2, nodes=1)

@@ -8,6 +8,7 @@ from hpc_elastic.slurm.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
 from tests.rendezvous.build import E0, after, formed, loss, start
 
 PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))
+PREEMPTED_TWICE = Requeued(E0._replace(restart=1), Cause.PREEMPTION)
 
 
 def test_a_stored_spec_has_the_budgets_that_finish_is_given() -> None:
@@ -36,3 +37,20 @@ def test_hangs_have_a_limit_of_their_own() -> None:
     hung = after(start(), formed(1), RoundEnded(1, Cause.HANG, ("n2",), None))
     assert "1 of 3 hangs" == use_of_causes(hung, {"name": "train"})
     assert "1 of 7 hangs" == use_of_causes(hung, {"name": "train", "max_hangs": 7})
+
+
+def test_each_budget_of_a_stored_spec_is_read() -> None:
+    """Under its own name; what is none at all has its default, and zero is a limit."""
+    for number, name in enumerate(Budgets._fields):
+        if name in ("holds", "resubmits"):
+            continue
+        assert number == getattr(budgets_of({name: number}), name)
+        assert Budgets() == budgets_of({name: None})
+    assert (True, True) == (budgets_of({"on_budget_spent": "hold"}).holds, budgets_of({}).resubmits)
+
+
+def test_no_more_is_told_than_the_limit() -> None:
+    """Several causes stand beside each other; a limit of zero is told if the user has set it."""
+    state = after(PREEMPTED_TWICE, state=PREEMPTED)
+    spec = {"max_preemptions": 1, "max_time_limits": 0, "max_hangs": 0}
+    assert "0 of 0 hangs, 1 of 1 preemptions, 0 of 0 time limits" == use_of_causes(state, spec)

@@ -169,3 +169,58 @@ def test_when_a_drain_begins_by_itself(
 ) -> None:
     """As early as the workers need; but a short job is not all drain."""
     assert expected == deadlines.begin_before_s(warning_s, needed, left_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 days", 172800),
+        ("3 hours", 10800),
+        ("1 min", 60),
+        ("1-02:03:04", 93784),
+        ("0", 0),
+        ("1:2:3:4", None),
+        ("-5", None),
+        ("2 weeks", None),
+    ],
+)
+def test_each_part_and_unit_of_a_time_counts(text: str, expected: float | None) -> None:
+    """Days, hours, minutes, seconds."""
+    assert expected == deadlines.seconds(text)
+
+
+def test_what_a_site_grants_where_several_settings_tell() -> None:
+    """The partition goes before the cluster; the grace of a QOS counts only where preemption goes by it."""
+    config = {"KillWait": "0 sec", "OverTimeLimit": "2 min", "PreemptMode": "CANCEL"}
+    site = deadlines.site_of(config, {"GraceTime": "8", "PreemptMode": "REQUEUE"}, qos_grace_s=60.0)
+    assert (0.0, 8.0, 120.0, "REQUEUE", False) == tuple(site)
+    site = deadlines.site_of({**config, "PreemptType": "preempt/qos"}, {"OverTimeLimit": "0"})
+    assert (0.0, 0.0, 0.0, "CANCEL", False) == tuple(site)
+    assert (30.0, 0.0, 0.0, "", False) == tuple(Site())
+
+
+def test_the_margin_of_kill_wait() -> None:
+    """A quarter of it, and five seconds at most."""
+    assert [0.0, 2.5, 5.0, 5.0] == [deadlines.margin_s(wait_s) for wait_s in (0.0, 10.0, 20.0, 21.0)]
+
+
+def test_dates_that_are_none() -> None:
+    """Then nothing is known; one date after itself is no time."""
+    date = "2026-11-21T20:00:00"
+    assert [None, None] == [deadlines.between_s(date, "Unknown"), deadlines.between_s("", date)]
+    assert 0.0 == deadlines.between_s(date, date)
+    assert 1.0 == deadlines.between_s(date, "2026-11-21T20:00:01")
+
+
+def test_which_sample_is_the_slowest_but_for_one_in_a_hundred() -> None:
+    """The next one with each hundred."""
+    cases = {1: 1.0, 99: 99.0, 100: 99.0, 101: 100.0, 200: 198.0, 201: 199.0}
+    for count, expected in cases.items():
+        assert expected == deadlines.p99([float(number) for number in range(count, 0, -1)])
+
+
+def test_a_warning_ahead_without_measurements() -> None:
+    """What holds by default, and drains count as saves do."""
+    assert 120.0 == deadlines.warning_lead_s([], [], default_s=120.0, limit_s=14400.0)
+    assert 250.0 == deadlines.warning_lead_s([], [200.0], default_s=120.0, limit_s=14400.0)
+    assert 120.0 == deadlines.warning_lead_s([], [200.0], default_s=120.0, limit_s=400.0)

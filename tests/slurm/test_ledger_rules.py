@@ -186,3 +186,76 @@ def test_what_sinfo_lists() -> None:
 def test_gpus_of_a_node(gres: str, count: int) -> None:
     """Types and sockets do not matter."""
     assert count == gpus_in(gres)
+
+
+def test_the_wanted_nodes_and_a_tenth_more_stay() -> None:
+    """One beyond them may go, none of them; without GPUs or features asked for all nodes suit."""
+    assert ("n1",) == exclude(["n1"], nodes(12), Wanted(10)).nodes
+    assert () == exclude(["n1"], nodes(11), Wanted(10)).nodes
+    assert ("n1",) == exclude(["n1"], nodes(10), Wanted(9)).nodes
+    assert (9, 0, frozenset(), ()) == tuple(Wanted(9))
+
+
+def test_as_many_gpus_as_wanted_are_enough() -> None:
+    """A node with one less does not suit, nor one that lacks a feature."""
+    some = [Node("n1", "idle", frozenset("ab"), 2), Node("n2", "idle", frozenset("ab"), 2)]
+    assert ("n1",) == exclude(["n1"], some, Wanted(1, gpus=2, features=frozenset("ab"))).nodes
+    for other in (some[1]._replace(gpus=1), some[1]._replace(features=frozenset("a"))):
+        wanted = Wanted(1, gpus=2, features=frozenset("ab"))
+        assert Exclusion((), ("n1",), 1) == exclude(["n1"], [some[0], other], wanted)
+
+
+def test_a_node_is_suspect_from_the_threshold_on() -> None:
+    """Until now, if its score is just the threshold; then it is none any more."""
+    rules = RULES._replace(threshold=1.0)
+    (one,) = standings([event(Fault.NODE_LOSS)], NOW, rules)
+    assert (True, NOW) == (one.is_suspect, one.until)
+    (other,) = standings([event(Fault.NODE_LOSS)], NOW, rules._replace(threshold=1.01))
+    assert (False, None) == (other.is_suspect, other.until)
+
+
+def test_how_rules_are_where_nobody_has_set_them() -> None:
+    """A day, half a point, a tenth of the nodes; events count for ten half-lives."""
+    assert (86400.0, 0.5, 0.1) == tuple(RULES)
+    assert NOW - 10 * DAY == RULES.oldest(NOW)
+
+
+def test_what_was_after_the_newest_pardon_counts() -> None:
+    """Of several pardons the last one; the newest event is told, though it be a pardon."""
+    told = [event(Fault.HANG, 5), event(Fault.FORGIVEN, 4), event(Fault.HANG, 3), event(Fault.FORGIVEN, 2)]
+    (one,) = standings([*told, event(Fault.WEDGE, 1)], NOW)
+    assert (1, 1.0, Fault.WEDGE) == (one.events, one.score, one.last.fault)
+    (two,) = standings(told, NOW)
+    assert (0, 0.0, Fault.FORGIVEN) == (two.events, two.score, two.last.fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "severity"),
+    [
+        (Fault.UNFIT, 1.0),
+        (Fault.NODE_LOSS, 1.0),
+        (Fault.ABSENT, 0.6),
+        (Fault.WEDGE, 2.0),
+        (Fault.HANG, 0.4),
+        (Fault.CRASH_LOOP, 0.4),
+        (Fault.SUSPECTED, 4.0),
+        (Fault.FORGIVEN, 0.0),
+    ],
+)
+def test_how_much_each_event_weighs(fault: Fault, severity: float) -> None:
+    """On the day it happens, and a quarter of it two days later."""
+    assert severity == standings([event(fault)], NOW)[0].score
+    assert severity / 4 == standings([event(fault, 2)], NOW)[0].score
+
+
+def test_features_are_names_without_spaces_around_them() -> None:
+    """One that is no name makes the constraint more than can be judged."""
+    assert frozenset({"a", "b-1.x"}) == features_of("a & b-1.x")
+    assert None is features_of("a&b c")
+    assert frozenset() == features_of("")
+
+
+def test_commas_in_brackets_part_nothing() -> None:
+    """Also after a bracket has closed."""
+    assert 7 == gpus_in("gpu:a:1(S:0,1),gpu:b:2(IDX:0,2),gpu:c:4")
+    assert 1 == gpus_in("nvme:3(S:0,gpu),gpu:x")

@@ -36,6 +36,7 @@ def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
         ("nothere.toml", ""),
         ("tarin.toml", "did you mean 'train.toml'?"),
         ("train", "did you mean 'train.toml'?"),
+        ("toml.x", ""),
     ],
 )
 def test_file_names_are_not_alike_for_their_ending(name: str, near: str) -> None:
@@ -131,3 +132,12 @@ def test_options_that_contradict_each_other_are_named_as_they_were_written() -> 
     options.check_contradictions({second: "other"})
     with pytest.raises(InputError, match="one and other contradict each other"):
         options.check_contradictions({first: "one", second: "other"})
+
+
+@pytest.mark.parametrize("char", ["\n", "\x00", "\x1f", "\x7f"])
+def test_no_control_character_is_carried(char: str) -> None:
+    """Wherever it stands in a value; a space is none."""
+    for value in (char, f"a{char}", f"{char}b"):
+        with pytest.raises(InputError, match="cannot carry"):
+            options.check_value("wckey", value)
+    options.check_value("wckey", "a b~")

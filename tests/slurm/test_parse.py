@@ -67,3 +67,32 @@ def test_the_controllers_are_read() -> None:
     said = "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN\n"
     assert [("ctl", True), ("ctl2", False)] == parse.controllers(said)
     assert [] == parse.controllers("slurm_load: error")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:00", 0), ("2-03:04:05", 183845), (" 59:59 ", 3599), ("1:2:3:4", None), ("5", None), ("", None)],
+)
+def test_each_part_of_the_time_left_counts(text: str, seconds: float | None) -> None:
+    """Days, hours, minutes, seconds; anything else is no time."""
+    assert seconds == parse.time_left_s(text)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "is_unknown", "may_wait"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", True, False),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False, True),
+        ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", False, True),
+        ("Connection TIMED OUT", False, True),
+        ("sbatch: error: invalid partition specified: x", False, False),
+    ],
+)
+def test_what_slurms_errors_mean(stderr: str, is_unknown: bool, may_wait: bool) -> None:
+    """A job it does not know; a submission that may have come through."""
+    assert (is_unknown, may_wait) == (parse.is_unknown_job(stderr), parse.may_have_been_queued(stderr))
+
+
+def test_only_an_ended_job_is_not_active() -> None:
+    """Slurm has something to do for all others."""
+    assert [JobState.ENDED] == [state for state in JobState if not state.is_active]

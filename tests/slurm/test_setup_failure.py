@@ -107,3 +107,62 @@ def test_what_became_of_the_line_before(entries: tuple[Entry, ...], now: Epoch, 
 def test_a_start_whose_lines_work_has_not_failed() -> None:
     """There is no line to compare with."""
     assert Earlier.NOTHING is earlier_starts([Record(0, 0.0, "batch", failed(CD))], E1, "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_it"),
+    [
+        ("setup failed (exit code 1): tool (tool: command not found)", False),
+        ("setup failed (exit code 125): ./x (./x: Permission denied)", False),
+        ("setup failed (exit code 127): ./x (./x: Permission denied)", False),
+        ("setup failed (exit code 126): tool (tool: command not found)", False),
+        ("setup failed (exit code 126): ./dir (./dir: Is a directory)", True),
+        ("setup failed (exit code 126): . ./x (./x: Permission denied)", False),
+        ("setup failed (exit code 127): ml cuda (nvcc: command not found)", False),
+        ("setup failed (exit code 127): x (ml: command not found)", False),
+        ("setup failed (exit code 127): x (source: command not found)", False),
+        ("setup failed (exit code 127): x (/opt/tool: command not found)", False),
+        ("setup failed (exit code 127):  (tool: command not found)", True),
+        ("setup failed (exit code 1): module x (y: syntax error)", True),
+        ("", False),
+    ],
+)
+def test_exit_code_line_and_words_must_fit_together(failure: str, is_it: bool) -> None:
+    """A program that is not there ends with 127, one that must not be run with 126."""
+    assert is_it == is_lasting(failure)
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("first\nlast\n\nhpc_elastic: {}\n", "{} (last)"),
+        ("\nhpc_elastic: {}\n", "{}"),
+        ("old\nhpc_elastic: {}\nnew\nhpc_elastic: {}\n", "{} (new)"),
+        ("slurmstepd: error: x\nhpc_elastic: {}\n", "{}"),
+        ("the slurmstepd: x\nhpc_elastic: {}\n", "{} (the slurmstepd: x)"),
+        ("words of another failure\nhpc_elastic: other\n", "{}"),
+        ("x" * 201 + "\nhpc_elastic: {}\n", "{} (" + "x" * 200 + ")"),
+    ],
+)
+def test_the_last_line_before_the_failure_tells(log: str, told: str) -> None:
+    """Of the newest one, two hundred characters; Slurm's words and ours are none about it."""
+    failure = "setup failed (exit code 1): a"
+    assert told.replace("{}", failure) == with_words(failure, log.replace("{}", failure))
+
+
+@pytest.mark.parametrize(
+    ("detail", "expected"),
+    [
+        (f"{CD} (words): requeue", Earlier.FAILED),
+        (f"{CD}; held", Earlier.FAILED),
+        (f"{CD}: requeue", Earlier.FAILED),
+        (CD, Earlier.NOTHING),
+        (f"before {CD}: requeue", Earlier.NOTHING),
+    ],
+)
+def test_what_follows_a_line_in_a_record(detail: str, expected: Earlier) -> None:
+    """Words about it, or what became of the job; one of several records is enough."""
+    others = Requeued(E0, Cause.PREEMPTION, "another")
+    entries = (others, Requeued(E0, Cause.LAUNCH_FAILURE, detail), others)
+    records = [Record(number, 0.0, "batch", entry) for number, entry in enumerate(entries)]
+    assert expected is earlier_starts(records, E1, CD)

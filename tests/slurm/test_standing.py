@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.slurm.standing import Standing, due_to, job_facts, standing, true_cause
+from hpc_elastic.rendezvous.journal import Cause, Drained, NodeUnfit
+from hpc_elastic.slurm.standing import (
+    GONE,
+    Standing,
+    due_to,
+    is_let_be,
+    job_facts,
+    standing,
+    true_cause,
+    unfit_text,
+)
+from tests.rendezvous.build import E0, REQUEUED, after, formed, loss, start
 
 PLAIN = job_facts({"JobState": "RUNNING"})
 WARNED = job_facts({"JobState": "RUNNING", "PreemptTime": "2026-11-21T08:00:00"})
@@ -27,6 +37,10 @@ LINE = "slurmstepd-node1: error: *** JOB 17 ON node1 CANCELLED AT 2026-11-21T20:
         (NOT_STARTED, Standing.REQUEUED, Cause.NODE_LOSS, Cause.NODE_LOSS),
         (None, Standing.UNKNOWN, Cause.PREEMPTION, Cause.PREEMPTION),
         (PLAIN, Standing.SCRIPT_DIED, Cause.PREEMPTION, Cause.LAUNCH_FAILURE),
+        (PLAIN, Standing.PREEMPTED, Cause.TIME_LIMIT, Cause.PREEMPTION),
+        (WARNED, Standing.REQUEUED, None, Cause.PREEMPTION),
+        (PLAIN, Standing.RUNNING, None, None),
+        (None, Standing.REQUEUED, None, None),
     ],
 )
 def test_slurm_knows_better_than_a_signal(job: object, stands: Standing, asked: Cause, cause: Cause) -> None:
@@ -70,8 +84,99 @@ def test_a_held_job_is_known() -> None:
         ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T08"}, Standing.PREEMPTED),
         ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T07"}, Standing.CANCELLED),
         ({"JobState": "CANCELLED by 0"}, Standing.CANCELLED),
+        ({"JobState": "CANCELLED by 0", "Reason": ""}, Standing.CANCELLED),
+        ({"JobState": "COMPLETING", "Reason": "None"}, Standing.CANCELLED),
+        ({"JobState": "COMPLETING", "Reason": "Dependency"}, Standing.ENDING),
+        ({"JobState": "COMPLETED"}, Standing.ENDING),
+        ({"JobState": "LAUNCH_FAILED"}, Standing.SCRIPT_DIED),
+        ({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}, Standing.SCRIPT_DIED),
     ],
 )
 def test_why_a_job_ends(fields: dict[str, str], stands: Standing) -> None:
     """By its state where that says so, else by the reason; one cancelled in its grace was not preempted."""
     assert stands is standing(job_facts(fields), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "restarts", "stands"),
+    [
+        ({"JobState": "RUNNING", "Restarts": "2"}, 2, Standing.RUNNING),
+        ({"JobState": "RUNNING", "Restarts": "2"}, 1, Standing.REQUEUED),
+        ({"JobState": "RUNNING", "Restarts": "2"}, 3, Standing.RUNNING),
+        ({"JobState": "SUSPENDED"}, 0, Standing.RUNNING),
+        ({"JobState": "PENDING"}, 0, Standing.REQUEUED),
+        ({"JobState": "REQUEUED"}, 0, Standing.REQUEUED),
+    ],
+)
+def test_a_job_that_has_not_ended(fields: dict[str, str], restarts: int, stands: Standing) -> None:
+    """A later start of it shows that this one was put back into the queue."""
+    assert stands is standing(job_facts(fields), restarts)
+    assert Standing.UNKNOWN is standing(None, restarts)
+
+
+def test_a_job_is_let_be_if_it_runs_and_nobody_has_warned_it() -> None:
+    """Else a signal may be Slurm's own; so it may if Slurm does not answer."""
+    assert is_let_be(PLAIN, 0)
+    assert not is_let_be(WARNED, 0)
+    assert not is_let_be(None, 0)
+    assert not is_let_be(job_facts({"JobState": "COMPLETING"}), 0)
+    assert not is_let_be(PLAIN._replace(restarts=1), 0)
+
+
+def test_told_why_a_job_was_put_back_is_believed() -> None:
+    """The log of the batch script says more than the queue does."""
+    assert Cause.TIME_LIMIT is true_cause(PLAIN, Standing.REQUEUED, None, told=Cause.TIME_LIMIT)
+
+
+def test_what_slurm_leaves_out_takes_its_usual_value() -> None:
+    """No restarts, no nodes, may be requeued; nothing was preempted or warned."""
+    facts = job_facts({})
+    assert (0, True, 0, False, False, "", False) == facts[3:]
+    assert ("", "None") == (facts.word, facts.reason)
+    fields = {"Restarts": "12", "NumNodes": "3-4", "Requeue": "0", "NodeList": "n[1-3]"}
+    assert (12, False, 3, False, False, "n[1-3]", False) == job_facts(fields)[3:]
+    assert "" == job_facts({"NodeList": "(null)"}).node_list
+    assert (0, False, 0, False, False, "", False) == GONE[3:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned", "preempted"),
+    [
+        ({"PreemptTime": "None", "EndTime": "None"}, False, False),
+        ({"PreemptTime": "", "EndTime": ""}, False, False),
+        ({"PreemptTime": "T08", "EndTime": "T09"}, True, False),
+        ({"PreemptTime": "T08", "EndTime": "T08"}, True, True),
+    ],
+)
+def test_a_warning_of_preemption_is_no_preemption(
+    fields: dict[str, str], warned: bool, preempted: bool
+) -> None:
+    """It is one if the job ended at that time."""
+    facts = job_facts(fields)
+    assert (warned, preempted) == (facts.warned, facts.preempted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"JobState": "PENDING", "Reason": "JobHeldAdmin"}, True),
+        ({"JobState": "COMPLETING", "Reason": "JobHeldUser"}, True),
+        ({"JobState": "COMPLETING", "Reason": "None"}, False),
+        ({"JobState": "RUNNING", "Reason": "JobHeldUser"}, False),
+    ],
+)
+def test_who_is_to_be_released(fields: dict[str, str], expected: bool) -> None:
+    """Also a job that will be held once its processes have ended."""
+    assert expected is job_facts(fields).to_be_released
+
+
+def test_that_too_few_nodes_are_fit_is_told_of_this_start_only() -> None:
+    """The first of them by name, with its reason; lost nodes are another matter."""
+    unfit = [NodeUnfit(E0, node, "disk full") for node in ("n3", "n2")]
+    left = Drained(E0, Cause.NODE_LOSS, None, "")
+    state = after(start(), *unfit, left)
+    assert "too few nodes are fit (n2: disk full)" == unfit_text(state, E0)
+    assert "" == unfit_text(state, REQUEUED)
+    assert "" == unfit_text(after(start()), E0)
+    assert "" == unfit_text(after(start(), *unfit), E0)
+    assert "" == unfit_text(after(start(), formed(1), loss(1, "n1"), unfit[1], left), E0)

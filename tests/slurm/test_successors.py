@@ -12,7 +12,7 @@ from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.job_start import Start
 from hpc_elastic.slurm.lifecycle import Chain
-from hpc_elastic.slurm.links import announce, new_link
+from hpc_elastic.slurm.links import announce, new_link, read_links, record, withdraw
 from hpc_elastic.slurm.successors import Successors
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_submit import PatientClock, request, submitter
@@ -88,3 +88,29 @@ def test_damaged_records_of_later_jobs_are_told(paths: RunPaths, slurm_dir: Stan
     after(paths, 0, said).cancel()
     assert [] == slurm_dir.calls("scancel")
     assert said[0].startswith("further jobs of the run, if there are any, stay in the queue")
+
+
+def test_the_jobs_of_a_submission_are_read_in_their_order(paths: RunPaths) -> None:
+    """Those of others are not among them, nor are other files; an announced one has no id yet."""
+    announce(paths, new_link(0, 3, "token", now_s=0))
+    announce(paths, new_link(1, 1, "other", now_s=0))
+    (Path(paths.submissions) / "notes").write_text("{")
+    found = read_links(paths, 0)
+    assert [(0, 1, "1001"), (0, 2, "1002"), (0, 3, "")] == [
+        (link.submission, link.number, link.job_id) for link in found
+    ]
+    assert "token" == found[-1].token
+    assert ["other"] == [link.token for link in read_links(paths, 1)]
+    assert [] == read_links(paths, 2)
+
+
+def test_a_job_is_announced_once_and_may_be_withdrawn(paths: RunPaths) -> None:
+    """What was recorded first stays."""
+    link = new_link(0, 3, "token", now_s=0)
+    assert announce(paths, link)
+    assert not announce(paths, link._replace(time="another"))
+    withdraw(paths, link)
+    assert [1, 2] == [one.number for one in read_links(paths, 0)]
+    record(paths, link._replace(job_id="7"))
+    record(paths, link._replace(job_id="8"))
+    assert "7" == read_links(paths, 0)[-1].job_id
