@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.agent.hang_groups import Frame, RankLook
-from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, has_moved, judge, stopped_text
+from hpc_elastic.agent.hang_verdict import Case, Evidence, Verdict, has_moved, judge, stopped, stopped_text
 from hpc_elastic.ids import ExitCode
 
 
@@ -68,10 +68,11 @@ def test_the_failure_has_what_was_seen_of_its_rank() -> None:
 
 
 def test_stopped_ranks_are_told_of() -> None:
-    """Only those that somebody has stopped; nothing is said if there are none."""
-    asleep, stopped = RankLook(0, "n1", pid=7, state="S"), RankLook(1, "n2", pid=8, state="T")
-    assert stopped_text(Evidence("hangs", (asleep, stopped), ())).startswith("rank 1 (n2): stopped (SIGSTOP)")
-    assert "" == stopped_text(Evidence("hangs", (asleep,), ()))
+    """Only those that somebody has stopped."""
+    asleep, held = RankLook(0, "n1", pid=7, state="S"), RankLook(1, "n2", pid=8, state="T")
+    assert (held,) == stopped(Evidence("hangs", (asleep, held), ()))
+    assert stopped_text((held,)).startswith("rank 1 (n2): stopped (SIGSTOP)")
+    assert () == stopped(Evidence("hangs", (asleep,), ()))
 
 
 ELSEWHERE = (Frame("elsewhere", "/n/train.py", "9"),)

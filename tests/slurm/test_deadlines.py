@@ -207,9 +207,9 @@ def test_the_margin_of_kill_wait() -> None:
 def test_dates_that_are_none() -> None:
     """Then nothing is known; one date after itself is no time."""
     date = "2026-11-21T20:00:00"
-    assert [None, None] == [deadlines.between_s(date, "Unknown"), deadlines.between_s("", date)]
-    assert 0.0 == deadlines.between_s(date, date)
-    assert 1.0 == deadlines.between_s(date, "2026-11-21T20:00:01")
+    assert [None, None] == [between_s(date, "Unknown"), between_s("", date)]
+    assert 0.0 == between_s(date, date)
+    assert 1.0 == between_s(date, "2026-11-21T20:00:01")
 
 
 def test_which_sample_is_the_slowest_but_for_one_in_a_hundred() -> None:

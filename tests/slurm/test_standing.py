@@ -131,12 +131,12 @@ def test_told_why_a_job_was_put_back_is_believed() -> None:
 def test_what_slurm_leaves_out_takes_its_usual_value() -> None:
     """No restarts, no nodes, may be requeued; nothing was preempted or warned."""
     facts = job_facts({})
-    assert (0, True, 0, False, False, "", False) == facts[3:]
+    assert (0, True, 0, False, False, "", False, None) == facts[3:]
     assert ("", "None") == (facts.word, facts.reason)
     fields = {"Restarts": "12", "NumNodes": "3-4", "Requeue": "0", "NodeList": "n[1-3]"}
-    assert (12, False, 3, False, False, "n[1-3]", False) == job_facts(fields)[3:]
+    assert (12, False, 3, False, False, "n[1-3]", False, None) == job_facts(fields)[3:]
     assert "" == job_facts({"NodeList": "(null)"}).node_list
-    assert (0, False, 0, False, False, "", False) == GONE[3:]
+    assert (0, False, 0, False, False, "", False, None) == GONE[3:]
 
 
 @pytest.mark.parametrize(
