@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -17,6 +17,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.isolated.argv import INSTALLED
 from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm import adopt as rules
+from hpc_elastic.slurm.adopt_per_node import adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun.")]
@@ -25,17 +26,37 @@ Write = Annotated[
 ]
 
 
-def adopt(script: Script, write: Write = False) -> int:  # noqa: FBT002 - typer's way to write a flag
+PerNode = Annotated[
+    Optional[bool],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+    typer.Option(
+        "--per-node/--job",
+        help="srun runs SCRIPT on each node of a job, or sbatch takes it as the job; "
+        "by default by what is in it.",
+        show_default=False,
+    ),
+]
+
+
+def adopt(
+    script: Script,
+    write: Write = False,  # noqa: FBT002 - typer's way to write a flag
+    per_node: PerNode = None,
+) -> int:
     """Show how a job script with torchrun changes, and why; nothing is changed without --write.
 
     The difference is on stdout, so that it can be kept or given to patch; the reasons are on stderr.
     """
     text = _read(script)
-    adopted = rules.adopt(text, script, is_found_isolated=own_path() == INSTALLED)
+    change_it = adopt_per_node if (is_per_node(text) if per_node is None else per_node) else rules.adopt
+    adopted = change_it(text, script, is_found_isolated=own_path() == INSTALLED)
     hand_out("".join(_difference(text, adopted.text, script)))
     say("\nwhat changes, and why:", err=True)
     for change in adopted.changes:
         say(f"  {change.what}\n      {change.why}", err=True)
+    if adopted.job_script:
+        say("\nthe job script that has srun run it on each node is to have these lines around it:", err=True)
+        for line in adopted.job_script:
+            say(f"  {line}", err=True)
     if write:
         _replace(script, adopted.text)
         say(f"\n{script} is changed; the old one is {script}.orig", err=True)

@@ -15,7 +15,7 @@ from hpc_elastic.slurm.shell_text import code_of
 from hpc_elastic.slurm.torchrun_line import Line, find_line
 
 _RUN_DIR = f'"${{{Env.RESUME}:-${{SLURM_SUBMIT_DIR:-$PWD}}/{RUNS_FOLDER}/run-$SLURM_JOB_ID}}"'
-_SIGNALS = "TERM INT HUP USR1 USR2"
+SIGNALS = "TERM INT HUP USR1 USR2"
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 _CONTAINERS = r"(?<!\S)(?:singularity|apptainer|enroot|podman|docker|shifter|charliecloud|ch-run)\s"
 _SRUN_FLAGS = (
@@ -60,7 +60,7 @@ _ON_ERROR = re.compile(r"(?<![\w./-])trap[ \t][^\n;&|]*(?<!\w)ERR(?!\w)")
 
 
 _TRAP = Change(
-    f"trap : {_SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
+    f"trap : {SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
 )
 _FINISH = Change(
     "hpc-elastic finish at the end",
@@ -78,6 +78,7 @@ class Adopted(NamedTuple):
 
     text: str
     changes: tuple[Change, ...]
+    job_script: tuple[str, ...] = ()  # lines for the script that has srun run this one on each node
 
 
 def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
@@ -92,12 +93,7 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         InputError: it is no script of a POSIX shell, starts no torchrun, several, or one that finish cannot
             follow, or is ours already.
     """
-    plain = text.replace("\r\n", "\n").rstrip("\n")
-    plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
-    shell = _shell(plain, name)
-    line = find_line(plain, name)
-    if not is_found_isolated:
-        line = line._replace(program=re.sub(rf"{_ISOLATED}\Z", _ISOLATED.removeprefix("-I "), line.program))
+    plain, shell, line = find(text, name, is_found_isolated=is_found_isolated)
     if line.is_piped and "bash" not in shell:
         raise InputError(
             f"torchrun in line {line.number} has `|` behind it, and only bash tells how it ended",
@@ -117,7 +113,7 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
     changed = [
         *before,
         *(change.what for change in strict),
-        f"trap : {_SIGNALS}  # this shell outlives the signals that the agents save for",
+        f"trap : {SIGNALS}  # this shell outlives the signals that the agents save for",
         *command,
         *_finish(line),
         *tail,
@@ -136,6 +132,26 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *_own_requeues(changed),
     )
     return Adopted("\n".join(changed) + "\n", changes)
+
+
+def find(text: str, name: str, *, is_found_isolated: bool) -> tuple[str, str, Line]:
+    """Return a script with plain line ends, its shell, and its command that starts torchrun.
+
+    Args:
+        text: of the script.
+        name: of the script, for messages.
+        is_found_isolated: as `adopt`.
+
+    Raises:
+        InputError: as `adopt`.
+    """
+    plain = text.replace("\r\n", "\n").rstrip("\n")
+    plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
+    shell = _shell(plain, name)
+    line = find_line(plain, name)
+    if not is_found_isolated:
+        line = line._replace(program=re.sub(rf"{_ISOLATED}\Z", _ISOLATED.removeprefix("-I "), line.program))
+    return plain, shell, line
 
 
 def _shell(text: str, name: str) -> str:
@@ -165,7 +181,7 @@ def _line_ends(text: str) -> Iterator[Change]:
 def _own_traps(lines: list[str]) -> Iterator[Change]:
     """Yield what is to be told about traps of the user's that ours replaces."""
     for number, line in enumerate(lines, 1):
-        if re.match(rf"\s*trap\s.*\b(?:{_SIGNALS.replace(' ', '|')})\b", line):
+        if re.match(rf"\s*trap\s.*\b(?:{SIGNALS.replace(' ', '|')})\b", line):
             yield Change(
                 f"trap in line {number} no longer acts once the training begins",
                 "the agents hear these signals and have the workers save",
@@ -292,9 +308,13 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
         changes.append(Change("LOCAL_RANK", "is in the environment; no --local-rank is passed to the script"))
     if re.search(_CONTAINERS, options):
         changes.append(_IN_CONTAINER)
+    return f"{line.head}srun{options}{agent_command(line)}".split("\n"), changes
+
+
+def agent_command(line: Line) -> str:
+    """Return our agent in the place of torchrun, with the words behind it."""
     place = _RUN_DIR.replace('"', '\\"') if line.quote == '"' else _RUN_DIR
-    text = f"{line.head}srun{options}{line.program} run --run-dir {place}{line.tail}"
-    return text.split("\n"), changes
+    return f"{line.program} run --run-dir {place}{line.tail}"
 
 
 def _let_others_live(options: str) -> tuple[str, list[Change]]:
@@ -314,12 +334,18 @@ def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
 
 def _finish(line: Line) -> list[str]:
     """Return the lines that decide what comes after the training."""
+    return [f"ended={ended_of(line)}", f"trap '' {SIGNALS}", finish_line(line)]
+
+
+def ended_of(line: Line) -> str:
+    """Return what the shell knows the command's exit code as."""
+    return "${PIPESTATUS[" + str(line.place_in_pipe) + "]}" if line.is_piped else "$?"
+
+
+def finish_line(line: Line) -> str:
+    """Return the command that decides what becomes of the job."""
     program = f"{line.environment}{line.program}"
-    return [
-        f"ended={'${PIPESTATUS[' + str(line.place_in_pipe) + ']}' if line.is_piped else '$?'}",
-        f"trap '' {_SIGNALS}",
-        f'{program} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0',
-    ]
+    return f'{program} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0'
 
 
 def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[Change]]:

@@ -121,7 +121,7 @@ def find_line(text: str, name: str) -> Line:
             fix="give each its own script, or change the lines by hand as docs/how-to.md shows",
         )
     if not named:
-        raise InputError("no line of the script starts torchrun", where=name, fix=_fix_without(code))
+        raise InputError("no line of the script starts torchrun", where=name, fix=_fix_without(text, code))
     found = (started or named)[0]
     index = commands.index(found.part)
     for trouble in (found.trouble, *_troubles(code, commands, index)):
@@ -134,12 +134,27 @@ def find_line(text: str, name: str) -> Line:
     return _line(text, code, commands, index, found.at)
 
 
-def _fix_without(code: str) -> str:
-    """Return what to do with a script that starts no torchrun."""
-    by_hand = "write the line by hand: srun --ntasks-per-node=1 hpc-elastic run train.py"
-    if re.search(r"(?<![\w./-])accelerate\s+launch", code):
-        return f"it starts `accelerate launch`, whose flags differ; {by_hand} (docs/how-to/frameworks.md)"
-    return f"if another script does, adopt that one; else {by_hand}"
+_OTHERS = re.compile(r"(?<![\w./-])(?:accelerate[ \t]+launch|deepspeed(?=[ \t]+(?:-|\S*\.py))|tune[ \t]+run)")
+_SRUN_PYTHON = re.compile(r"(?<![\w./-])srun\s[^\n;&|]*?(?<![\w./-])python[\d.]*\s")
+_TASKS = re.compile(r"^#SBATCH\s.*--ntasks-per-node[= ](\d+)", re.MULTILINE)
+
+
+def _fix_without(text: str, code: str) -> str:
+    """Return what to do with a script that starts no torchrun; what it starts may be kept in a variable."""
+    by_hand = "write the line by hand: srun --ntasks-per-node=1 hpc-elastic run"
+    spoken = "".join(" " if mark == COMMENT else char for char, mark in zip(text, code, strict=False))
+    other = _OTHERS.search(spoken)
+    if other:
+        name = " ".join(other[0].split())
+        return f"it starts `{name}`, whose flags differ; {by_hand} train.py (docs/how-to/frameworks.md)"
+    if _SRUN_PYTHON.search(spoken):
+        tasks = _TASKS.search(text)
+        ranks = tasks[1] if tasks else "N"
+        return (
+            "its srun starts a Python for each rank: ask for one task per node with all its CPUs and GPUs "
+            f"(--ntasks-per-node=1 --gpus-per-node={ranks}), and {by_hand} --nproc-per-node={ranks} train.py"
+        )
+    return f"if another script does, adopt that one; else {by_hand} train.py"
 
 
 def _number(text: str, found: _Found) -> int:

@@ -298,6 +298,30 @@ def test_what_cannot_be_adopted_is_told(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (
+            'LAUNCHER="accelerate launch --num_machines 2"\nsrun $LAUNCHER t.py\n',
+            "it starts `accelerate launch`",
+        ),
+        ("srun bash -c 'deepspeed train.py'\n", "it starts `deepspeed`"),
+        ("tune run --nnodes 2 lora\n", "it starts `tune run`"),
+        ("# accelerate launch\npython train.py\n", "if another script does, adopt that one"),
+        ("pip install deepspeed\npython train.py\n", "if another script does, adopt that one"),
+        (
+            "#SBATCH --ntasks-per-node=8 --gpus-per-task=1\nsrun -l python -u train.py\n",
+            "its srun starts a Python for each rank: .*--gpus-per-node=8.* run --nproc-per-node=8 train.py",
+        ),
+        ("srun python3 train.py\n", "run --nproc-per-node=N train.py"),
+    ],
+)
+def test_what_a_script_without_torchrun_starts_is_named(text: str, fix: str) -> None:
+    """Also if it is kept in a variable, or in quotes."""
+    with pytest.raises(InputError, match=fix):
+        adopt(f"#!/bin/bash\n{text}", "train.sbatch")
+
+
+@pytest.mark.parametrize(
     ("launcher", "ours"),
     [
         ("torchrun", "hpc-elastic"),
