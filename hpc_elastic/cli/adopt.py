@@ -54,7 +54,10 @@ def adopt(
     for change in adopted.changes:
         say(f"  {change.what}\n      {change.why}", err=True)
     if adopted.job_script:
-        say("\nthe job script that has srun run it on each node is to have these lines around it:", err=True)
+        say(
+            "\nthe job script that has srun run it on each node is to have these lines, the first one among its options:",
+            err=True,
+        )
         for line in adopted.job_script:
             say(f"  {line}", err=True)
     if write:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.slurm.adopt_per_node import adopt_per_node
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import installed_for_users
 
@@ -39,6 +40,9 @@ $each bash -c "$run w.py train; $run w.py eval" || exit 6
 """
 
 
+NODE_SCRIPT = "torchrun --nnodes=2 --nproc-per-node=2 --node_rank=$SLURM_NODEID w.py node\n"
+
+
 def seen(folder: Path) -> list[dict[str, Any]]:
     """Return what the workers of a line have left, by rank."""
     return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
@@ -67,3 +71,28 @@ def test_lines_for_torchrun_in_one_job(cluster: Cluster) -> None:
     assert 2 == len({facts["SLURMD_NODENAME"] for facts in alone})
     assert [1, 1] == [len(seen(home / line)) for line in ("once", "again")]
     assert "nothing was started" not in out
+
+
+def test_a_script_that_srun_runs_on_each_node_is_adopted(cluster: Cluster) -> None:
+    """Its job script gets the lines that are told; one world comes of it, and the run is known by its job."""
+    home = cluster.shared / "per-node"
+    home.mkdir(mode=0o777)
+    home.chmod(0o1777)
+    (home / "w.py").write_text(REPORT)
+    (home / "hpc-elastic").write_text(f'#!/bin/sh\nexec {sys.executable} -m hpc_elastic "$@"\n')
+    (home / "hpc-elastic").chmod(0o755)
+    adopted = adopt_per_node(NODE_SCRIPT, "node.sh")
+    (home / "node.sh").write_text(adopted.text)
+    paths = (f"export PYTHONPATH={REPOSITORY}", f"export PATH={home}:$PATH")
+    head = ("#!/bin/bash", "#SBATCH --nodes=2 --cpus-per-task=2 --output=out", *paths)
+    (home / "job.sh").write_text("\n".join((*head, *adopted.job_script)) + "\n")
+    done = cluster.run("alice", ["sbatch", "--parsable", "--wait", "job.sh"], cwd=home, timeout=120)
+    out = (home / "out").read_text()
+    assert 0 == done.returncode, out
+    ranks = seen(home / "node")
+    assert ["0", "1", "2", "3"] == [facts["RANK"] for facts in ranks]
+    assert {"4"} == {facts["WORLD_SIZE"] for facts in ranks}
+    words = [sys.executable, "-m", "hpc_elastic", "status", done.stdout.strip()]
+    told = cluster.run("alice", words, cwd=home, env={"PYTHONPATH": str(REPOSITORY)})
+    assert 0 == told.returncode, told.stderr
+    assert "done" in told.stdout.splitlines()[0]
