@@ -60,6 +60,7 @@ def adopt(
         )
         for line in adopted.job_script:
             say(f"  {line}", err=True)
+        say("the first of them belongs among its options, above the first command", err=True)
     if write:
         _replace(script, adopted.text)
         say(f"\n{script} is changed; the old one is {script}.orig", err=True)
