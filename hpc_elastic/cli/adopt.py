@@ -54,10 +54,7 @@ def adopt(
     for change in adopted.changes:
         say(f"  {change.what}\n      {change.why}", err=True)
     if adopted.job_script:
-        say(
-            "\nthe job script that has srun run it on each node is to have these lines, the first one among its options:",
-            err=True,
-        )
+        say("\nthe job script that has srun run it on each node is to have these lines:", err=True)
         for line in adopted.job_script:
             say(f"  {line}", err=True)
         say("the first of them belongs among its options, above the first command", err=True)
