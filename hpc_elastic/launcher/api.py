@@ -163,6 +163,7 @@ def _launch(
         logs_specs=config.logs_specs,
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
+        exit_barrier_timeout=config.exit_barrier_timeout,
         shutdown_timeout=config.shutdown_timeout,
         health_check_server=health_check_server,
     )

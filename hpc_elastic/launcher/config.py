@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
@@ -14,7 +14,9 @@ from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.numa import NumaOptions
 
-_SHUTDOWN_S: Final = "30"
+_SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, "30")  # variable, and what holds without it [s]
+_EXIT_BARRIER: Final = (Env.EXIT_BARRIER_TIMEOUT, "300")
+_Number = TypeVar("_Number", int, float)
 _TIMEOUT_S: Final = 900
 
 
@@ -49,10 +51,12 @@ class LaunchConfig:
         virtual_local_rank: each worker sees its own GPU alone, and is local rank 0.
         shutdown_timeout: from the moment workers are told to end to SIGKILL [s]; None means
             TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
+        exit_barrier_timeout: how long a node whose workers are gone waits for the others [s]; None means
+            TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300 (from torch 2.14).
 
     Raises:
         InputError: a field has a value of another kind.
-        ValueError: the shutdown timeout is negative, or no number.
+        ValueError: a timeout is negative, or no number.
     """
 
     min_nodes: int
@@ -78,6 +82,7 @@ class LaunchConfig:
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
+    exit_barrier_timeout: float | None = None
 
     def __post_init__(self) -> None:
         """Fill in what depends on other fields or on the environment."""
@@ -89,7 +94,9 @@ class LaunchConfig:
         if self.logs_specs is None:
             self.logs_specs = DefaultLogsSpecs()
             self.logs_specs.is_chosen = False
-        self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
+        self.shutdown_timeout = _seconds("shutdown_timeout", self.shutdown_timeout, _SHUTDOWN, int)
+        barrier = self.exit_barrier_timeout
+        self.exit_barrier_timeout = float(_seconds("exit_barrier_timeout", barrier, _EXIT_BARRIER, float))
 
     @property
     def wanted_logs(self) -> LogsSpecs | None:
@@ -137,18 +144,18 @@ def _check_kinds(config: LaunchConfig) -> None:
             raise InputError(f"it is {value!r}", where=f"LaunchConfig.{name}", fix=f"give {wanted}")
 
 
-def _shutdown_timeout(given: int | None) -> int:
-    if given is not None:
-        if not isinstance(given, int | float):
-            raise InputError(f"it is {given!r}", where="LaunchConfig.shutdown_timeout", fix="give seconds")
-        value = given
-    else:
-        text = os.environ.get(Env.SHUTDOWN_TIMEOUT, _SHUTDOWN_S)
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"{Env.SHUTDOWN_TIMEOUT} must be a number of seconds, got {text!r}") from None
-    if value < 0:
-        source = f" from {Env.SHUTDOWN_TIMEOUT}" if given is None else ""
-        raise ValueError(f"shutdown_timeout must be non-negative, got {value}{source}")
+def _seconds(
+    name: str, given: _Number | None, default: tuple[str, str], number: Callable[[str], _Number]
+) -> _Number:
+    """Return a timeout: as given, else as the environment has it, else the default."""
+    if given is not None and not isinstance(given, int | float):
+        raise InputError(f"it is {given!r}", where=f"LaunchConfig.{name}", fix="give seconds")
+    variable, text = default[0], os.environ.get(default[0], default[1])
+    try:
+        value = number(text) if given is None else given
+    except ValueError:
+        raise ValueError(f"{variable} must be a number of seconds, got {text!r}") from None
+    if not value >= 0:
+        source = f" from {variable}" if given is None else ""
+        raise ValueError(f"{name} must be non-negative, got {value}{source}")
     return value

@@ -117,7 +117,12 @@ def options_of(
         logs=config.wanted_logs or DefaultLogsSpecs(paths.logs, is_of_run=True),
         prefixes=config.log_line_prefix_template or _PREFIX,
         max_restarts=config.max_restarts,
-        times=AgentTimes(drain=DrainTimes(stop=grace_s, warning=grace_s), shutdown=grace_s, told=grace_s),
+        times=AgentTimes(
+            drain=DrainTimes(stop=grace_s, warning=grace_s),
+            shutdown=grace_s,
+            told=grace_s,
+            exit_barrier=float(config.exit_barrier_timeout or 0),
+        ),
         signals=signal_meanings(config.signals_to_handle),
         node=node,
         addr=config.local_addr or addr,

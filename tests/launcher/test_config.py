@@ -44,6 +44,37 @@ def test_the_shutdown_timeout_comes_from_the_nearest(
 
 
 @pytest.mark.parametrize(
+    ("given", "environ", "expected"), [(None, None, 300.0), (None, "7.5", 7.5), (3, "7", 3.0), (0, None, 0.0)]
+)
+def test_the_exit_barrier_timeout_comes_from_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, given: float | None, environ: str | None, expected: float
+) -> None:
+    """The argument, the environment, 300 s."""
+    if environ is not None:
+        monkeypatch.setenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", environ)
+    assert expected == LaunchConfig(1, 1, 1, exit_barrier_timeout=given).exit_barrier_timeout
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "text"),
+    [
+        (-1, None, "exit_barrier_timeout must be non-negative, got -1$"),
+        (None, "-2", "exit_barrier_timeout must be non-negative, got -2.0 from TORCH_ELASTIC_EXIT_BARRIER"),
+        (None, "soon", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT must be a number of seconds, got 'soon'"),
+        ("1 s", None, "LaunchConfig.exit_barrier_timeout: it is '1 s'"),
+    ],
+)
+def test_a_senseless_exit_barrier_timeout_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: Any, environ: str | None, text: str
+) -> None:
+    """Wherever it comes from."""
+    if environ is not None:
+        monkeypatch.setenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", environ)
+    with pytest.raises((ValueError, InputError), match=text):
+        LaunchConfig(1, 1, 1, exit_barrier_timeout=given)
+
+
+@pytest.mark.parametrize(
     ("given", "environ", "text"),
     [
         (-1, None, "shutdown_timeout must be non-negative, got -1$"),
@@ -112,14 +143,16 @@ def test_signals_have_meanings(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.torch
 def test_fields_and_defaults_are_those_of_torch() -> None:
-    """In torch's order."""
+    """In torch's order; one that torch 2.14 has added stands behind them."""
     from torch.distributed.launcher.api import LaunchConfig as Theirs  # noqa: PLC0415
 
     def shape(config: Any) -> list[tuple[str, Any]]:
         fields = [(item.name, getattr(config, item.name)) for item in dataclasses.fields(config)]
         return [(name, value if name != "logs_specs" else type(value).__name__) for name, value in fields]
 
-    assert shape(Theirs(1, 2, 3)) == shape(LaunchConfig(1, 2, 3))
+    theirs, ours = shape(Theirs(1, 2, 3)), shape(LaunchConfig(1, 2, 3))
+    assert theirs == ours[: len(theirs)]
+    assert {("exit_barrier_timeout", 300.0)} >= set(ours[len(theirs) :])
 
 
 def test_logs_that_are_chosen_later_count(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -371,6 +373,65 @@ def test_fault_handler_that_cannot_be_had_is_only_warned_of(
     monkeypatch.setattr("faulthandler.enable", refuse)
     assert record(lambda: 5)() == 5
     assert "Unable to enable fault handler. RuntimeError: no descriptor" in capfd.readouterr().err
+
+
+class Telling(ErrorHandler):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def set_entrypoint_fn_name(self, fn_name: str) -> None:
+        """Take the name."""
+        self.told.append(fn_name)
+
+    def record_success(self) -> None:
+        """Take the end."""
+        self.told.append("success")
+
+    def record_exception(self, e: BaseException) -> None:
+        """Take the failure."""
+        self.told.append(str(e))
+
+
+class Older:
+    """A handler written for an earlier torch."""
+
+    def initialize(self) -> None:
+        """Do nothing."""
+
+    def record_exception(self, e: BaseException) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [(lambda: 3, "success"), (lambda: sys.exit(0), "success"), (lambda: 1 / 0, "division by zero")],
+    ids=["returns", "exits", "fails"],
+)
+def test_handlers_hear_what_is_run_and_how_it_ends(program: Any, told: str, error_file: Path) -> None:
+    """By the names of torch 2.14; those that lack them are called as before."""
+    handler = Telling()
+    for each in (handler, Older()):
+        with suppress(ZeroDivisionError):
+            record(program, each)()  # type: ignore[arg-type]
+    assert [program.__qualname__, told] == handler.told
+    assert not error_file.exists()
+
+
+def test_the_usual_handler_logs_what_is_run(caplog: pytest.LogCaptureFixture, error_file: Path) -> None:
+    """At level DEBUG, and only if somebody has named it; success writes no error file."""
+    caplog.set_level("DEBUG", logger="hpc_elastic.multiprocessing.errors.handler")
+    handler = ErrorHandler()
+    handler.record_success()
+    assert [] == caplog.messages
+    handler.set_entrypoint_fn_name("train")
+    handler.record_success()
+    assert not error_file.exists()
+    handler.record_exception(ValueError("bad"))
+    assert ["train has returned", "train has failed"] == caplog.messages
+    assert "bad" in error_file.read_text()
 
 
 def test_keyboard_interrupt_is_not_recorded(error_file: Path) -> None:

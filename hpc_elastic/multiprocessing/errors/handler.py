@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import logging
 import os
 import sys
 import traceback
@@ -21,12 +22,17 @@ _R = TypeVar("_R")
 _MAX_TRACEBACK: Final = 100_000
 
 
+_log = logging.getLogger(__name__)
+
+
 class ErrorHandler:
     """Writes the error file named by TORCHELASTIC_ERROR_FILE; without it only warns and prints.
 
     Subclass it to send failures elsewhere too. No method raises: the user's own exception must
     stay the one that is seen.
     """
+
+    _fn_name = ""  # also of classes that do not call the method below
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -38,8 +44,19 @@ class ErrorHandler:
         except Exception as error:  # noqa: BLE001 - stderr without a descriptor, for example
             self._warn(f"Unable to enable fault handler. {type(error).__name__}: {error}")
 
+    def set_entrypoint_fn_name(self, fn_name: str) -> None:
+        """Take note of the function that `record` runs, for handlers that tell of it (from torch 2.14)."""
+        self._fn_name = fn_name
+
+    def record_success(self) -> None:
+        """Take note that the function has returned: nothing is written (from torch 2.14)."""
+        if self._fn_name:
+            _log.debug("%s has returned", self._fn_name)
+
     def record_exception(self, e: BaseException) -> None:
         """Write an exception to the error file."""
+        if self._fn_name:
+            _log.debug("%s has failed", self._fn_name)
         path = self._get_error_file_path()
         if path:
             text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
@@ -149,15 +166,26 @@ def record(
     return _decorate(fn, error_handler)
 
 
+def _tell(handler: ErrorHandler, method: str, *args: str) -> None:
+    """Call a method that handlers written for an earlier torch lack."""
+    tell = getattr(handler, method, None)
+    if tell is not None:
+        tell(*args)
+
+
 def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Callable[_P, _R | None]:
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         handler = error_handler or get_error_handler()
+        _tell(handler, "set_entrypoint_fn_name", getattr(fn, "__qualname__", ""))
         handler.initialize()
         try:
-            return fn(*args, **kwargs)
+            found = fn(*args, **kwargs)
+            _tell(handler, "record_success")
+            return found  # noqa: TRY300 - what tells of it is a part of the call
         except SystemExit as error:
             if error.code == 0:
+                _tell(handler, "record_success")
                 return None
             if error.code is not None:
                 handler.record_exception(error)
