@@ -165,11 +165,15 @@ class HpcElasticJob(Job[R]):
     def task(self, task_id: int) -> HpcElasticJob[R]:
         """Return the job as one of its ranks: what it returns and prints, while the rest is of the whole job.
 
+        A job with one worker is that rank itself.
+
         Raises:
             ValueError: there is no such rank.
         """
         if not 0 <= task_id < self.num_tasks:
             raise ValueError(f"task_id {task_id} must be between 0 and {self.num_tasks - 1}")
+        if self.num_tasks == 1:
+            return self
         return RankOfJob(self.paths.folder, self.job_id, (task_id,))
 
     def awaitable(self) -> AsyncJobProxy[R]:

@@ -5,6 +5,7 @@ Names are those of submitit's Slurm executor, then ours: the fields of `JobSpec`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -119,7 +120,7 @@ def fields_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
         if name in AS_SBATCH or (name == "exclusive" and isinstance(value, str)):
             sbatch[name] = value
         else:
-            fields[RENAMED.get(name, name)] = value
+            fields[RENAMED.get(name, name)] = _minutes(value) if name == "time" else value
     sbatch.update(_additional(parameters.get("additional_parameters")))
     if sbatch:
         fields["sbatch"] = {**(fields.get("sbatch") or {}), **sbatch}
@@ -127,6 +128,11 @@ def fields_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if least is not None:
         fields["nodes"] = f"{least}:{fields.get('nodes', least)}"
     return fields
+
+
+def _minutes(value: Any) -> Any:
+    """Return a time limit; parts of a minute, as submitit takes them, in seconds."""
+    return f"{math.ceil(60 * value)}s" if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _additional(given: Any) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ rules. submitit imports this module in every process that uses it, so it imports
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,6 +137,9 @@ class HpcElasticExecutor(Executor):
         return [known[name] for name in functions]
 
 
+_OF_ARRAY = re.compile(r"(\d+)_(\d+)")
+
+
 class HpcElasticJobEnvironment(JobEnvironment):
     """What ``submitit.JobEnvironment()`` is in a worker: ranks and nodes are those of its round."""
 
@@ -162,6 +166,18 @@ class HpcElasticJobEnvironment(JobEnvironment):
 
         known = job.first_job_id(os.environ[Env.RUN_DIR])
         return known or job_ref(os.environ) or ""  # right after sbatch its id may not be written down yet
+
+    @property
+    def array_job_id(self) -> str | None:
+        """The id of the job array, for a call of a `map_array` or batch; else None."""
+        found = _OF_ARRAY.fullmatch(self.raw_job_id)
+        return found[1] if found else None
+
+    @property
+    def array_task_id(self) -> str | None:
+        """The index of the call in its job array; None if there is none."""
+        found = _OF_ARRAY.fullmatch(self.raw_job_id)
+        return found[2] if found else None
 
     @property
     def hostnames(self) -> Sequence[str]:

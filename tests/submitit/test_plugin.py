@@ -62,6 +62,7 @@ def test_what_is_printed_and_returned(tmp_path: Path) -> None:
     job = executor(tmp_path / "%j").submit(add, 3, second=4)
     assert 7 == job.result()
     assert "the sum is 7\n" == job.stdout()
+    assert job is job.task(0)
     assert (tmp_path / job.job_id / f"{job.job_id}_run").is_symlink()
 
 
@@ -187,6 +188,28 @@ def test_a_worker_that_begins_before_its_id_is_written_down(
     os.mkdir(paths.submissions)
     record(paths, Submission(0, "token", "4", "then"))
     assert "4" == HpcElasticJobEnvironment().job_id
+
+
+@pytest.mark.parametrize(("known", "array", "index"), [("4", None, None), ("4_11", "4", "11")])
+def test_a_call_knows_its_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, array: str | None, index: str | None
+) -> None:
+    """By the id that its run had first, whatever job it is in by now."""
+    monkeypatch.setenv("HPC_ELASTIC_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.submissions)
+    record(paths, Submission(0, "token", known, "then"))
+    env = HpcElasticJobEnvironment()
+    assert (array, index, known) == (env.array_job_id, env.array_task_id, env.job_id)
+
+
+@pytest.mark.parametrize(("minutes", "limit"), [(1.5, "00:01:30"), (2.0, "00:02:00"), (90, "01:30:00")])
+def test_a_time_limit_may_have_parts_of_a_minute(tmp_path: Path, minutes: float, limit: str) -> None:
+    """`AutoExecutor` wants whole minutes; the executor itself does not."""
+    made = HpcElasticExecutor(tmp_path)
+    made.update_parameters(time=minutes)
+    assert limit == made._spec(made.parameters, "f").time
 
 
 def test_slurm_stays_the_choice_of_who_does_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
