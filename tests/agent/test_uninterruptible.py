@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -106,7 +107,11 @@ def stuck() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_real_process_in_state_d(stuck: subprocess.Popen[bytes]) -> None:
     """Its state and how often it has slept; found by a watch; None once it is gone."""
-    wait_until(lambda: (read_state(stuck.pid) or "").startswith("D"), "state D")
+    children = Path(f"/proc/{stuck.pid}/task/{stuck.pid}/children")
+    # a short wait for the disk comes before it, as Python starts; the long one begins with the child
+    wait_until(
+        lambda: children.read_text() != "" and (read_state(stuck.pid) or "").startswith("D"), "state D"
+    )
     assert read_state(stuck.pid) == read_state(stuck.pid)
     assert int((read_state(stuck.pid) or "").split()[1]) >= 0
     clock = FakeClock()
