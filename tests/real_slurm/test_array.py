@@ -184,7 +184,7 @@ def test_a_task_that_comes_back_does_not_wait(start_cluster: StartCluster) -> No
 def test_a_spent_budget_holds_all_tasks_until_they_are_released(cluster: Cluster) -> None:
     """Those that run save first; the released ones go on from there."""
     flags = (*ARRAY, *QUICK, "--nodes", "1:2", "--max-preemptions", "0")
-    run = submit(cluster, flags, plain(cluster, *SLOW, steps=STEPS))
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=20 * STEPS))
     first = wait_size(run, 2)
     run.wait_checkpoint(20)
     high = cluster.submit_high(1, f"--nodelist={nodes_of(first)[1]}")
