@@ -2,7 +2,8 @@
 
 On Gluster a client that loses the race for a directory may for a moment be told that what is above
 it is not there, that its handle is stale, or that its name is taken by something that cannot be
-looked at. All three pass when the client looks again.
+looked at. All three pass when the client looks again. So does a fourth, which the winner sees as well:
+for some milliseconds the new directory is absent again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import stat
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.store.files import named, retry
 
-_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Between looks at a directory that several clients make; it was seen to be absent for 20 ms."""
 
 
 def make_directory(path: str) -> bool:
@@ -48,7 +50,7 @@ def make_directories(path: str, mode: int = 0o700) -> None:
     Raises:
         OSError: the file system refused, or something else has the name.
     """
-    for pause_s in _PAUSES_S:
+    for pause_s in PAUSES_S:
         try:
             _make_all(path, mode)
         except OSError as error:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from typing import TypeVar
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.store import files
-from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.directories import PAUSES_S, make_directory
 
 SEGMENT_RECORDS = 256
 _MOST_BYTES = 64 << 20  # of a record; values of the key-value store are the largest
@@ -28,6 +29,7 @@ _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 _STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
 _STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
 _STIR_EVERY_S = 1.0  # ... and again and again
+_T = TypeVar("_T")
 
 
 def segment_name(number: int) -> str:
@@ -62,11 +64,7 @@ class SharedDirStore:
     def _publish(self, directory: str, name: str, value: bytes) -> bool:
         path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            try:
-                is_ours = files.publish_new(path, value)
-            except FileNotFoundError:
-                self.make_directory(directory)
-                is_ours = files.publish_new(path, value)
+            is_ours = self._in(directory, lambda: files.publish_new(path, value))
         if is_ours:
             self._show(os.path.dirname(path))
         return is_ours
@@ -90,7 +88,7 @@ class SharedDirStore:
         """Write a one-writer file."""
         path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            files.replace(path, value)
+            self._in(directory, lambda: files.replace(path, value))
 
     def get(self, directory: str, name: str) -> bytes | None:
         """Return a file's value, or None."""
@@ -139,10 +137,10 @@ class SharedDirStore:
         path = os.path.join(self.root, directory)
         with _errors_named(os.path.join(path, name)):
             if instead_of is None:
-                files.touch_name(path, name)
+                self._in(directory, lambda: files.touch_name(path, name))
                 self._show(path)
             elif instead_of != name:
-                files.rename_name(path, instead_of, name)
+                self._in(directory, lambda: files.rename_name(path, instead_of, name))
 
     def unmark(self, directory: str, name: str) -> None:
         """Take a name away."""
@@ -179,6 +177,22 @@ class SharedDirStore:
             above, path = path, os.path.join(path, part)
             if make_directory(path):
                 self._show(above)
+
+    def _in(self, directory: str, act: Callable[[], _T]) -> _T:
+        """Do something in a directory, which is made if it is absent.
+
+        One that several clients make at the same moment may be absent again for a moment; see `directories`.
+        """
+        for pause_s in (0.0, *PAUSES_S):
+            try:
+                return act()
+            except FileNotFoundError:
+                files.retry(lambda: os.stat(self.root))  # a run that was removed is not made again
+            with suppress(FileNotFoundError):
+                self.make_directory(directory)
+            if pause_s:
+                SystemClock().sleep(pause_s)
+        return act()
 
     @staticmethod
     def _segment_exists(directory: str, number: int) -> bool:

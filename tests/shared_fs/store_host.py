@@ -52,11 +52,15 @@ def race_for_names(root: str, me: bytes, count: int) -> list[int]:
 
 
 def race_for_directories(root: str, me: str, count: int) -> int:
-    """Make the same trees as all others, and a file in each; returns how many were made."""
+    """Make the same trees as all others, and a record in each; returns how many were made."""
+    own = SharedDirStore(root)
     for number in range(count):
         make_directories(os.path.join(root, f"t{number}", "logs", me))
         make_directories(os.path.join(root, f"t{number}", "journal"))
-        with open(os.path.join(root, f"t{number}", "journal", me), "x", encoding="utf-8"):
+        own.create(os.path.join(f"t{number}", "journal"), f"{me}.record", b"")
+        own.mark(os.path.join(f"t{number}", "journal"), f"{me}.mark")
+        own.put(os.path.join(f"t{number}", "journal"), f"{me}.value", b"")
+        with open(os.path.join(root, f"t{number}", "logs", me, "stdout"), "x", encoding="utf-8"):
             pass
     return count
 

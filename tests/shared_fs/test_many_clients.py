@@ -50,6 +50,9 @@ def test_racing_makers_of_directories_all_have_them(clients: Clients, run: str) 
     names = [f"{client.number}.{place}" for client in clients for place in (1, 2)]
     running = [clients[int(name[0]) - 1].start("race_for_directories", run, name, NUMBERS) for name in names]
     assert [NUMBERS] * len(names) == [made.result(LIMIT_S) for made in running]
+    written = sorted(f"{name}.{what}" for name in names for what in ("mark", "record", "value"))
+    reader = RemoteStore(clients[0], run)
+    assert [written] * NUMBERS == [reader.list(f"t{number}/journal") for number in range(NUMBERS)]
 
 
 def test_a_new_record_is_seen_soon(clients: Clients, run: str, kind: str) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -287,3 +288,46 @@ def test_a_full_disk_creates_nothing(shared_dir_store: SharedDirStore) -> None:
         shared_dir_store.create("kv", "a", b"x" * 1000)
     assert [] == shared_dir_store.list("kv")
     assert shared_dir_store.create("kv", "a", b"1")
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE])
+def test_a_new_directory_may_be_absent_for_a_moment(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """On Gluster a directory that several clients have made at once is absent again for some milliseconds."""
+    store, before = shared_dir_store, os.open
+    store.make_directory("nodes")
+    answers: list[int] = []
+
+    def unsettled(path: str, flags: int, *args: int, **how: int) -> int:
+        if "/nodes" in str(path) and answers:
+            raise OSError(answers.pop(), "", path)
+        return before(path, flags, *args, **how)
+
+    monkeypatch.setattr(os, "open", unsettled)
+    acts = (
+        lambda: store.create("nodes", "created", b"x"),
+        lambda: store.put("nodes", "put", b"x"),
+        lambda: store.mark("nodes", "marked"),
+        lambda: store.mark("nodes", "renamed", instead_of="old"),
+        lambda: store.append("nodes", 1, b"x"),
+    )
+    for act in acts:
+        answers += [number, number]
+        assert act() in (True, None)
+        assert answers == []
+    assert ["000000", "created", "marked", "put", "renamed"] == store.list("nodes")
+
+
+def test_a_run_that_is_gone_is_not_made_again(shared_dir_store: SharedDirStore) -> None:
+    """Whoever removes a run directory wants it gone; each call tells it at once."""
+    shutil.rmtree(shared_dir_store.root)
+    for act in (
+        lambda: shared_dir_store.create("nodes", "one", b"x"),
+        lambda: shared_dir_store.put("nodes", "one", b"x"),
+        lambda: shared_dir_store.mark("nodes", "one"),
+    ):
+        with pytest.raises(StoreError) as told:
+            act()
+        assert errno.ENOENT == told.value.errno
+    assert not os.path.exists(shared_dir_store.root)
