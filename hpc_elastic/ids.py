@@ -39,6 +39,7 @@ class Env:
     ROUND = "HPC_ELASTIC_ROUND"
     NODE = "HPC_ELASTIC_NODE"
     CHANNEL = "HPC_ELASTIC_CHANNEL"
+    STDERR_TO_STDOUT = "HPC_ELASTIC_STDERR_TO_STDOUT"  # "1": what a call writes to stderr goes to stdout
     LEDGER = "HPC_ELASTIC_LEDGER"  # directory of what is remembered of nodes
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"

@@ -35,6 +35,8 @@ def main(search_path: Sequence[str] | None = None) -> None:
     place = os.environ.get(Env.RUN_DIR)
     if not place:
         sys.exit("error: this is a worker of a run; start it with hpc_elastic.submit(function, ...)")
+    if os.environ.pop(Env.STDERR_TO_STDOUT, ""):
+        os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     paths, rank = RunPaths(place), int(os.environ.get("RANK", "0"))
     if search_path is not None:
         function.import_what_it_needs()

@@ -60,38 +60,46 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
     return start(spec, call, local=local)
 
 
-def start(spec: JobSpec, call: bytes | None, *, local: int | None) -> Run:
+def start(spec: JobSpec, call: bytes | None, *, local: int | None, called: Callable[[str], str] = str) -> Run:
     """Queue a run, or start it here.
 
     Args:
         spec: what to run.
         call: what `function.MODULE` is to call, if that is the work of the run.
         local: how many nodes to play on this machine; None for Slurm.
+        called: returns what the caller knows a field of the spec by.
 
     Raises:
         InputError, RunDirError, SlurmError: as for `submit`.
     """
-    with named_as_fields():
+    with named_as_fields(called):
         wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
-        return (_run_here if local is not None else _queue)(wanted, call, local or 0)
+        if local is not None:
+            return _run_here(wanted, call, local, called)
+        return _queue(wanted, call, called)
 
 
 @contextmanager
-def named_as_fields() -> Iterator[None]:
-    """Have errors name the fields of a job spec as Python does, not as options of a command line."""
+def named_as_fields(called: Callable[[str], str] = str) -> Iterator[None]:
+    """Have errors name the fields of a job spec as Python does, not as options of a command line.
+
+    Args:
+        called: returns what the caller knows a field by.
+    """
     try:
         yield
     except InputError as error:
-        raise type(error)(error.message, where=_as_fields(error.where), fix=_as_fields(error.fix)) from None
+        where, fix = _as_fields(error.where, called), _as_fields(error.fix, called)
+        raise type(error)(error.message, where=where, fix=fix) from None
 
 
-def _as_fields(text: str) -> str:
+def _as_fields(text: str, called: Callable[[str], str] = str) -> str:
     def field_of(option: re.Match[str]) -> str:
         name = option[1].replace("-", "_")
         field = JobSpec.model_fields.get(name)
         if field is None:
             return "local" if name == "local" else option[0]
-        return f"{name}=True" if field.annotation is bool else name
+        return f"{called(name)}=True" if field.annotation is bool else called(name)
 
     words, line, rest = text.partition("hpc-elastic ")  # a command line stays one
     return _OPTION.sub(field_of, words) + line + rest
@@ -121,15 +129,15 @@ def _refuse_program(fields: dict[str, Any]) -> None:
             )
 
 
-def _warn(texts: list[str]) -> None:
+def _warn(texts: list[str], called: Callable[[str], str]) -> None:
     """Tell what a command line would print."""
     for text in texts:
-        warnings.warn(_as_fields(text), stacklevel=5)  # points to who called `submit`
+        warnings.warn(_as_fields(text, called), stacklevel=5)  # points to who called `submit`
 
 
-def _queue(wanted: SubmitRequest, call: bytes | None, _nodes: int) -> Run:
+def _queue(wanted: SubmitRequest, call: bytes | None, called: Callable[[str], str]) -> Run:
     submitter = Submitter(Slurm(), SystemClock())
-    _warn(submitter.check(wanted))
+    _warn(submitter.check(wanted), called)
     is_new = _create(wanted, call)
     try:
         submitter.resume(wanted.paths.root)
@@ -142,10 +150,10 @@ def _queue(wanted: SubmitRequest, call: bytes | None, _nodes: int) -> Run:
     return Run(wanted.paths.root)
 
 
-def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int) -> Run:
+def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int, called: Callable[[str], str]) -> Run:
     """Start the agents in the background; what the runner prints is in the run directory."""
     validate.check_local_nodes(wanted.spec, nodes)
-    _warn(validate.check(wanted, None, is_local=True))
+    _warn(validate.check(wanted, None, is_local=True), called)
     _create(wanted, call)
     root = wanted.paths.root
     argv = (*argv_here(), "submit", "--resume", root, "--local", str(nodes))

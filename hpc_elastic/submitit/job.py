@@ -97,6 +97,8 @@ class _Standing(NamedTuple):
         """Return where a run stands, whose job Slurm has told of or not."""
         status = status_of(RunView.of(run, job))
         word = _WORDS.get(status.phase, "RUNNING")
+        if status.phase is Phase.CANCELLED and run.is_local:
+            word = "INTERRUPTED"  # as a job of submitit's local executor
         if status.phase is Phase.GONE and job is not None and not job.word.startswith("COMPLETED"):
             word = (job.word or word).split()[0]  # such as CANCELLED or TIMEOUT
         return cls(status, word)

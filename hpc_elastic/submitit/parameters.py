@@ -42,21 +42,20 @@ OF_OTHERS = frozenset(_OF_OTHERS_TEXT.split())
 AS_SBATCH = ("cpus_per_gpu", "gres", "wckey", "gpus_per_task", "mem_per_gpu")
 """Parameters of submitit's Slurm executor that are options of sbatch."""
 
-HANDLED = ("additional_parameters", "min_nodes", "array_parallelism")
-WITHOUT_EFFECT = ("stderr_to_stdout", "srun_args", "use_srun", "teardown", "map_count", "local")
+HANDLED = ("additional_parameters", "min_nodes", "array_parallelism", "stderr_to_stdout")
+WITHOUT_EFFECT = ("srun_args", "use_srun", "teardown", "map_count", "local")
 """Parameters of submitit's Slurm executor that would do harm, with what to do instead."""
 
 _INSTEAD = {
     "srun_args": "leave it out; options of the job go into additional_parameters",
     "use_srun": "leave it out: one agent per node is always started by srun",
     "teardown": "leave it out, or do it at the end of the function",
-    "stderr_to_stdout": "leave it out: both are in the worker's logs",
     "map_count": "leave it out",
     "local": "give it to the constructor: AutoExecutor(folder, cluster='hpcelastic', hpcelastic_local=2)",
 }
 
 
-_AS_HERE = {"use_srun": True, "stderr_to_stdout": False, "srun_args": [], "teardown": []}
+_AS_HERE = {"use_srun": True, "srun_args": [], "teardown": []}
 """Values of those that say what is done here anyway."""
 _NO_KEY = ("wckey", "")  # with submitit's Slurm executor the way to have none
 
@@ -84,6 +83,28 @@ def array_parallelism(parameters: Mapping[str, Any], instead: str = "") -> int |
             fix="leave one of them out; without it nothing limits how many calls run at once",
         )
     return value
+
+
+def joins_stderr(parameters: Mapping[str, Any]) -> bool:
+    """Tell whether what workers write to stderr goes to their stdout.
+
+    Raises:
+        InputError: the value is neither True nor False.
+    """
+    value = parameters.get("stderr_to_stdout")
+    if value in (None, False, True):
+        return bool(value)
+    raise InputError(
+        f"stderr_to_stdout = {value!r} is no truth value",
+        where="hpcelastic_stderr_to_stdout",
+        fix="True or False",
+    )
+
+
+def parameter_of(field: str) -> str:
+    """Return the parameter of `AutoExecutor` that sets a field of a job spec."""
+    generic = {ours: theirs for theirs, ours in GENERIC.items()}
+    return generic.get(field, f"hpcelastic_{field}")
 
 
 class ValidNames(set[str]):

@@ -95,6 +95,8 @@ class HpcElasticExecutor(Executor):
         if self._local is not None:
             fields = {"nodes": str(self._local), "allow_local_run_dir": True, **fields}
         told = {"SUBMITIT_EXECUTOR": NAME, "SUBMITIT_FOLDER": str(self.folder)}
+        if names.joins_stderr(parameters):
+            told[Env.STDERR_TO_STDOUT] = "1"
         spec = JobSpec(**fields)
         self._check_local(spec)
         names.array_parallelism(parameters, self._why_no_array(spec))

@@ -18,6 +18,7 @@ from hpc_elastic.slurm import options
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.submitit import call_array
 from hpc_elastic.submitit.job import HpcElasticJob
+from hpc_elastic.submitit.parameters import parameter_of
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job_spec import JobSpec
@@ -48,7 +49,7 @@ def submit(wanted: Wanted) -> list[HpcElasticJob[Any]]:
     place = JobPaths.get_first_id_independent_folder(wanted.folder)
     _check(wanted, place)
     place.mkdir(parents=True, exist_ok=True)
-    with named_as_fields():
+    with named_as_fields(parameter_of):
         return _submit(wanted, place)
 
 
@@ -73,6 +74,12 @@ def _check(wanted: Wanted, place: Path) -> None:
     if options.has_control(str(place)):
         raise InputError(
             f"the folder {str(place)!r} has control characters in its name", where="folder", fix="rename it"
+        )
+    if "\\" in str(place):
+        raise InputError(
+            f"the folder {str(place)!r} has a backslash in its name, with which Slurm expands no patterns",
+            where="folder",
+            fix="choose another folder",
         )
     if wanted.local is None and not Slurm().has("sbatch"):
         raise InputError(
@@ -145,7 +152,8 @@ def _as_job(wanted: Wanted, index: int, place: Path) -> list[HpcElasticJob[Any]]
     spec = wanted.specs[index]
     if spec.run_dir is None:
         spec = spec.model_copy(update={"run_dir": new_run_dir(place, spec.name)})
-    return [HpcElasticJob.of_run(wanted.folder, start(spec, wanted.calls[index], local=wanted.local))]
+    run = start(spec, wanted.calls[index], local=wanted.local, called=parameter_of)
+    return [HpcElasticJob.of_run(wanted.folder, run)]
 
 
 def new_run_dir(folder: Path, name: str) -> str:

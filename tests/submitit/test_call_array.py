@@ -11,7 +11,7 @@ import pytest
 from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import InputError, SlurmCommandError
+from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.runs import Run
 from hpc_elastic.runs.start import start
@@ -214,10 +214,10 @@ def test_who_interrupts_gets_no_half_of_the_calls(tmp_path: Path, monkeypatch: p
     """Ctrl-C between two submissions cancels what was submitted, and is what the program sees."""
     first: list[HpcElasticJob[Any]] = []
 
-    def interrupted(spec: JobSpec, call: bytes, *, local: int | None) -> Run:
+    def interrupted(spec: JobSpec, call: bytes, **how: Any) -> Run:
         if first:
             raise KeyboardInterrupt
-        run = start(spec, call, local=local)
+        run = start(spec, call, **how)
         first.append(HpcElasticJob.of_run(tmp_path / "mine", run))
         return run
 
@@ -227,7 +227,30 @@ def test_who_interrupts_gets_no_half_of_the_calls(tmp_path: Path, monkeypatch: p
             patient, [str(tmp_path / "go")] * 2, [str(tmp_path / "ready")] * 2
         )
     first[0].wait()
-    assert "CANCELLED" == first[0].state
+    assert "INTERRUPTED" == first[0].state
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no file system in memory here")
+def test_the_way_to_insist_is_named_as_executors_take_it(fake_slurm: FakeSlurm) -> None:
+    """A folder on one node is refused for one call and for several; nothing is made."""
+    folder = Path("/dev/shm/hpc-elastic-folder")
+    made = on_slurm(folder, hpcelastic_allow_local_run_dir=False)
+    for submit in (lambda: made.submit(add, 1, 2), lambda: made.map_array(add, [1, 2], [3, 4])):
+        with pytest.raises(RunDirError, match=r"fix: .*hpcelastic_allow_local_run_dir=True if they do"):
+            submit()
+        assert [] == list(folder.iterdir())
+    folder.rmdir()
+
+
+@pytest.mark.usefixtures("fake_slurm")
+def test_a_folder_that_slurm_cannot_expand_is_refused_at_once(tmp_path: Path) -> None:
+    """For one call and for several, before a run directory is made."""
+    folder = tmp_path / "a\\b"
+    made = on_slurm(folder)
+    for submit in (lambda: made.submit(add, 1, 2), lambda: made.map_array(add, [1, 2], [3, 4])):
+        with pytest.raises(InputError, match=r"backslash in its name.*\n.*fix: choose another folder"):
+            submit()
+    assert not folder.exists()
 
 
 def refuse(slurm: FakeSlurm, from_call: str, words: str = LIMIT) -> None:

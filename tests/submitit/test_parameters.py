@@ -59,6 +59,7 @@ def test_what_slurms_executor_takes(
         ({"mem_gb": -1}, "mem_gb = -1 is no size"),
         ({"hpcelastic_local": 2}, "to the constructor"),
         ({"hpcelastic_use_srun": False}, "always started by srun"),
+        ({"hpcelastic_stderr_to_stdout": "yes"}, "stderr_to_stdout = 'yes' is no truth"),
         ({"hpcelastic_additional_parameters": "x"}, "is no dict"),
         ({"hpcelastic_env": "A=1"}, "env = 'A=1' is not a table"),
         ({"hpcelastic_array_parallelism": 0}, "array_parallelism = 0 is no number of calls"),

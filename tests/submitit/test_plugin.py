@@ -66,6 +66,20 @@ def test_what_is_printed_and_returned(tmp_path: Path) -> None:
     assert (tmp_path / job.job_id / f"{job.job_id}_run").is_symlink()
 
 
+def test_stderr_may_go_to_stdout(tmp_path: Path) -> None:
+    """Both are in one text, in the order in which they were written."""
+
+    def say() -> None:
+        for word in ("one", "three"):
+            print(word)  # noqa: T201 - what `stdout` shows
+            os.write(2, b"two\n")
+
+    job = executor(tmp_path, stderr_to_stdout=True).submit(say)
+    job.wait()
+    assert "one\ntwo\nthree\ntwo\n" == job.stdout()
+    assert "" == job.stderr()
+
+
 def test_many_calls(tmp_path: Path) -> None:
     """`map_array` and `batch` keep the executor: each call is a run of its own."""
     made = executor(tmp_path)
@@ -95,7 +109,7 @@ def test_a_job_that_is_cancelled(tmp_path: Path) -> None:
     job = executor(tmp_path).submit(idle)
     job.cancel()
     job.wait()
-    assert ("CANCELLED", True) == (job.state, job.done())
+    assert ("INTERRUPTED", True) == (job.state, job.done())  # as with submitit's local executor
     with pytest.raises(UncompletedJobError, match="cancelled"):
         job.result()
     job.cancel()
