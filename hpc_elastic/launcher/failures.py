@@ -104,7 +104,8 @@ class RunFailedError(ChildFailedError):
             if rank != self.root.rank
         ]
         records = [self.root, *first_failures(others)]
-        return failure_summary(self.name, records, delimiters=(boarder_delim, section_delim))
+        delimiters = (boarder_delim, section_delim)
+        return failure_summary(self.name, records, delimiters=delimiters, enrich=self._enriched)
 
 
 def run_failed(outcome: Outcome, name: str, node: str) -> RunFailedError | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -418,6 +420,36 @@ def test_handlers_hear_what_is_run_and_how_it_ends(program: Any, told: str, erro
             record(program, each)()  # type: ignore[arg-type]
     assert [program.__qualname__, told] == handler.told
     assert not error_file.exists()
+
+
+class Enriching(ErrorHandler):
+    """Says more of workers that a signal has ended."""
+
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """Add a line."""
+        return f"{message}\n  device fault, says a log beside {error_file}"
+
+
+@pytest.mark.parametrize(
+    ("handler", "exitcode", "count"),
+    [(Enriching, -signal.SIGABRT, 1), (Enriching, 3, 0), (Older, -signal.SIGABRT, 0), (ErrorHandler, -6, 0)],
+)
+def test_handlers_may_say_more_of_an_end_by_a_signal(
+    handler: Callable[[], ErrorHandler],
+    exitcode: int,
+    count: int,
+    error_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the first failure alone, as with torch 2.14; nothing is added to what is stored of it."""
+    monkeypatch.setattr(errors, "get_error_handler", handler)
+    error_file.write_text('{"message": "Fatal signal received", "timestamp": 1}')
+    first = ProcessFailure(0, 997, exitcode, str(error_file))
+    error = ChildFailedError("train.py", {0: first, 1: ProcessFailure(1, 998, -6, "/none", 2.0)})
+    told = str(error).splitlines()
+    assert count == told.count(f"  device fault, says a log beside {error_file}")
+    assert count == str(error).count("device fault")
+    assert "device" not in first.message
 
 
 def test_the_usual_handler_logs_what_is_run(caplog: pytest.LogCaptureFixture, error_file: Path) -> None:

@@ -181,7 +181,18 @@ class ChildFailedError(HpcElasticError):
         node = node_name()
         records = [failure_record(failure, rank=rank, node=node) for rank, failure in self.failures.items()]
         delimiters = (boarder_delim, section_delim)
-        return failure_summary(self.name, first_failures(records), delimiters=delimiters)
+        return failure_summary(
+            self.name, first_failures(records), delimiters=delimiters, enrich=self._enriched
+        )
+
+    def _enriched(self, text: str) -> str:
+        """Return what is told of the first failure, with what the error handler adds if a signal came."""
+        from hpc_elastic.multiprocessing import errors  # noqa: PLC0415 - where others can be put in its place
+
+        failure = self.get_first_failure()[1]
+        handler = errors.get_error_handler() if failure.exitcode < 0 else None
+        enrich = getattr(handler, "maybe_enrich_signal_failure_message", None)  # older handlers have none
+        return text if enrich is None else str(enrich(text, failure.error_file))
 
     def __str__(self) -> str:
         return self.format_msg()

@@ -62,6 +62,19 @@ class ErrorHandler:
             text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
             self._write(path, encode_reply(describe(e), middle_out(text, _MAX_TRACEBACK), self._clock.wall()))
 
+    def maybe_enrich_signal_failure_message(
+        self,
+        message: str,
+        error_file: str,  # noqa: ARG002 - for subclasses
+    ) -> str:
+        """Return what is told of a worker that a signal has ended; here as it is (from torch 2.14).
+
+        Args:
+            message: what is told without this method.
+            error_file: the worker's; ``<N/A>`` if it has written none.
+        """
+        return message
+
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy a child's error file to this process's own; an earlier one is renamed, not lost.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import date_text
@@ -130,7 +130,11 @@ def first_failures(records: Iterable[FailureRecord]) -> list[FailureRecord]:
 
 
 def failure_summary(
-    name: str, failures: Sequence[FailureRecord], *, delimiters: tuple[str, str] = ("=", "-")
+    name: str,
+    failures: Sequence[FailureRecord],
+    *,
+    delimiters: tuple[str, str] = ("=", "-"),
+    enrich: Callable[[str], str] = str,
 ) -> str:
     """Return the text that tells why a run failed.
 
@@ -138,11 +142,12 @@ def failure_summary(
         name: what was run.
         failures: the root cause first; the others follow in one line each.
         delimiters: what the outer lines and the line below the headline are made of.
+        enrich: returns what is told of the root cause, by what would be told.
     """
     outer, inner = (mark * _WIDTH for mark in delimiters)
     lines = [outer, f"{name} FAILED", inner]
     if failures:
-        lines += ["Root Cause (first observed failure):", *_block(failures[0])]
+        lines += ["Root Cause (first observed failure):", enrich("\n".join(_block(failures[0])))]
     others = failures[1:]
     if others:
         lines.append(f"Other failures ({len(others)}):")
