@@ -213,18 +213,23 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     worker = script_of(command)
     path = os.path.join(workdir, worker) if worker else None
     if path and not os.path.isfile(path):
-        raise InputError(
-            f"the worker file {worker} does not exist in {workdir}"
-            if not os.path.isdir(path)
-            else f"the worker file {path} is a directory",
-            where="command",
-            fix=_near_file(path) or "check the name, or set workdir",
-        )
+        raise _unfit_worker(path, worker or "", workdir)
     if path and not os.access(path, os.R_OK):
         raise InputError(
             f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {shlex.quote(path)}"
         )
     return []
+
+
+def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
+    """Return the error of a worker file that is no file."""
+    fix = "check the name, or set workdir"
+    if os.path.isdir(path):
+        return InputError(f"the worker file {path} is a directory", where="command", fix=fix)
+    if os.path.exists(path):
+        return InputError(f"the worker file {path} is no plain file", where="command", fix=fix)
+    what = f"the worker file {worker} does not exist in {workdir}"
+    return InputError(what, where="command", fix=_near_file(path) or fix)
 
 
 def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) -> None:
@@ -238,9 +243,10 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
                 fix=f"name the script in it{_script_in(path)}",
             )
         if not os.path.isfile(path):
-            raise InputError(
-                f"the program {program} does not exist", where=where, fix=_near_file(path) or "check the path"
-            )
+            is_there = os.path.exists(path)
+            what = f"the program {program} {'is no plain file' if is_there else 'does not exist'}"
+            near = "" if is_there else _near_file(path)
+            raise InputError(what, where=where, fix=near or "check the path")
         if not os.access(path, os.X_OK):
             raise InputError(
                 f"the program {program} is not executable",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from hpc_elastic.errors import UnfitFileError
 MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _CHUNK = 1 << 16
+_STREAM = re.compile("/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")  # others can make files in /dev/shm
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _EXPLAINED = (  # what a look at the name may explain: a link, a socket, a directory, somebody else's
     errno.ELOOP,
@@ -68,13 +70,13 @@ def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: b
 
 
 def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
-    """Return the content of a file that the user has named: anybody's, or a stream such as /dev/stdin.
+    """Return the content of a file that the user has named: anybody's, or a stream of this process.
 
     Raises:
-        UnfitFileError: it is no plain file and not below /dev, or larger.
+        UnfitFileError: it is no plain file and no stream such as /dev/stdin or /dev/fd/63, or larger.
         OSError: the file system refused.
     """
-    if not path.startswith("/dev/"):
+    if not _STREAM.fullmatch(path):
         return read_plain(path, limit=limit, own=False)
     with open(path, "rb") as file:
         data = file.read(limit + 1)

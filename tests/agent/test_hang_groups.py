@@ -215,6 +215,12 @@ def test_what_py_spy_writes_beside_calls() -> None:
     assert ["wait", "__next__", "<module>"] == [frame.name for frame in frames_of(main_stack(text))]
 
 
+def test_empty_lines_are_no_part_of_a_stack() -> None:
+    """Neither between two threads nor at the end."""
+    text = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 3 in wait\n\n  \n'
+    assert '  File "a.py", line 3 in wait' == main_stack(text)
+
+
 @pytest.mark.parametrize("text", ["", "Killed", "Process 1: x\n", "Fatal Python error\n\nno stack"])
 def test_no_stack_at_all(text: str) -> None:
     """Whatever else there is in the file."""

@@ -87,11 +87,20 @@ MUCH = 16 << 20
         (RankLook(1, "n1", frames=ELSEWHERE), True),
         (RankLook(2, "n1", moved=MUCH), False),
         (RankLook(3, "n1", moved=MUCH), False),
+        (RankLook(4, "n1", moved=MUCH + 8), False),
         (RankLook(1, "n1", step=9, section="save", state="D"), False),
     ],
-    ids=["much data", "not much", "another place", "no suspect", "not seen before", "the same place"],
+    ids=[
+        "much data",
+        "not much",
+        "another place",
+        "no suspect",
+        "not seen before",
+        "most of it earlier",
+        "the same place",
+    ],
 )
 def test_a_suspect_that_has_moved_is_alive(now: RankLook, moved: bool) -> None:
     """It is somewhere else, or has moved much data; nobody else counts."""
-    before = {1: RankLook(1, "n1"), 2: RankLook(2, "n1")}
-    assert moved is has_moved(Evidence("hangs", (now,), ()), before, {1, 3})
+    before = {1: RankLook(1, "n1"), 2: RankLook(2, "n1"), 4: RankLook(4, "n1", moved=9)}
+    assert moved is has_moved(Evidence("hangs", (now,), ()), before, {1, 3, 4})

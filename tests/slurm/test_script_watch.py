@@ -17,6 +17,7 @@ NAP = """#!/bin/sh
 exec /bin/sleep 0.05
 """
 """In the place of ``sleep``: ten seconds pass in the time of several beats of the script."""
+IDENTITY = '{\n "run_id": "train-1"\n}\n'
 SRUN = """#!/bin/bash
 cd {home}/run\\ dir
 echo "$@" >> {home}/sruns
@@ -38,6 +39,7 @@ def node(tmp_path: Path) -> Node:
     node = make_node(tmp_path)
     for folder in ("nodes", "members"):
         (node.home / "run dir" / folder).mkdir(parents=True)
+    (node.home / "run dir" / "run.json").write_text(IDENTITY)
     write(node, "sleep", NAP)
     return node
 
@@ -173,6 +175,29 @@ def test_nothing_is_started_in_another_directory_than_that_of_the_run(
     assert 76 == node.run([])
     assert node.done.stderr.startswith("hpc_elastic: another directory is in the place of ")
     assert (1, "") == (node.done.stderr.count("\n"), node.done.stdout)
+    assert [] == node.lines("sruns")
+
+
+def test_a_directory_that_is_no_run_is_not_written_to(node: Node) -> None:
+    """It is the user's own, and others have put it there: the agent and finish refuse it then."""
+    run = node.home / "run dir"
+    (run / "run.json").unlink()
+    write(node, "srun", TASK.format(home=node.home, before="", after=f"SLURMD_NODENAME=n1 {EPILOG}"))
+    assert 0 == node.run([("", 0)])
+    assert "" == (node.home / "names").read_text()
+    assert [] == os.listdir(run / "nodes")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_somebody_elses_link_to_an_own_directory_is_not_followed(node: Node) -> None:
+    """Even where it leads to the run itself; the user's own link is a way to name a run."""
+    run = node.home / "run dir"
+    run.rename(node.home / "own")
+    run.symlink_to("own")
+    assert 0 == node.run([("", 0)])
+    os.lchown(run, 65534, 65534)
+    (node.home / "sruns").unlink(missing_ok=True)
+    assert 76 == node.run([])
     assert [] == node.lines("sruns")
 
 

@@ -31,6 +31,8 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
         ("setup failed (exit code 126): tool (/shared/bin/tool: Text file busy)", False),
         ("setup failed (exit code 127): eval load (module: command not found)", False),
         ("setup failed (exit code 127): module load cuda/12 (module: command not found)", False),
+        ("setup failed (exit code 127): module load cuda/12 (tclsh: command not found)", False),
+        ("setup failed (exit code 126): . ./env.sh (./no-program: Permission denied)", False),
         ("setup failed (exit code 1): module load cuda/12", False),
         ("setup failed (exit code 127): source env.sh (nvcc: command not found)", False),
         ("setup failed (exit code 1): source venv/bin/activate", False),

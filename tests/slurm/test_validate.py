@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
         ),
         ({"command": "python3 -u missing.py"}, "command", "missing.py does not exist", "workdir"),
         ({"command": "python3 ."}, "command", "is a directory", "check"),
+        ({"command": "python3 fifo.py"}, "command", "fifo.py is no plain file", "check the name"),
+        ({"command": "./fifo.sh"}, "command", "./fifo.sh is no plain file", "check the path"),
         ({"command": "trian.py"}, "command", "trian.py does not exist", "'train.py'"),
         ({"command": "pyhton3 train.py"}, "command", "pyhton3 is not on PATH", "check the name"),
         ({"command": "./prog"}, "command", "./prog does not exist", "check the path"),
@@ -118,6 +121,8 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     """The error names the thing, the place and what to do."""
     (workdir / "train.sh").write_text("true")
+    for name in ("fifo.py", "fifo.sh"):
+        os.mkfifo(workdir / name)
     with pytest.raises(InputError) as caught:
         check(**fields)
     assert where == caught.value.where

@@ -178,6 +178,9 @@ def test_it_is_told_that_the_usual_place_is_taken(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     assert "" == foreign_folder(place_for(run))
     assert "" == foreign_folder(str(tmp_path / "chosen" / "nodes"))
+    assert "" == foreign_folder(
+        str(tmp_path / f".hpc_elastic-{os.geteuid()}" / "nodes")
+    )  # nobody has the usual
     (tmp_path / ".hpc_elastic").mkdir()
     os.chown(tmp_path / ".hpc_elastic", 65534, 65534)
     said = f"{tmp_path}/.hpc_elastic belongs to user nobody, so nodes are remembered in "

@@ -162,8 +162,26 @@ def test_a_file_that_the_user_names_may_be_a_link_or_a_stream(tmp_path: Path) ->
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(UnfitFileError, match="it is a FIFO"):
         read_given(str(tmp_path / "fifo"))
+    reading, writing = os.pipe()
+    os.write(writing, bytes(200))
     with pytest.raises(UnfitFileError, match="at most 100 are read"):
-        read_given("/dev/zero", limit=100)
+        read_given(f"/dev/fd/{reading}", limit=100)
+    os.close(writing)
+    os.close(reading)
+    with pytest.raises(UnfitFileError, match="it is a device"):
+        read_given("/dev/zero")
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no directory in memory here")
+def test_a_pipe_in_a_directory_of_everybodys_is_none_of_the_streams(tmp_path: Path) -> None:
+    """Anybody can make one below /dev, too, and it would be waited for."""
+    fifo = f"/dev/shm/{tmp_path.parent.name}-{tmp_path.name}"
+    os.mkfifo(fifo)
+    try:
+        with pytest.raises(UnfitFileError, match="it is a FIFO"):
+            read_given(fifo)
+    finally:
+        os.unlink(fifo)
 
 
 def test_a_file_that_was_replaced_is_found_through_its_directory(
