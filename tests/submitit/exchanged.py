@@ -21,6 +21,7 @@ NOT_FOR_US = {
     "test_cancel": _A_PROCESS,
     "test_get_first_task_error": "names the failure that came first, not that of the lowest rank",
     "test_as_completed": "takes it that two of three runs have started and ended within 1.5 s",
+    "test_long_running_job": "takes two minutes",
     "test_make_subprocess": _A_PROCESS,
     "test_requeuing": _SECONDS,
     "test_custom_checkpoint": _SECONDS,
