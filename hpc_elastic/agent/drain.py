@@ -19,6 +19,7 @@ from hpc_elastic.rendezvous.state import RunState
 
 _PATIENCE_S = 2.0  # for the node that is to ask Slurm first
 _TURN_S = 0.5  # between the turns of the others
+ANSWER_S = 2.0  # for what Slurm says, as a rule at once, before a node leaves by itself
 _OF_USERS = (Cause.STOP, Cause.MEMBERSHIP)  # what no signal has asked for
 ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # what concerns one node where each node is a job of its own
 
@@ -281,6 +282,16 @@ class Signalled:
         for is_warning, at in due.items():
             del self._unexplained[is_warning]
             self._parts.notices.ask_why(at, is_warning=is_warning)
+
+    def hear_why(self) -> None:
+        """Wait a moment for what Slurm says about a signal: why a node has left is written only once."""
+        clock = self._parts.clock
+        limit = clock.monotonic() + ANSWER_S
+        limit = limit if self.wish.deadline is None else min(limit, self.wish.deadline)
+        self._ask_why(self._run.state)
+        while self._parts.notices.is_asking and clock.monotonic() < limit:
+            self._parts.loop.wait(limit - clock.monotonic())
+            self.note()
 
     def insist(self, write: Callable[[], object]) -> None:
         """Write something before leaving; a signalled agent tries no longer than its workers would have."""

@@ -41,6 +41,11 @@ class Notices(Protocol):
 
     is_below_slurm: bool
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is being found out why a signal has come."""
+        ...
+
     def begin(self, *, is_first: bool) -> None:
         """Take note that a round with this node has formed.
 
@@ -72,6 +77,7 @@ class NoNotices:
     """Hears nothing."""
 
     is_below_slurm = False
+    is_asking = False
 
     def begin(self, *, is_first: bool) -> None:
         """Listen to nobody."""
@@ -106,6 +112,11 @@ class LaterNotices:
         if self._made is None:
             self._made = self._make()
         return self._made
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is being found out why a signal has come."""
+        return self._made is not None and self._made.is_asking
 
     def begin(self, *, is_first: bool) -> None:
         """Listen if this node is to."""

@@ -40,6 +40,7 @@ class OwnLeave:
         """Leave for what this agent was signalled; its workers are gone."""
         from hpc_elastic.rendezvous.asked_by import asked_by  # noqa: PLC0415 - not on the way to a start
 
+        self._signalled.hear_why()
         wish, answer = self._signalled.wish, self._signalled.answer
         cause, detail = wish.cause or Cause.PREEMPTION, wish.detail
         if answer is not None:

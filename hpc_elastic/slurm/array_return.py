@@ -20,12 +20,14 @@ from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.hand_back import SOON
 from hpc_elastic.slurm.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
 from hpc_elastic.slurm.parse import between_s
-from hpc_elastic.slurm.standing import due_to
+from hpc_elastic.slurm.standing import Standing, due_to, job_facts, standing
 from hpc_elastic.slurm.submissions import read_submissions
 
 PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a round has formed
 LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is somebody's wish
 MOST = 64  # tasks in one look
+LOG_PATIENCE_S = 1.0  # Slurm may write why it ends a task a moment after it has put it back
+_LOG_PAUSE_S = 0.05
 _WAITS = "BeginTime"
 
 
@@ -147,9 +149,19 @@ class TaskWatch(JobWatch):
         super().close()
         self._looks.close()
 
-    def _told_by_log(self) -> Cause | None:
-        """Return why Slurm has ended this start of the task, which nobody asks about once it is over."""
-        return due_to(batch_log.end_of(self._paths, self._task, since=self._log_began))
+    def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:
+        """Return why Slurm has ended this start of the task, which nobody asks about once it is over.
+
+        Args:
+            fields: of ``scontrol show job``; of a task that is back in the queue they tell no reason.
+        """
+        is_back = standing(job_facts(fields), self._place.restarts) is Standing.REQUEUED
+        give_up_at = self._clock.monotonic() + LOG_PATIENCE_S
+        while True:
+            told = due_to(batch_log.end_of(self._paths, self._task, since=self._log_began))
+            if told is not None or not is_back or self._clock.monotonic() >= give_up_at:
+                return told
+            self._clock.sleep(_LOG_PAUSE_S)
 
     def _let_start(self) -> None:
         try:

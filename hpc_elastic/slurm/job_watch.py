@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from hpc_elastic.clock import Clock, SystemClock
@@ -117,6 +118,7 @@ class JobWatch:
         self._is_first = False
         self._is_closed = False
         self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
+        self._open_questions = 0  # with that which is under way
         self._first_left_s: float | None = None  # how long the job might run at the first look [s]
         self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
         self._draining: set[str] = set()
@@ -143,8 +145,14 @@ class JobWatch:
         """
         with self._something:
             self._questions.append((signalled_at, is_warning))
+            self._open_questions += 1
             self._something.notify()
         self._start()
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question about a signal is under way."""
+        return self._open_questions > 0
 
     def close(self) -> None:
         """End; a question that is under way is left to itself."""
@@ -177,6 +185,7 @@ class JobWatch:
                 return
             while self._questions:
                 self._tell_why(*self._questions.popleft())
+                self._close_question()
             now = self._clock.monotonic()
             if self._is_first and now >= limit_at:
                 limit_at = self._look_at_limit()
@@ -199,6 +208,12 @@ class JobWatch:
             if not self._is_closed:
                 self._told.append(told)
                 self._loop.wake()
+
+    def _close_question(self) -> None:
+        with self._something:
+            self._open_questions -= 1
+            if not self._is_closed:
+                self._loop.wake()  # who waits for an answer learns that there is none
 
     def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
         """Ask until the job's state shows what the signal was for."""
@@ -223,7 +238,7 @@ class JobWatch:
         if fields is None:
             return None
         site = refresh_site(self._place.paths, self._slurm, fields)
-        found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log())
+        found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log(fields))
         if is_warning and found.cause is None:
             return None
         until = None if found.left_s is None else signalled_at + found.left_s
@@ -232,8 +247,12 @@ class JobWatch:
         told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
         return _Reason(told, is_sure=found.cause is not None)
 
-    def _told_by_log(self) -> Cause | None:
-        """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job."""
+    def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:  # noqa: ARG002 - a task needs them
+        """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job.
+
+        Args:
+            fields: of ``scontrol show job``.
+        """
         return None
 
     def _unanswered(self, signalled_at: float) -> _Reason | None:

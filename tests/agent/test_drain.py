@@ -215,6 +215,7 @@ class Counted:
     """Notices that count what they are told."""
 
     is_below_slurm = True
+    is_asking = False
 
     def __init__(self, told: list[str]) -> None:
         self._told = told

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hpc_elastic.agent.drain import Signalled
+from hpc_elastic.agent.drain import ANSWER_S, Signalled
 from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
 from hpc_elastic.agent.wish import DrainTimes
 from hpc_elastic.paths import RunPaths
@@ -39,12 +39,15 @@ class Agent:
     """
 
     is_below_slurm = True
+    is_asking = False
 
     def __init__(self, tmp_path: Path, **changes: Any) -> None:
         self.clock = FakeClock()
         self._pending: list[int] = []
         self.said: list[str] = []
         self.notices: list[Told] = []
+        self.later: list[Told] = []  # what comes while it waits
+        self.waited: list[float] = []
         self.asked: list[tuple[float, bool]] = []
         self.stopped_at: list[float] = []
         node, self.other = together(node_maker(MemoryStore(), self.clock), self.clock)
@@ -54,7 +57,7 @@ class Agent:
             clock=self.clock,
             paths=RunPaths(tmp_path),
             log=SimpleNamespace(say=self.said.append),
-            loop=SimpleNamespace(take_signals=self._take_signals),
+            loop=SimpleNamespace(take_signals=self._take_signals, wait=self._wait),
             times=AgentTimes(drain=changes.get("drain", DrainTimes())),
             signals=SignalMeanings(),
             run=SimpleNamespace(node="n1"),
@@ -68,6 +71,15 @@ class Agent:
     def _take_signals(self) -> list[int]:
         taken, self._pending = self._pending, []
         return taken
+
+    def _wait(self, seconds: float) -> None:
+        """Let the answer come that is next."""
+        self.waited.append(seconds)
+        if not self.later:
+            self.clock.advance(seconds)
+            return
+        self.notices.append(self.later.pop(0))
+        self.is_asking = bool(self.later)
 
     def _stop_at(self, deadline: float, *, hold_until: float) -> None:
         assert deadline == hold_until
@@ -308,3 +320,36 @@ def test_the_drain_file_asks_for_the_end(agent: Agent, tmp_path: Path) -> None:
     assert (Cause.STOP, 90.0) == (agent.signalled.wish.cause, agent.left_s)
     agent.signalled.tell()
     assert not (tmp_path / "drain").exists()
+
+
+def test_who_leaves_alone_hears_why_first(tmp_path: Path) -> None:
+    """Its cause is recorded once: a budget counts it. Workers that end at once must not make it a guess."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.hears(signal.SIGTERM)
+    agent.is_asking, agent.later = True, [Told(Cause.NODE_LOSS, "the node is down", explains=True)]
+    agent.signalled.hear_why()
+    assert [False] == [is_warning for _at, is_warning in agent.asked]
+    assert agent.signalled.answer is not None
+    assert (Cause.NODE_LOSS, [ANSWER_S]) == (agent.signalled.answer.cause, agent.waited)
+
+
+@pytest.mark.parametrize(("left_s", "waits_s"), [(None, ANSWER_S), (0.5, 0.5), (0.0, None)])
+def test_an_answer_is_waited_for_no_longer_than_there_is_time(
+    tmp_path: Path, left_s: float | None, waits_s: float | None
+) -> None:
+    """Slurm may not answer at all, and the workers' time is the agent's."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.hears(signal.SIGTERM)
+    if left_s is not None:
+        agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + left_s, explains=True))
+    agent.is_asking = True
+    agent.signalled.hear_why()
+    assert ([] if waits_s is None else [waits_s]) == agent.waited
+
+
+def test_nobody_waits_where_nobody_is_asked(tmp_path: Path) -> None:
+    """Slurm's commands may be missing on a node, or the question is over."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.hears(signal.SIGTERM)
+    agent.signalled.hear_why()
+    assert [] == agent.waited

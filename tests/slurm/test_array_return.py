@@ -12,6 +12,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.slurm import batch_log
 from hpc_elastic.slurm.array_return import Looks, TaskWatch, is_delayed, start_returned
 from hpc_elastic.slurm.array_tasks import Task
 from hpc_elastic.slurm.environment import SlurmEnv
@@ -111,6 +112,7 @@ def test_a_task_reads_why_slurm_has_put_it_back(paths: RunPaths) -> None:
     watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
     watch.ask_why(loop_time := SystemClock().monotonic(), is_warning=False)
     assert "the job is requeued: preempted" in heard(watch).detail
+    wait_answered(watch)
     with log.open("a") as file:
         file.write("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO JOB REQUEUE ***\n")
     watch.ask_why(loop_time, is_warning=False)
@@ -118,6 +120,40 @@ def test_a_task_reads_why_slurm_has_put_it_back(paths: RunPaths) -> None:
     assert (Cause.REQUEUE, "the job is requeued by hand (scontrol requeue)") == (told.cause, told.detail)
     watch.close()
     loop.close()
+
+
+def test_the_reason_may_be_written_a_moment_after_the_requeue(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that has gone back tells no reason any more; its log does, a moment later."""
+    log = Path(paths.batch_log.replace("%j", "7_0"))
+    log.touch()
+    slurm, loop, looks = Slurm(BACK, **WAITS), EventLoop(SystemClock()), list[int]()
+    end_of = batch_log.end_of
+
+    def late(*place: str, since: int) -> str:
+        looks.append(since)
+        if len(looks) == 2:
+            log.write_text("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO NODE FAILURE, SEE LOG ***\n")
+        return end_of(paths, place[1], since=since)
+
+    monkeypatch.setattr(batch_log, "end_of", late)
+    watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
+    watch.ask_why(SystemClock().monotonic(), is_warning=False)
+    assert watch.is_asking
+    assert (Cause.NODE_LOSS, 2) == (heard(watch).cause, len(looks))
+    wait_answered(watch)
+    watch.close()
+    loop.close()
+
+
+def wait_answered(watch: TaskWatch) -> None:
+    """Wait until no question is under way."""
+    clock = SystemClock()
+    give_up_at = clock.monotonic() + LIMIT_S
+    while watch.is_asking:
+        assert clock.monotonic() < give_up_at
+        clock.sleep(0.01)
 
 
 def heard(watch: TaskWatch) -> Told:

@@ -103,10 +103,9 @@ class Heard:
         return self.held_up
 
     def next(self) -> Told:
-        """Wait for the next notice."""
-        assert self._woken.acquire(timeout=LIMIT_S)
-        told = self.watch.take()
-        assert told is not None
+        """Wait for the next notice; the end of a question wakes as well."""
+        while (told := self.watch.take()) is None:
+            assert self._woken.acquire(timeout=LIMIT_S)
         return told
 
 
@@ -398,3 +397,29 @@ def test_a_job_by_the_environment() -> None:
     slurm = SlurmEnv.from_environ(environ)
     assert slurm is not None
     assert JobPlace(RunPaths("/r"), "7", 3, ("n1", "n2"), None) == place_of(RunPaths("/r"), slurm)
+
+
+class Missing(Answers):
+    """No Slurm's commands, which takes a while to find out."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.may_answer = threading.Event()
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Find none."""
+        assert self.may_answer.wait(LIMIT_S)
+        raise SlurmNotFoundError("scontrol")
+
+
+def test_a_question_is_under_way_until_it_is_known_that_there_is_no_answer(listen: Listen) -> None:
+    """Who waits for one is woken."""
+    slurm = Missing()
+    heard = listen(slurm)
+    assert not heard.watch.is_asking
+    heard.watch.ask_why(100.0, is_warning=False)
+    assert heard.watch.is_asking
+    slurm.may_answer.set()
+    assert heard._woken.acquire(timeout=LIMIT_S)
+    assert not heard.watch.is_asking
+    assert heard.watch.take() is None
