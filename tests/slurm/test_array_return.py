@@ -134,7 +134,9 @@ def test_the_reason_may_be_written_a_moment_after_the_requeue(
     def late(*place: str, since: int) -> str:
         looks.append(since)
         if len(looks) == 2:
-            log.write_text("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO NODE FAILURE, SEE LOG ***\n")
+            log.write_text(
+                "*** JOB 8 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
+            )
         return end_of(paths, place[1], since=since)
 
     monkeypatch.setattr(batch_log, "end_of", late)

@@ -406,7 +406,7 @@ class Missing(Answers):
         super().__init__({})
         self.may_answer = threading.Event()
 
-    def show_job(self, job_ref: str) -> dict[str, str] | None:
+    def show_job(self, job_ref: str) -> dict[str, str] | None:  # noqa: ARG002 - there is none
         """Find none."""
         assert self.may_answer.wait(LIMIT_S)
         raise SlurmNotFoundError("scontrol")
