@@ -12,7 +12,7 @@ from hpc_elastic.store.directories import make_directories
 from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.trust.above import refuse_open
-from hpc_elastic.store.trust.root import require_same
+from hpc_elastic.store.trust.root import require_same, taken
 
 KEPT_LOGS = 100  # rounds
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
@@ -103,6 +103,8 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
     _require_closed(paths)
     if holds_submitted_run(paths):
         return
+    if run_id and _holds_only_others(paths):
+        raise taken(paths.root, f"there is no {os.path.basename(paths.identity)} in it, but other files are")
     has_root = os.path.isdir(paths.root)
     raise RunDirError(
         f"there is no {os.path.basename(paths.identity)} in it" if has_root else "it is gone",
@@ -110,6 +112,16 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
         fix="nothing was made or started here; put it back under this name, then: "
         f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
     )
+
+
+def _holds_only_others(paths: RunPaths) -> bool:
+    """Tell whether a directory has entries, and none of a run's: no mount that is away looks like that."""
+    try:
+        entries = set(os.listdir(paths.root))
+    except OSError:
+        return False
+    own = {os.path.relpath(each, paths.root).split(os.sep)[0] for each in paths.directories()}
+    return bool(entries) and not entries & own
 
 
 def _require_closed(paths: RunPaths) -> None:

@@ -230,7 +230,10 @@ def test_reading_in_parts_is_reading_at_once(entries: list[Entry], cut: int) -> 
 
 @given(entries=st.lists(records.entries, max_size=40))
 def test_the_state_never_goes_back(entries: list[Entry]) -> None:
-    """Epoch and round number only grow; within a submission so do the budgets; an ending stays."""
+    """Epoch and round number only grow; within a submission so do the budgets; an ending stays.
+
+    Only a run that is held may be ended by its user.
+    """
     old = RunState()
     for entry in entries:
         new = apply(old, entry)
@@ -239,7 +242,10 @@ def test_the_state_never_goes_back(entries: list[Entry]) -> None:
         if new.epoch.submission == old.epoch.submission:
             assert new.crashes >= old.crashes
             assert new.requeues >= old.requeues
-            assert old.ending in (None, new.ending)
+            if old.ending is not None and old.ending != new.ending:
+                assert new.ending is not None
+                assert Decision.HELD is old.ending.decision
+                assert new.ending.decision in (Decision.STOPPED, Decision.CANCELLED)
         if new.running is not None:
             assert new.epoch == new.running.epoch
         old = new

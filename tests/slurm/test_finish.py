@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import RunDirError, TakenOverError
+from hpc_elastic.errors import HpcElasticError, RunDirError, TakenOverError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Cause,
@@ -439,3 +439,29 @@ def test_a_directory_that_was_taken_is_not_waited_for(paths: RunPaths, job: Fake
     with pytest.raises(TakenOverError, match=words):
         Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
     assert (0.0, []) == (clock.monotonic(), job.calls)
+
+
+def test_a_directory_of_other_files_is_not_the_runs(tmp_path: Path, job: FakeJob) -> None:
+    """One of the user's own, too; an empty one may be that of a mount which is away, and is waited for."""
+    elsewhere = tmp_path / "data"
+    elsewhere.mkdir(mode=0o700)
+    environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "HPC_ELASTIC_RUN_ID": "train-1"}
+    start = Start.from_environ(RunPaths(elsewhere), environ, relaunch=0, srun_exit_code=76)
+
+    def look(clock: FastClock) -> HpcElasticError:
+        with pytest.raises(RunDirError) as refused:
+            Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
+        return refused.value
+
+    waits = FastClock()
+    assert not isinstance(look(waits), TakenOverError)
+    assert waits.monotonic() > 0.0
+    (elsewhere / "images.tar").touch()
+    clock = FastClock()
+    error = look(clock)
+    assert isinstance(error, TakenOverError)
+    assert (0.0, []) == (clock.monotonic(), job.calls)
+    assert "there is no run.json in it, but other files are" in error.message
+    assert str(elsewhere) not in error.fix  # no advice to begin the run in there
+    (elsewhere / "journal").mkdir()  # of a run whose identity was removed
+    assert not isinstance(look(FastClock()), TakenOverError)

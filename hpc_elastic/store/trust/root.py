@@ -38,7 +38,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
             _refuse_foreign_above(root)
         raise
     if found.st_uid != os.geteuid():
-        raise _taken(root, f"it belongs to user {owner_name(found.st_uid)}, not to you")
+        raise taken(root, f"it belongs to user {owner_name(found.st_uid)}, not to you")
     if found.st_mode & OTHERS_WRITE:
         mode = found.st_mode & 0o777
         raise TakenOverError(
@@ -48,7 +48,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
         )
     other = run_id_in(root) if run_id else ""
     if other not in ("", run_id):
-        raise _taken(root, f"it holds the run {other}, not {run_id}")
+        raise taken(root, f"it holds the run {other}, not {run_id}")
     return found
 
 
@@ -67,7 +67,13 @@ def run_id_in(root: str) -> str:
     return run_id if isinstance(run_id, str) else ""
 
 
-def _taken(root: str, what: str) -> TakenOverError:
+def taken(root: str, what: str) -> TakenOverError:
+    """Return the error of a directory that is not that of the run any more.
+
+    Args:
+        root: the run directory.
+        what: what was found in its place.
+    """
     return TakenOverError(
         what,
         where=f"run directory {root}",
@@ -85,7 +91,7 @@ def _refuse_foreign_above(root: str) -> None:
     place = _nearest(root)
     found = os.stat(place)
     if found.st_uid not in (0, os.geteuid()):
-        raise _taken(root, f"{place} is in its way, which belongs to user {owner_name(found.st_uid)}")
+        raise taken(root, f"{place} is in its way, which belongs to user {owner_name(found.st_uid)}")
 
 
 def _nearest(path: str) -> str:
@@ -152,7 +158,7 @@ class HeldRoot:
         try:
             require_same(self._root, self._run_id)
             if self._run_id and not run_id_in(self._root):
-                raise _taken(self._root, f"it is another directory, without the run {self._run_id}")
+                raise taken(self._root, f"it is another directory, without the run {self._run_id}")
         except OSError:
             return
         self._seen = _seen(status)  # the file system numbers anew what it has forgotten, as sshfs does
@@ -170,7 +176,7 @@ class HeldRoot:
         except OSError:
             return
         if before is not None and now != before and now.uid not in (0, os.geteuid()):
-            raise _taken(self._root, f"{place} above it now belongs to user {owner_name(now.uid)}")
+            raise taken(self._root, f"{place} above it now belongs to user {owner_name(now.uid)}")
 
     def close(self) -> None:
         """Let the directory go."""
