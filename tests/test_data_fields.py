@@ -62,8 +62,8 @@ def test_their_fields_are_torchs() -> None:
         ours = [(field.name, field.init) for field in dataclasses.fields(made)]
         known = [(field.name, field.init) for field in dataclasses.fields(their)]
         assert known == ours[: len(known)]
-        params: list[Any] = [vars(kind)["__dataclass_params__"] for kind in (their, type(made))]
-        assert params[0].frozen is params[1].__get__(None, type(made)).frozen
+        params: list[Any] = [getattr(kind, "__dataclass_params__") for kind in (their, type(made))]  # noqa: B009
+        assert params[0].frozen is params[1].frozen
 
 
 @dataclass
@@ -85,6 +85,37 @@ class MyFailure(ProcessFailure):
     """A failure with a field more."""
 
     note: str = dataclasses.field(default="", kw_only=True)
+
+
+@dataclass
+class MyPlace(RendezvousStoreInfo):
+    """A place with a field more."""
+
+    cluster: str = "c"
+
+
+@dataclass(frozen=True)
+class MySettings(RendezvousSettings):
+    """Settings with a field more."""
+
+    queue: str = "q"
+
+
+def test_those_of_the_rendezvous_can_be_derived_from() -> None:
+    """With their fields first; what may change may, what is frozen may not."""
+    my_place: Any = MyPlace
+    place, same = my_place("host", 1), RendezvousStoreInfo("host", 1)
+    assert ("host", 1, "c") == dataclasses.astuple(place)
+    assert place != same != RendezvousStoreInfo("host", 2)
+    assert RendezvousStoreInfo("host", 1) == same
+    same.master_port = 2
+    assert "RendezvousStoreInfo(master_addr='host', master_port=2)" == repr(same)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(same)
+    settings = MySettings("run", 1, 2, RendezvousTimeout(), timedelta(seconds=1), 3, queue="other")
+    assert ("run", 3, "other") == (settings.run_id, settings.keep_alive_max_attempt, settings.queue)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.max_nodes = 3  # type: ignore[misc]
 
 
 def test_data_classes_can_be_derived_from_them(tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from hpc_elastic.rendezvous import dynamic_rules as rules
 from hpc_elastic.rendezvous.backend import RendezvousBackend
 from hpc_elastic.rendezvous.contact import LastKnown, Turn
 from hpc_elastic.rendezvous.dynamic_executor import Executor, StateHolder
-from hpc_elastic.rendezvous.dynamic_settings import RendezvousSettings, RendezvousTimeout
+from hpc_elastic.rendezvous.dynamic_settings import (
+    RendezvousSettings,
+    RendezvousTimeout,
+    checked,
+    limits_of,
+)
 from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc
 from hpc_elastic.rendezvous.event_trail import Trail, Who
 from hpc_elastic.rendezvous.interface import (
@@ -57,11 +62,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         clock: Clock | None = None,
     ) -> None:
         self._node = node
-        self._settings = settings.checked()
+        self._settings = checked(settings)
         self._backend = backend
         self._store = store
         self._turn = Turn(clock or SystemClock())
-        limits = settings.limits
+        limits = limits_of(settings)
         self._holder = StateHolder(backend, node, limits, self._turn.clock)
         who = Who(repr(node), node.addr, node.pid, node.local_id)
         self._trail = Trail("dynamic_rendezvous.py:DynamicRendezvousHandler", settings.run_id, who)

@@ -16,11 +16,10 @@ from hpc_elastic.rendezvous.dynamic_handler import DynamicRendezvousHandler
 from hpc_elastic.rendezvous.dynamic_settings import (
     RendezvousSettings,
     RendezvousTimeout,
-    seconds_of,
     timeout_from,
 )
 from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.rendezvous.utils import _delay, _PeriodicTimer
 
 __all__ = [

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
 
-from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.rendezvous.dynamic_rules import Limits
-from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 
-_LONGEST_S = 1e9  # 31 years
 _DEFAULTS = {
     "join": timedelta(seconds=600),
     "last_call": timedelta(seconds=30),
@@ -74,7 +71,8 @@ def _positive(name: str, value: timedelta | float | None) -> timedelta:
     return timeout
 
 
-class RendezvousSettings(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RendezvousSettings:
     """The settings of a rendezvous.
 
     Attributes:
@@ -93,39 +91,40 @@ class RendezvousSettings(NamedTuple):
     keep_alive_interval: timedelta
     keep_alive_max_attempt: int
 
-    def checked(self) -> RendezvousSettings:
-        """Return the settings.
 
-        Raises:
-            ValueError: they make no sense.
-        """
-        if not self.run_id:
-            raise ValueError("The run id must be a non-empty string.")
-        if self.min_nodes < 1:
-            raise ValueError(f"The minimum number of nodes ({self.min_nodes}) must be greater than zero.")
-        if self.max_nodes < self.min_nodes:
-            raise ValueError(
-                f"The maximum number of nodes ({self.max_nodes}) must be greater than or equal "
-                f"to the minimum number of nodes ({self.min_nodes})."
-            )
-        if self.keep_alive_interval <= timedelta(0) or self.keep_alive_max_attempt < 1:
-            raise ValueError(
-                f"The keep-alive interval ({self.keep_alive_interval}) and the number of its attempts "
-                f"({self.keep_alive_max_attempt}) must be positive."
-            )
-        return self
+def checked(settings: RendezvousSettings) -> RendezvousSettings:
+    """Return settings.
 
-    @property
-    def limits(self) -> Limits:
-        """The settings as the rules take them, in seconds."""
-        interval = self.keep_alive_interval.total_seconds()
-        return Limits(
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            last_call=self.timeout.last_call.total_seconds(),
-            interval=interval,
-            lease=interval * self.keep_alive_max_attempt,
+    Raises:
+        ValueError: they make no sense.
+    """
+    if not settings.run_id:
+        raise ValueError("The run id must be a non-empty string.")
+    if settings.min_nodes < 1:
+        raise ValueError(f"The minimum number of nodes ({settings.min_nodes}) must be greater than zero.")
+    if settings.max_nodes < settings.min_nodes:
+        raise ValueError(
+            f"The maximum number of nodes ({settings.max_nodes}) must be greater than or equal "
+            f"to the minimum number of nodes ({settings.min_nodes})."
         )
+    if settings.keep_alive_interval <= timedelta(0) or settings.keep_alive_max_attempt < 1:
+        raise ValueError(
+            f"The keep-alive interval ({settings.keep_alive_interval}) and the number of its attempts "
+            f"({settings.keep_alive_max_attempt}) must be positive."
+        )
+    return settings
+
+
+def limits_of(settings: RendezvousSettings) -> Limits:
+    """Return settings as the rules take them, in seconds."""
+    interval = settings.keep_alive_interval.total_seconds()
+    return Limits(
+        min_nodes=settings.min_nodes,
+        max_nodes=settings.max_nodes,
+        last_call=settings.timeout.last_call.total_seconds(),
+        interval=interval,
+        lease=interval * settings.keep_alive_max_attempt,
+    )
 
 
 def timeout_from(params: RendezvousParameters) -> RendezvousTimeout:
@@ -144,28 +143,3 @@ def timeout_from(params: RendezvousParameters) -> RendezvousTimeout:
         seconds_of(params, "close_timeout"),
         beat if beat is not None else seconds_of(params, "heartbeat"),
     )
-
-
-def seconds_of(params: RendezvousParameters, key: str, default: float | None = None) -> float | None:
-    """Return an option that is a number of seconds, `default` if it is not given.
-
-    Raises:
-        ValueError: it is no number.
-    """
-    value = params.get(key, default)
-    if value is None:
-        return default
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not abs(number) <= _LONGEST_S:
-        raise ValueError(
-            f"The rendezvous configuration option '{key}' ({value!r}) is not a number of seconds."
-        )
-    return number
-
-
-# as in torch; a NamedTuple's own body takes fields only
-RendezvousSettings.__dataclass_fields__ = DataFields(*RendezvousSettings._fields)  # type: ignore[attr-defined]
-RendezvousSettings.__dataclass_params__ = DataParams(frozen=True)  # type: ignore[attr-defined]

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.rendezvous.journal import RoundFormed
 
-MASTER_ADDR_KEY = "MASTER_ADDR"
-MASTER_PORT_KEY = "MASTER_PORT"
 
+class RendezvousStoreInfo:
+    """Where the workers' own process group meets.
 
-class RendezvousStoreInfo(NamedTuple):
-    """Where the workers' own process group meets."""
+    Args:
+        master_addr: address of the node that it meets on.
+        master_port: port there.
+    """
 
-    master_addr: str
-    master_port: int
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
+    __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
+        "master_addr", "master_port"
+    )
+    __dataclass_params__: ClassVar[Any] = DataParams()
+    __hash__ = None  # type: ignore[assignment]  # as of any data class whose values may change
+
+    def __init__(self, master_addr: str, master_port: int) -> None:
+        self.master_addr = master_addr
+        self.master_port = master_port
+
+    def __repr__(self) -> str:
+        return f"RendezvousStoreInfo(master_addr={self.master_addr!r}, master_port={self.master_port!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return vars(self) == vars(other)
 
     @staticmethod
     def build(
@@ -33,17 +52,10 @@ class RendezvousStoreInfo(NamedTuple):
             server_port: the port to use; one that is free on this node if not given.
         """
         if rank == 0:
-            store.set(MASTER_ADDR_KEY, (local_addr or full_host_name()).encode())
-            store.set(MASTER_PORT_KEY, str(server_port or _free_port()).encode())
-        addr = store.get(MASTER_ADDR_KEY).decode()
-        return RendezvousStoreInfo(addr, int(store.get(MASTER_PORT_KEY).decode()))
-
-
-# as in torch; a NamedTuple's own body takes fields only
-RendezvousStoreInfo.MASTER_ADDR_KEY = MASTER_ADDR_KEY  # type: ignore[attr-defined]
-RendezvousStoreInfo.MASTER_PORT_KEY = MASTER_PORT_KEY  # type: ignore[attr-defined]
-RendezvousStoreInfo.__dataclass_fields__ = DataFields(*RendezvousStoreInfo._fields)  # type: ignore[attr-defined]
-RendezvousStoreInfo.__dataclass_params__ = DataParams()  # type: ignore[attr-defined]
+            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or full_host_name()).encode())
+            store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(server_port or _free_port()).encode())
+        addr = store.get(RendezvousStoreInfo.MASTER_ADDR_KEY).decode()
+        return RendezvousStoreInfo(addr, int(store.get(RendezvousStoreInfo.MASTER_PORT_KEY).decode()))
 
 
 def full_host_name() -> str:

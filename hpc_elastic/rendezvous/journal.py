@@ -157,7 +157,7 @@ class DrainExplained(NamedTuple):
 
 
 class StopAgreed(NamedTuple):
-    """All ranks of a round stop after this step."""
+    """All ranks of a round that still run stop after this step; some may have ended well before."""
 
     number: int
     step: int

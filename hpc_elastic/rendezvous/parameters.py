@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _MOST = 10**12  # of anything that is counted
+_LONGEST_S = 1e9  # 31 years
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
@@ -94,3 +96,23 @@ class RendezvousParameters:
         if abs(number) > _MOST:
             raise ValueError(f"The rendezvous configuration option '{key}' must be {_MOST} at most.")
         return number
+
+
+def seconds_of(params: RendezvousParameters, key: str, default: float | None = None) -> float | None:
+    """Return an option that is a number of seconds, `default` if it is not given.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    value = params.get(key, default)
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= _LONGEST_S:
+        raise ValueError(
+            f"The rendezvous configuration option '{key}' ({value!r}) is not a number of seconds."
+        )
+    return number

@@ -5,8 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.dynamic_settings import seconds_of
-from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.rendezvous.rules import MAX_INTERVAL_S, RendezvousSettings
 
 OURS = (

@@ -261,7 +261,7 @@ def _leaving(state: RunState, back: str) -> RunStatus:
         return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
     drain = state.drain
     cause = who_asked(state, drain.cause) or CAUSES[drain.cause] if drain is not None else ""
-    step = "" if (state.stop_step or -1) < 0 else f"; all ranks stop at step {state.stop_step}"
+    step = "" if (state.stop_step or -1) < 0 else f"; all running ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")
 
 

@@ -271,7 +271,11 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float | None) ->
 def stop_text(entry: StopAgreed) -> str:
     """Return where the workers stop; of those that do not tell their steps nobody knows."""
     is_told = entry.step >= 0
-    return f"all ranks stop at step {entry.step}" if is_told else "the workers do not ask whether to stop"
+    return (
+        f"all running ranks stop at step {entry.step}"
+        if is_told
+        else "the workers do not ask whether to stop"
+    )
 
 
 def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:

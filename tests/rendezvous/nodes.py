@@ -59,7 +59,7 @@ def join_all(handlers: Iterable[RendezvousHandler]) -> list[RendezvousInfo]:
 def agree(infos: list[RendezvousInfo]) -> bool:
     """Tell whether all nodes are in the same round: size, ranks and master fit together."""
     ranks = sorted(info.rank for info in infos)
-    sizes, masters = {info.world_size for info in infos}, {info.bootstrap_store_info for info in infos}
+    sizes, masters = {info.world_size for info in infos}, {repr(info.bootstrap_store_info) for info in infos}
     return ranks == list(range(len(infos))) and sizes == {len(infos)} and len(masters) == 1
 
 

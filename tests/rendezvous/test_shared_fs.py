@@ -11,6 +11,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
+from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous.journal import Cause, Checkpoint, Decision, RoundFormed, Then
 from hpc_elastic.rendezvous.roster import Phase
 from hpc_elastic.rendezvous.shared_fs import RendezvousInterruptedError
@@ -32,7 +33,7 @@ def test_the_round_tells_what_workers_need(node: MakeNode) -> None:
     """Address, port and checkpoint stand in the round's record."""
     info = node("n1", expected=("n1",)).next_rendezvous()
     assert RoundFormed(1, E0, (member("n1"),), "127.0.0.1", 20_000, Checkpoint(120, "/c")) == info.round
-    assert ("127.0.0.1", 20_000) == info.bootstrap_store_info
+    assert RendezvousStoreInfo("127.0.0.1", 20_000) == info.bootstrap_store_info
     assert "store of 1" == info.store
 
 
