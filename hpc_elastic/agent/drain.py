@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+from hpc_elastic.agent.asking import EarlyWarning, turn_to_ask_s
 from hpc_elastic.agent.drain_file import BEATS, DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
@@ -17,32 +18,9 @@ from hpc_elastic.rendezvous.rules import is_proposer, stop_step
 from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.rendezvous.state import RunState
 
-_PATIENCE_S = 2.0  # for the node that is to ask Slurm first
-_TURN_S = 0.5  # between the turns of the others
 ANSWER_S = 2.0  # for what Slurm says, as a rule at once, before a node leaves by itself
 _OF_USERS = (Cause.STOP, Cause.MEMBERSHIP)  # what no signal has asked for
 ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # what concerns one node where each node is a job of its own
-
-
-def turn_to_ask_s(state: RunState, me: str) -> float:
-    """Return how long after a signal a node asks Slurm about it, unless another one has told by then [s].
-
-    Slurm signals all nodes of a job at once, and they must not all ask. The node that has asked for the
-    drain goes first; where that was none of the round's, its first member does. The others follow in
-    their order, for those before them may be gone or may not have been signalled.
-
-    Args:
-        state: what all nodes agree on.
-        me: this agent's node_id.
-    """
-    members = state.round.members if state.round is not None else ()
-    asker = state.drain.node if state.drain is not None else ""
-    first = next((one.node_id for one in members if one.node == asker), None)
-    order = sorted((one.node_id for one in members), key=lambda node_id: node_id != first)
-    if me in order[:1] or (me not in order and me.rpartition(".")[0] == asker):
-        return 0.0
-    place = order.index(me) if me in order else max(1, len(order))
-    return _PATIENCE_S + _TURN_S * (place - 1)
 
 
 class LocalDrain:
@@ -155,6 +133,7 @@ class Signalled:
         self._workers = workers
         self._run: SharedRun = parts.rendezvous.run
         self._file = DrainFile(parts.paths, BEATS * self._run.settings.heartbeat_interval)
+        self._early = EarlyWarning(parts)
         self._unexplained: dict[bool, float] = {}  # when signals came [s]: warnings (True) and others
         self._explanation: Notice | None = None  # not told to the others yet
         self._explained: DrainExplained | None = None  # what the journal said last about a signal
@@ -165,6 +144,7 @@ class Signalled:
         """Listen to what else may ask for a drain of a round."""
         is_first = formed.members[0].node_id == self._run.membership.node_id
         self._parts.notices.begin(is_first=is_first)
+        self._early.begin()
 
     @property
     def asks_to_leave(self) -> bool:
@@ -182,22 +162,48 @@ class Signalled:
         caught = parts.loop.take_signals()
         for number in caught:
             name, cause = signal.Signals(number).name, parts.signals.cause(number)
-            left_s, now = parts.times.drain.of(cause), parts.clock.monotonic()
-            is_first = self.wish.cause is None
-            words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
-            parts.log.say(words if is_first else f"{name} received")
-            if cause is not Cause.INTERRUPT:
-                self._unexplained.setdefault(cause is Cause.TIME_LIMIT, now)
-            self.wish = heard(self.wish, cause, name, now + left_s)
+            if not (self._may_weigh(cause) and self._early.takes(name)):
+                self._hear(name, cause, parts.clock.monotonic())
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
+        is_answered = not parts.notices.is_asking  # before the answers are taken: the last one may come now
         self._listen()
+        may_weigh = self._may_weigh(Cause.TIME_LIMIT)
+        warned = self._early.due(is_answered=is_answered) if may_weigh else self._early.give_back()
+        if warned is not None:
+            self._hear(warned.name, Cause.TIME_LIMIT, warned.at)
+
+    def _may_weigh(self, cause: Cause) -> bool:
+        """Tell whether a signal may have come too early, and nothing else asks for the end."""
+        has_workers = self._workers.group is not None and not self._workers.group.is_stopping
+        is_warning = cause is Cause.TIME_LIMIT and self._parts.notices.is_below_slurm
+        return is_warning and has_workers and self.wish.cause is None
+
+    def _hear(self, name: str, cause: Cause, at: float) -> None:
+        """Latch what a signal asks for.
+
+        Args:
+            name: the signal.
+            cause: what it means.
+            at: when it came, monotonic [s].
+        """
+        parts, is_first = self._parts, self.wish.cause is None
+        left_s = parts.times.drain.of(cause)
+        words = first_words(name, cause, left_s, below_slurm=parts.notices.is_below_slurm)
+        parts.log.say(words if is_first else f"{name} received")
+        if cause is not Cause.INTERRUPT:
+            self._unexplained.setdefault(cause is Cause.TIME_LIMIT, at)
+        self.wish = heard(self.wish, cause, name, at + left_s)
 
     def _listen(self) -> None:
         """Latch what has been asked for in another way than by a signal."""
         now, times = self._parts.clock.monotonic(), self._parts.times.drain
         while (notice := self._parts.notices.take()) is not None:
-            if notice.explains:
+            if notice.early is not None:
+                self._early.hold(notice, notice.early)
+            elif notice.explains:
+                if warned := self._early.give_back():
+                    self._hear(warned.name, Cause.TIME_LIMIT, warned.at)
                 self._explain(notice, now)
             else:
                 self._parts.log.say(f"the workers are asked to save and leave for {notice.detail}")
@@ -260,6 +266,7 @@ class Signalled:
 
     def tell(self) -> None:
         """Ask all nodes to drain for what this agent was signalled."""
+        self._early.tell()
         cause, state = self.wish.cause, self._run.state
         if cause is None:
             return
@@ -291,7 +298,7 @@ class Signalled:
         self._ask_why(self._run.state)
         while self._parts.notices.is_asking and clock.monotonic() < limit:
             self._parts.loop.wait(limit - clock.monotonic())
-            self.note()
+        self.note()
 
     def insist(self, write: Callable[[], object]) -> None:
         """Write something before leaving; a signalled agent tries no longer than its workers would have."""

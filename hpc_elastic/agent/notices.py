@@ -12,6 +12,20 @@ from typing import Protocol
 from hpc_elastic.rendezvous.journal import Cause
 
 
+class Early(Protocol):
+    """A warning before the time limit that has come too early."""
+
+    @property
+    def left_s(self) -> float:
+        """How long it was to the limit [s]."""
+        ...
+
+    @property
+    def before_s(self) -> float:
+        """How long before the limit the workers are going to be asked [s]."""
+        ...
+
+
 class Notice(Protocol):
     """Something that an agent is told."""
 
@@ -33,6 +47,11 @@ class Notice(Protocol):
     @property
     def explains(self) -> bool:
         """Whether it tells more about the drain under way, in place of asking for one."""
+        ...
+
+    @property
+    def early(self) -> Early | None:
+        """That the warning that was asked about has come too early, if it has; nothing is asked for then."""
         ...
 
 

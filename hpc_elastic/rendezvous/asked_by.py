@@ -22,6 +22,19 @@ _ANSWER = re.compile(
 )
 
 
+def early_text(left_s: float, before_s: float) -> str:
+    """Return when workers are asked whose warning has come too early.
+
+    Args:
+        left_s: from the warning to the time limit [s].
+        before_s: how long before the limit they are asked [s].
+    """
+    return (
+        f"{left_s:.0f} s before the time limit, which is most of this start: workers are asked to save "
+        f"{before_s:.0f} s before it"
+    )
+
+
 def asked_by(cause: Cause, detail: str, *, runs_on: bool = False) -> str:
     """Name what asked for the end; empty where the cause names it.
 

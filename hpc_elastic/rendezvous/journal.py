@@ -252,6 +252,15 @@ class RanksStopped(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class WarningHeld(NamedTuple):
+    """The warning before the time limit has come too early; workers are asked later, by the clock."""
+
+    number: int  # of the round
+    node: str  # that found it out
+    left_s: float  # to the time limit, when it was asked for [s]
+    before_s: float  # how long before the limit the workers are asked [s]
+
+
 class FailedLeaving(NamedTuple):
     """A worker failed while all were to save and leave; what it had not saved is lost."""
 
@@ -289,6 +298,7 @@ Entry = (
     | NodeTaken
     | NeverAsked
     | RanksStopped
+    | WarningHeld
     | FailedLeaving
     | Note
 )
@@ -320,6 +330,7 @@ _KINDS: dict[str, type] = {
     "taken": NodeTaken,
     "never_asked": NeverAsked,
     "ranks_stopped": RanksStopped,
+    "warning_held": WarningHeld,
     "failed_leaving": FailedLeaving,
     "note": Note,
 }

@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 from hpc_elastic.rendezvous.membership import Membership
 from hpc_elastic.rendezvous.repeated import signature
@@ -85,6 +86,16 @@ class RunReports(ABC):
         """Tell which workers of a node somebody has stopped, if that is not known."""
         if self.state.stopped_ranks.get(node, ()) != ranks:
             self.commit(RanksStopped(number, node, ranks))
+
+    def report_warning_held(self, number: int, left_s: float, before_s: float) -> RunState:
+        """Tell that the warning before the time limit has come too early.
+
+        Args:
+            number: of the round.
+            left_s: to the time limit [s].
+            before_s: how long before it the workers are going to be asked [s].
+        """
+        return self.commit(WarningHeld(number, self.node, round(left_s, 1), round(before_s, 1)))
 
     def suspect_hang(self, number: int, detail: str) -> RunState:
         """Have all nodes write down where their workers are, because some make no progress."""

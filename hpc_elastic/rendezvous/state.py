@@ -35,6 +35,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 from hpc_elastic.rendezvous.progress import BEGINNING, Progress
 from hpc_elastic.rendezvous.repeated import failed_too, signature
@@ -76,6 +77,7 @@ class RunState(NamedTuple):
     progress: Progress = Progress()  # of the starts of this submission
     never_asks: bool = False  # the workers of this submission do not ask whether to stop
     stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
+    held_warning: WarningHeld | None = None  # the last one that came too early in this round
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
@@ -229,6 +231,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         explained=None,
         stop_step=None,
         hang=None,
+        held_warning=None,
         lost=state.lost.union(entry.lost) - back,
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
         left=frozenset(),
@@ -345,6 +348,12 @@ def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:
     return state._replace(stopped_ranks={**others, entry.node: entry.ranks} if entry.ranks else others)
 
 
+def _warning_held(state: RunState, entry: WarningHeld) -> RunState:
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.drain is not None
+    return state if is_late else state._replace(held_warning=entry)
+
+
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     """Take note that a node leaves; a round that nobody is left to end is over.
 
@@ -452,6 +461,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     NodeTaken: _taken,
     NeverAsked: _never_asked,
     RanksStopped: _ranks_stopped,
+    WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
     Note: _note,
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.asked_by import requeued_for, who_asked
+from hpc_elastic.rendezvous.asked_by import early_text, requeued_for, who_asked
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Decision,
@@ -36,6 +36,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
@@ -340,6 +341,10 @@ def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
     return f"{word} {told} on {node} {they} stopped (SIGSTOP): the others wait for {them}"
 
 
+def _warning_held(entry: WarningHeld, _before: RunState, _span_s: float | None) -> str:
+    return f"{entry.node} was warned {early_text(entry.left_s, entry.before_s)}"
+
+
 def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | None) -> str:
     return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
 
@@ -369,6 +374,7 @@ _TEXTS: dict[type, _Text] = {
     NodeTaken: _node_taken,
     NeverAsked: _never_asked,
     RanksStopped: _ranks_stopped,
+    WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
     Note: _noted,
 }

@@ -25,6 +25,8 @@ _NUMBER = "[0-9]{1,12}"
 KILL_WAIT_S = 30.0  # Slurm's default
 MARGIN_S = 5.0  # kept of KillWait for SIGTERM to the workers and the agents' own end
 CALM_S = 10.0  # to agree on a step and to finish it, before anything is saved
+WARNING_JITTER_S = 30.0  # slurmctld looks at limits every 30 s
+_DELAY_S = 5.0  # of a signal, and of the question how long there is
 SPARE = 1.25  # a save may take that much longer than it has been seen to take
 _SHARE = 4  # a drain before the limit takes at most this part of what was left when it was looked at
 _UNITS = {"": 1, "sec": 1, "min": 60, "hour": 3600, "day": 86400}
@@ -173,6 +175,31 @@ def warning_lead_s(
         limit_s: the time limit [s].
     """
     return max(default_s, float(math.ceil(min(needed_s(saves, drains) or 0.0, limit_s / _SHARE))))
+
+
+class Early(NamedTuple):
+    """A warning before the time limit that has come too early."""
+
+    left_s: float  # to the limit [s]
+    before_s: float  # how long before the limit workers are to be asked [s]
+
+
+def early_warning(limit_s: float, left_s: float, warning_s: float, needed: float | None) -> Early | None:
+    """Tell whether a warning before the time limit has come too early; None: it is heeded.
+
+    How long before the limit Slurm warns is fixed when a job is queued. Where the limit is lowered to that
+    or less, each start is warned as it begins, and most of it would be spent in the queue.
+
+    Args:
+        limit_s: how long this start may run in all [s].
+        left_s: how much of that is left [s].
+        warning_s: how long workers may take after a warning.
+        needed: from `needed_s`.
+    """
+    before_s = begin_before_s(warning_s, needed, limit_s)
+    is_slurms = left_s <= warning_s + 2 * WARNING_JITTER_S + _DELAY_S
+    is_enough = needed is None or needed <= before_s
+    return Early(left_s, before_s) if is_slurms and is_enough and left_s > limit_s / 2 else None
 
 
 def begin_before_s(warning_s: float, needed: float | None, left_s: float) -> float:

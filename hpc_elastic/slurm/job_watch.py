@@ -17,15 +17,16 @@ from typing import NamedTuple, Protocol
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.asked_by import NO_ANSWER
+from hpc_elastic.rendezvous.asked_by import NO_ANSWER, early_text
 from hpc_elastic.rendezvous.journal import Cause, Drained
 from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.slurm import deadlines
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.deadlines import Early, Site
 from hpc_elastic.slurm.environment import LINK_SPAN, SlurmEnv
 from hpc_elastic.slurm.last_resort import LastResort
 from hpc_elastic.slurm.site import read_site, refresh_site
+from hpc_elastic.slurm.standing import job_facts
 from hpc_elastic.worker.checkpoints import save_times
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
@@ -46,6 +47,7 @@ class Told(NamedTuple):
     detail: str
     until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
     explains: bool = False  # more about a drain under way
+    early: Early | None = None  # the warning that was asked about has come too early
 
 
 class _Reason(NamedTuple):
@@ -240,12 +242,27 @@ class JobWatch:
         site = refresh_site(self._place.paths, self._slurm, fields)
         found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log(fields))
         if is_warning and found.cause is None:
-            return None
+            return self._early(fields)
         until = None if found.left_s is None else signalled_at + found.left_s
         if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
             self._last_resort.at_latest(until - _REQUEUE_S)
         told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
         return _Reason(told, is_sure=found.cause is not None)
+
+    def _early(self, fields: Mapping[str, str]) -> _Reason | None:
+        """Return that a warning before the time limit has come too early, None if it has not."""
+        limit_s = job_facts(fields).granted_s
+        try:
+            left_s = self._slurm.time_left_s(self._place.job_ref)
+        except SlurmError:
+            return None
+        if limit_s is None or left_s is None:
+            return None
+        early = deadlines.early_warning(limit_s, left_s, self._options.warning_s, self._needed_s())
+        if early is None:
+            return None
+        told = Told(Cause.TIME_LIMIT, early_text(*early), early=early)
+        return _Reason(told, is_sure=True)
 
     def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:  # noqa: ARG002 - a task needs them
         """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job.

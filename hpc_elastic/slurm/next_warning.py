@@ -35,7 +35,7 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
         saves, drains = save_times(wanted.paths), drain_times(wanted.paths)
     except (OSError, HpcElasticError):
         return wanted
-    most_s = spec_rules.MAX_SIGNAL_S - spec_rules.WARNING_JITTER_S
+    most_s = spec_rules.MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
     lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
     return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm import array_rules, options
+from hpc_elastic.slurm.deadlines import WARNING_JITTER_S
 from hpc_elastic.slurm.values import number_text
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job_spec import JobSpec
 
 DEFAULT_LEAD_S = 120.0
-WARNING_JITTER_S = 30.0  # slurmctld looks at limits every 30 s
 MAX_SIGNAL_S = 65535  # sbatch --signal
 DEFAULT_HEARTBEAT_S = 1.0
 DEFAULT_LEASE_S = 4.0

@@ -34,6 +34,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 from hpc_elastic.slurm import job_record
 from hpc_elastic.slurm.deadlines import Site
@@ -69,6 +70,7 @@ _REQUEUED = (
     StopAgreed(2, 12),
     NeverAsked(2),
     RanksStopped(2, "node2", (3,)),
+    WarningHeld(2, "n1", 118.0, 30.0),
     FailedLeaving(E0, 2, "n1", _FAILURE),
     NodeTaken(E0, "n3", "it is down by hand", 2),
     Drained(E0, Cause.PREEMPTION, 12, "", 1.5),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.drain import turn_to_ask_s
+from hpc_elastic.agent.asking import turn_to_ask_s
 from hpc_elastic.agent.drain_file import DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.hold import SAY_AGAIN_S, SUFFIX, Busy, Hold

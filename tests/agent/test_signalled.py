@@ -4,110 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
 import pytest
 
-from hpc_elastic.agent.drain import ANSWER_S, Signalled
-from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
+from hpc_elastic.agent.drain import ANSWER_S
 from hpc_elastic.agent.wish import DrainTimes
-from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Cause, DrainExplained, Then
-from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.testing.clock import FakeClock
-from tests.rendezvous.one_node import node_maker, together
-
-
-class Told(NamedTuple):
-    """A notice."""
-
-    cause: Cause
-    detail: str
-    until: float | None = None
-    explains: bool = False
-
-
-class Agent:
-    """An agent in a round of two nodes, to which things happen.
-
-    Attributes:
-        said: its lines.
-        notices: what it is going to be told.
-        asked: the signals about which Slurm was asked.
-        stopped_at: the deadlines that its workers were given while they were ending.
-    """
-
-    is_below_slurm = True
-    is_asking = False
-
-    def __init__(self, tmp_path: Path, **changes: Any) -> None:
-        self.clock = FakeClock()
-        self._pending: list[int] = []
-        self.said: list[str] = []
-        self.notices: list[Told] = []
-        self.later: list[Told] = []  # what comes while it waits
-        self.waited: list[float] = []
-        self.asked: list[tuple[float, bool]] = []
-        self.stopped_at: list[float] = []
-        node, self.other = together(node_maker(MemoryStore(), self.clock), self.clock)
-        self.run = node.run
-        parts: Any = SimpleNamespace(
-            rendezvous=node,
-            clock=self.clock,
-            paths=RunPaths(tmp_path),
-            log=SimpleNamespace(say=self.said.append),
-            loop=SimpleNamespace(take_signals=self._take_signals, wait=self._wait),
-            times=AgentTimes(drain=changes.get("drain", DrainTimes())),
-            signals=SignalMeanings(),
-            run=SimpleNamespace(node="n1"),
-            on_signal=changes.get("on_signal", Then.LEAVE),
-            notices=self,
-        )
-        self.group = SimpleNamespace(is_stopping=False)
-        workers: Any = SimpleNamespace(group=self.group, stop_at=self._stop_at)
-        self.signalled = Signalled(parts, workers)
-
-    def _take_signals(self) -> list[int]:
-        taken, self._pending = self._pending, []
-        return taken
-
-    def _wait(self, seconds: float) -> None:
-        """Let the answer come that is next."""
-        self.waited.append(seconds)
-        if not self.later:
-            self.clock.advance(seconds)
-            return
-        self.notices.append(self.later.pop(0))
-        self.is_asking = bool(self.later)
-
-    def _stop_at(self, deadline: float, *, hold_until: float) -> None:
-        assert deadline == hold_until
-        self.stopped_at.append(deadline)
-
-    def take(self) -> Told | None:
-        """Return the next notice."""
-        return self.notices.pop(0) if self.notices else None
-
-    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
-        """Note it."""
-        self.asked.append((signalled_at, is_warning))
-
-    def hears(self, *signals: int) -> None:
-        """Let signals come."""
-        self._pending += signals
-        self.signalled.note()
-
-    def is_told(self, notice: Told) -> None:
-        """Let a notice come."""
-        self.notices.append(notice)
-        self.signalled.note()
-
-    @property
-    def left_s(self) -> float | None:
-        """How long the workers have [s]."""
-        deadline = self.signalled.wish.deadline
-        return None if deadline is None else deadline - self.clock.monotonic()
+from tests.agent.signalled_agent import Agent, Told
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed, WarningHeld
+from hpc_elastic.rendezvous.run_log import read_records
 from tests.frameworks import forked
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
@@ -29,6 +30,7 @@ from tests.real_slurm.test_array import QUICK, wait_size
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 CRASH_ONCE = Path(__file__).parents[1] / "examples" / "crash_once.py"
+TWO = (*QUICK, "--nodes", "2", "--gpus-per-node", "1", "--partition", "low")
 ONE_OR_TWO = (*QUICK, "--mode", "array", "--partition", "low", "--nodes", "1:2")
 
 
@@ -93,6 +95,35 @@ def check_left_node4(job: Run, array: Run) -> None:
     for why in (job.entries(Drained)[0], array.entries(NodeLeft)[0]):
         assert why.cause is Cause.PREEMPTION
         assert "the drain of node4 (fan" in why.detail
+
+
+def wait_entry(run: Run, kind: type[object]) -> None:
+    """Wait until a record of a kind has been written."""
+    run.wait(lambda _state: bool(run.entries(kind)), f"a record {kind.__name__}", 150)
+
+
+def test_a_lowered_limit_does_not_end_a_start_as_it_begins(cluster: Cluster) -> None:
+    """Slurm warns as early as the job was queued for; the workers go on until the clock says so."""
+    limit = ("--time", "10m", "--checkpoint-lead", "90s")
+    runs = [
+        submit(cluster, (*TWO, *limit), plain(cluster, *SLOW, steps=6000)),
+        submit(cluster, (*ONE_OR_TWO, *limit, "--gpus-per-node", "1"), plain(cluster, *SLOW, steps=6000)),
+    ]
+    for run in runs:
+        run.wait(lambda state: state.running is not None, "the workers")
+        cluster.as_root("scontrol", "update", f"jobid={run.job_id}", "TimeLimit=2")
+    for run, leaves in zip(runs, (Drained, NodeLeft), strict=True):
+        wait_entry(run, WarningHeld)
+        wait_entry(run, leaves)
+        records = read_records(run.paths)
+        held = next(record for record in records if isinstance(record.entry, WarningHeld))
+        left = next(record for record in records if isinstance(record.entry, leaves))
+        assert isinstance(held.entry, WarningHeld)
+        assert isinstance(left.entry, Drained | NodeLeft)
+        assert 30.0 == held.entry.before_s
+        assert left.at - held.at > held.entry.left_s - held.entry.before_s - 10
+        assert Cause.TIME_LIMIT is left.entry.cause
+        run.command("stop", str(run.directory))
 
 
 @pytest.mark.torch

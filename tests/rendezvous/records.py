@@ -30,6 +30,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 
 small = st.integers(0, 3)
@@ -92,6 +93,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
     st.builds(NeverAsked, rounds),
     st.builds(RanksStopped, rounds, nodes, st.lists(small, max_size=3).map(tuple)),
+    st.builds(WarningHeld, rounds, nodes, st.floats(0, 1e6), st.floats(0, 1e6)),
     st.builds(NodeTaken, epochs, nodes, text, small),
     st.builds(FailedLeaving, epochs, rounds, nodes, st.just({"rank": 1, "exitcode": 3})),
     st.builds(Note, epochs, text, st.just("") | nodes, small, st.just("") | nodes, small),

@@ -23,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     SizeWanted,
     StopAgreed,
     Then,
+    WarningHeld,
 )
 from hpc_elastic.report.timeline import failure_text, names_text, span_text, timeline
 from hpc_elastic.slurm.lifecycle import LOGIN
@@ -226,3 +227,16 @@ def test_nodes_that_did_not_come_are_named() -> None:
     )
     why = f"too few nodes came: {detail}"
     assert [f"this start is given up after 1 min 0 s: {why}", f"requeued ({why})"] == told[1:]
+
+
+def test_a_warning_that_came_too_early_is_told() -> None:
+    """With when the workers are asked instead."""
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (2, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (3, WarningHeld(1, "n1", 117.6, 30.0)),
+    )
+    assert (
+        "n1 was warned 118 s before the time limit, which is most of this start: workers are asked to save "
+        "30 s before it"
+    ) == told[-1]

@@ -224,3 +224,25 @@ def test_a_warning_ahead_without_measurements() -> None:
     assert 120.0 == deadlines.warning_lead_s([], [], default_s=120.0, limit_s=14400.0)
     assert 250.0 == deadlines.warning_lead_s([], [200.0], default_s=120.0, limit_s=14400.0)
     assert 120.0 == deadlines.warning_lead_s([], [200.0], default_s=120.0, limit_s=400.0)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "left_s", "warning_s", "needed", "before_s"),
+    [
+        (120.0, 118.0, 90.0, None, 30.0),  # lowered from 10 min: half a minute of it is for the end
+        (120.0, 118.0, 90.0, 11.0, 30.0),
+        (120.0, 61.0, 90.0, 30.0, 30.0),
+        (120.0, 118.0, 90.0, 31.0, None),  # a save does not fit into that
+        (120.0, 60.0, 90.0, None, None),  # half of it is over
+        (600.0, 155.0, 90.0, None, None),  # as it is meant
+        (200.0, 156.0, 90.0, None, None),  # earlier than Slurm warns: somebody has sent the signal
+        (200.0, 155.0, 90.0, None, 50.0),
+        (60.0, 59.0, 10.0, None, 10.0),
+    ],
+)
+def test_a_warning_may_come_too_early(
+    limit_s: float, left_s: float, warning_s: float, needed: float | None, before_s: float | None
+) -> None:
+    """It is held where most of a start would be spent on its end, and a save fits in later."""
+    found = deadlines.early_warning(limit_s, left_s, warning_s, needed)
+    assert (None if before_s is None else deadlines.Early(left_s, before_s)) == found

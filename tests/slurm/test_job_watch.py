@@ -17,7 +17,7 @@ from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import job_watch, last_resort
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.slurm.deadlines import Early, Site
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
 from hpc_elastic.slurm.site import keep_site, learn_site, read_site, refresh_site
@@ -423,3 +423,17 @@ def test_a_question_is_under_way_until_it_is_known_that_there_is_no_answer(liste
     assert heard._woken.acquire(timeout=LIMIT_S)
     assert not heard.watch.is_asking
     assert heard.watch.take() is None
+
+
+def test_a_warning_that_comes_as_the_job_starts_is_too_early(listen: Listen) -> None:
+    """An administrator has lowered the limit; Slurm cannot be told to warn later."""
+    times = {"StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:01:00"}
+    heard = listen(Answers({"JobState": "RUNNING", **times}, left=[58.0, 29.0]))
+    heard.watch.ask_why(100.0, is_warning=True)
+    told = heard.next()
+    assert (Cause.TIME_LIMIT, Early(58.0, 10.0), False) == (told.cause, told.early, told.explains)
+    assert told.detail.startswith("58 s before the time limit")
+    heard.watch._tell_why(100.0, True)
+    assert heard.watch.take() is None  # half of it is over
+    heard.watch._tell_why(100.0, True)
+    assert heard.watch.take() is None  # nobody says how long there is
