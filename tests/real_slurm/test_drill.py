@@ -190,7 +190,7 @@ def test_drills_in_both_modes(cluster: Cluster) -> None:
     for hang, limit in (of_job.result(), (of_first.result()[0], of_second.result()[0])):
         assert "the workers hung" in hang
         assert "noticed        the time limit" in limit
-    assert "the run came back" in of_first.result()[1]  # with two nodes: the script has started the agent again
+    assert "the run came back" in of_first.result()[1]  # the agent, too, by its script
     assert "is put back into the queue" in of_second.result()[1]
     limit_left, requeued = (entry.cause for entry in second.entries(NodeLeft))
     assert Cause.TIME_LIMIT is limit_left
