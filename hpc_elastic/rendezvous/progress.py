@@ -11,7 +11,8 @@ class Progress(NamedTuple):
     """What the records tell of durable steps.
 
     A start of the job has made progress if a checkpoint is durable at its end that is newer than the one
-    it began from. Starts in which no workers ran are not looked at.
+    it began from. Starts in which no workers ran are not looked at. In array mode one start outlasts what
+    happens to its tasks: there each stop is looked at that workers were asked for and went on from.
     """
 
     newest: int = BEGINNING  # durable step
@@ -19,6 +20,7 @@ class Progress(NamedTuple):
     before: int | None = None  # the same of the newest earlier start of this submission in which some ran
     in_vain: int = 0  # starts in a row up to that one without progress
     tells: bool = False  # the program marks checkpoints, or tells its steps
+    stops: int = 0  # in a row within starts, after steps, with nothing newer saved than the round began from
 
     def next_start(self, *, resubmitted: bool) -> Progress:
         """Return what is known as the job starts again."""
@@ -38,7 +40,29 @@ class Progress(NamedTuple):
 
     def saved(self, step: int) -> Progress:
         """Return what is known when a step is durable; `BEGINNING` if none is."""
-        return self._replace(newest=max(self.newest, step), tells=self.tells or step != BEGINNING)
+        stops = 0 if step > self.newest else self.stops
+        return self._replace(
+            newest=max(self.newest, step), tells=self.tells or step != BEGINNING, stops=stops
+        )
+
+    def stopped(self, began: int, step: int | None) -> Progress:
+        """Return what is known when a round has stopped because it was asked to, and the run goes on.
+
+        Args:
+            began: step that the round began from.
+            step: that the workers stopped at; None or less than 0: they do not ask whether to stop.
+        """
+        if step is None or step <= max(began, 0):
+            return self
+        return self._replace(stops=0 if self.newest > began else self.stops + 1)
+
+    def stops_in_vain(self, newest: int) -> int:
+        """Return how many stops in a row have saved nothing.
+
+        Args:
+            newest: the newest durable step there is now.
+        """
+        return 0 if newest > self.newest else self.stops
 
     def starts_in_vain(self, newest: int) -> int:
         """Return how many starts in a row have made no progress, this one included, if it ended now.

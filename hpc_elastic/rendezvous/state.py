@@ -267,6 +267,9 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
         return state
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     progress = state.progress.saved(_step(entry.saved))
+    if drain is not None and drain.then is Then.REJOIN:
+        began = running.checkpoint.step if running.checkpoint is not None else BEGINNING
+        progress = progress.stopped(began, state.stop_step)
     repeated = _repeated(state, entry)
     state = state._replace(ended=entry, counts=counts, lost=lost, stopped_ranks={})
     return state._replace(repeated=repeated, progress=progress)

@@ -38,6 +38,7 @@ from hpc_elastic.rendezvous.journal import (
     Then,
     WarningHeld,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
@@ -200,7 +201,16 @@ def _ended(entry: RoundEnded, before: RunState, span_s: float | None) -> str:
         why = "its agents meet anew and do not tell why: a worker failed, or nodes have changed"
         return f"round {entry.number} ended{_for(' after ', span_s)}: {why}"
     text = f"round {entry.number} {'paused' if is_pause else 'ended'}{_for(' after ', span_s)}: "
-    return text + ended_text(entry, before)
+    return text + ended_text(entry, before) + _unsaved(entry, before)
+
+
+def _unsaved(entry: RoundEnded, before: RunState) -> str:
+    """Return that workers that were asked to stop have saved nothing, and the run goes on."""
+    now = apply(before, entry).progress
+    if now.stops <= before.progress.stops or not now.tells:
+        return ""
+    newer = "" if now.newest == BEGINNING else f" newer than step {now.newest}"
+    return f"; nothing{newer} was saved"
 
 
 def ended_text(entry: RoundEnded, state: RunState) -> str:

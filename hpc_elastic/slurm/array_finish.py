@@ -21,6 +21,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.roster import parse_name
 from hpc_elastic.rendezvous.run_directory import require_run
 from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records
@@ -35,11 +36,13 @@ from hpc_elastic.slurm.lifecycle import BATCH, Budgets, Exit, Hold, Leave, Relau
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
+from hpc_elastic.slurm.saves_text import saves_text
 from hpc_elastic.slurm.setup_failure import earlier_starts, with_words
 from hpc_elastic.slurm.standing import JobFacts
 from hpc_elastic.slurm.values import parse_nodes
 from hpc_elastic.store import files
 from hpc_elastic.wording import count_text
+from hpc_elastic.worker.checkpoints import newest_step
 
 ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
 _RELAUNCH_PAUSE_S = 2.0
@@ -108,9 +111,14 @@ class ArrayFinish:
             in_vain=array_records.starts_in_vain(records, self._task),
             least=self._least(),
             link=self._link,
+            saved=newest_step(self._paths, BEGINNING),
             may_resubmit=self._may_resubmit(records),
         )
         choice = array_lifecycle.decide(facts, self._budgets)
+        if isinstance(choice, Requeue | Resubmit | Leave) and state.progress.stops:
+            limit = self._budgets.max_starts_without_save
+            if text := saves_text(state.progress._replace(began=None, in_vain=0), facts.saved, limit):
+                self._say(text)
         self._say(choice.why)
         return self._carry_out(choice, records)
 

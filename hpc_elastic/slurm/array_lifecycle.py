@@ -40,6 +40,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeLeft,
     RunEnded,
 )
+from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm.lifecycle import (
@@ -54,6 +55,7 @@ from hpc_elastic.slurm.lifecycle import (
     Resubmit,
     drain_cause,
 )
+from hpc_elastic.slurm.saves_text import stops_in_vain_text
 from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import JobFacts, Standing, is_let_be, standing
 from hpc_elastic.wording import are_text
@@ -106,6 +108,7 @@ class TaskFacts(NamedTuple):
     in_vain: int = 0  # newest starts of this task in a row that were in no round
     least: int = 1  # nodes that the run needs
     link: int = 0  # how many tasks came before this one in its place
+    saved: int = BEGINNING  # newest durable step on disk
     may_resubmit: bool = False  # another one may take its place where Slurm does not requeue it
 
     @property
@@ -305,6 +308,9 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
 
 def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice | None:
     """Choose what becomes of the run if the budget of a cause is spent; None if it is not."""
+    progress = facts.state.progress
+    if in_vain := stops_in_vain_text(progress, facts.saved, budgets.max_starts_without_save):
+        return _end_all(facts, in_vain, budgets, cause, of_cause=False)
     limit, name = budgets.of(cause)
     if limit is None or facts.state.used(cause) <= limit:
         return None

@@ -54,7 +54,7 @@ from hpc_elastic.slurm.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.standing import due_to
 from hpc_elastic.slurm.successors import Successors
 from hpc_elastic.store import files
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.worker.checkpoints import newest_step
 
 _RELAUNCH_PAUSE_S = 2.0
 _IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
@@ -136,16 +136,8 @@ class Finish:
             local=start.local,
             has_script=os.path.exists(start.paths.script),
             ended_since=date_text(ends[-1]) if ends else "",
-            saved=self._saved(),
+            saved=newest_step(start.paths, BEGINNING),
         )
-
-    def _saved(self) -> int:
-        """Return the newest durable step; what cannot be listed now is as little as the records tell."""
-        try:
-            newest = checkpoints.latest(self._start.paths)
-        except OSError:
-            newest = None
-        return BEGINNING if newest is None else newest.step
 
     def _told(self, job: JobFacts | None) -> Cause | None:
         """Return why Slurm has put the job back into the queue; only then anybody is asked."""

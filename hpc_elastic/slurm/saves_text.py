@@ -11,6 +11,7 @@ from hpc_elastic.wording import count_text
 
 HOW = "worker.tick(step), worker.should_stop() and worker.checkpoint_saved(step, path) of hpc_elastic tell"
 """The calls that would change that nothing is known."""
+_NAME = "max_starts_without_save"
 
 
 def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
@@ -21,16 +22,35 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
         newest: the newest durable step there is; `progress.BEGINNING` if there is none.
         limit: after how many starts the run is held; None: it is not, or that is not to be said.
     """
-    starts = progress.starts_in_vain(newest)
+    starts, noun, last = progress.starts_in_vain(newest), "start", "the last start has"
+    if not starts:
+        starts, noun, last = progress.stops_in_vain(newest), "stop", "the round that had to stop last has"
     if not starts:
         return ""
     if not progress.tells:
         return f"nothing is known of its saves, so each start may begin anew: {HOW}"
-    step = max(newest, progress.newest)
-    what = "nothing" if step == BEGINNING else f"nothing newer than step {step}"
-    who = "the last start has" if starts == 1 else f"the last {count_text(starts, 'start')} in a row have"
-    then = f" (held after {limit}: max_starts_without_save)" if limit else ""
-    return f"{who} saved {what}{then}"
+    who = last if starts == 1 else f"the last {count_text(starts, noun)} in a row have"
+    then = f" (held after {limit}: {_NAME})" if limit else ""
+    return f"{who} saved {_what(max(newest, progress.newest))}{then}"
+
+
+def stops_in_vain_text(progress: Progress, newest: int, limit: int | None) -> str:
+    """Return that the stops within a start lead nowhere; empty if they do not, or nothing is known of saves.
+
+    Args:
+        progress: what the records tell.
+        newest: the newest durable step there is; `progress.BEGINNING` if there is none.
+        limit: after how many stops that saved nothing; None or 0: never.
+    """
+    stops = progress.stops_in_vain(newest)
+    if not limit or stops < limit or not progress.tells:
+        return ""
+    what = _what(max(newest, progress.newest))
+    return f"{count_text(stops, 'stop')} in a row saved {what} ({_NAME} = {limit})"
+
+
+def _what(step: int) -> str:
+    return "nothing" if step == BEGINNING else f"nothing newer than step {step}"
 
 
 def short_time_text(starts: Sequence[Trained], limit_s: float | None) -> str:

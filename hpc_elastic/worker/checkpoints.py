@@ -154,6 +154,20 @@ def latest(paths: RunPaths) -> Checkpoint | None:
     return None
 
 
+def newest_step(paths: RunPaths, none: int) -> int:
+    """Return the step of the newest complete checkpoint.
+
+    Args:
+        paths: the run.
+        none: what to return if there is none; what cannot be listed now is as little as the records tell.
+    """
+    try:
+        newest = latest(paths)
+    except OSError:
+        newest = None
+    return none if newest is None else newest.step
+
+
 def _read(path: str) -> Checkpoint | None:
     try:
         return parse_mark(read_plain(path))

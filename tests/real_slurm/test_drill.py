@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Note, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Note, RoundEnded, RoundFormed
+from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.drill import CAUSES, Drill
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
@@ -88,6 +89,45 @@ def test_a_run_that_never_saves_is_held(cluster: Cluster) -> None:
     told = elastic(cluster, "timeline", str(run.directory)).stdout
     assert "nothing newer was saved in the last 2 starts" in told
     cluster.as_root("scancel", run.job_id)
+
+
+def test_an_array_that_never_saves_is_held(cluster: Cluster) -> None:
+    """Its start outlasts what happens to its tasks: each stop says so, and the third one holds them all."""
+    script = cluster.shared / "unsaved.py"
+    script.write_text(UNSAVED)
+    flags = ("--mode", "array", *QUICK, "--nodes", "1:2", "--gpus-per-node", "1", "--partition", "low")
+    run = submit(cluster, flags, (PYTHON, str(script), "nobody", "{run}/ticks"))
+    wait_size(run, 2)
+    state = run.state()
+    while state.ending is None:
+        assert state.progress.stops <= 3
+        size = 0 if state.running is None else len(state.running.members)
+        wait_ticks(run, size)
+        cluster.as_root("scancel", "--signal=TERM", f"{run.job_id}_0")
+        wait_stops(run, state.progress.stops + 1)
+        state = run.wait(lambda new: new.ending is not None or is_whole(new), "the task to be back", 90)
+    assert Decision.HELD is state.ending.decision
+    assert "the round that had to stop last has saved nothing" in run.log()
+    assert "stops in a row saved nothing (max_starts_without_save = 3)" in run.log()
+    assert "; nothing was saved" in elastic(cluster, "timeline", str(run.directory)).stdout
+    cluster.as_root("scancel", run.job_id)
+
+
+def is_whole(state: RunState) -> bool:
+    """Tell whether both tasks work."""
+    return state.running is not None and len(state.running.members) == 2
+
+
+def wait_ticks(run: Run, count: int) -> None:
+    """Wait until each of so many ranks has done a step from now on."""
+    for tick in run.directory.glob("ticks.*"):
+        tick.unlink()
+    run.cluster.wait_for(lambda: len([*run.directory.glob("ticks.*")]) >= count, 40, "all ranks to tick")
+
+
+def wait_stops(run: Run, count: int) -> None:
+    """Wait until so many stops have saved nothing."""
+    run.wait(lambda state: state.progress.stops >= count, f"{count} stops", 40)
 
 
 @pytest.mark.both_trackers

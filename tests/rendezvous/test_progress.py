@@ -63,6 +63,14 @@ class Story:
         self.entries.append(Drained(self.epoch, Cause.PREEMPTION, saved, ""))
         return self
 
+    def pause(self, stop_step: int | None, saved: int | None) -> Story:
+        """Have all stop for one node that leaves, as in array mode."""
+        self.entries.append(DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "", self.epoch))
+        if stop_step is not None:
+            self.entries.append(StopAgreed(self.rounds, stop_step))
+        self.entries.append(RoundEnded(self.rounds, Cause.PREEMPTION, ("n1",), None, saved))
+        return self
+
     def held(self) -> Story:
         """Have the run wait for its user."""
         self.entries.append(RunEnded(Decision.HELD, 75, "why", None))
@@ -151,3 +159,32 @@ def test_what_its_user_starts_again_is_new(how: str) -> None:
 def test_a_program_that_marks_or_ticks_is_known(story: Story, tells: bool) -> None:
     """Also in later starts and submissions."""
     assert tells is story.state.progress.tells
+
+
+def test_stops_within_a_start_that_save_nothing_add_up() -> None:
+    """Array mode: the tasks that are left go on, from where this round began."""
+    story = Story().start().round(None).pause(20, None)
+    assert (1, 1, 0) == tuple(story.state.progress.stops_in_vain(newest) for newest in (-1, BEGINNING, 20))
+    story.round(None).pause(40, None)
+    assert 2 == story.state.progress.stops
+    story.round(None).pause(60, 60)
+    assert 0 == story.state.progress.stops
+    story.round(60).pause(80, 60)
+    assert 1 == story.state.progress.stops
+    assert 0 == story.round(60).crash(75).state.progress.stops
+
+
+def test_a_stop_with_nothing_to_save_is_none_in_vain() -> None:
+    """No step was done, or nobody asked whether to stop."""
+    story = Story().start().round(20)
+    for step in (None, -1, 20):
+        assert 0 == story.pause(step, 20).round(20).state.progress.stops
+    assert 1 == story.pause(21, 20).state.progress.stops
+    assert 0 == Story().start().round(None).pause(0, None).state.progress.stops
+
+
+def test_a_released_run_has_no_stops_in_vain() -> None:
+    """Its user knows."""
+    story = Story().start().round(None).pause(20, None)
+    assert 1 == story.start().state.progress.stops
+    assert 0 == story.held().start().state.progress.stops

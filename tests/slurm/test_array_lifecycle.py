@@ -24,6 +24,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
     SizeWanted,
+    StopAgreed,
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, fold
@@ -390,3 +391,34 @@ def test_starts_without_a_round_or_a_goodbye_are_in_vain() -> None:
     assert 3 == starts_in_vain(records_of(STARTED, ROUND), START._replace(restart=4))
     goodbye = NodeLeft(EPOCH, "n2.5@12_1-3-0", "n2", Cause.MEMBERSHIP, "")
     assert 1 == starts_in_vain(records_of(STARTED, ROUND, goodbye), START._replace(restart=4))
+
+
+def test_stops_that_save_nothing_hold_the_run() -> None:
+    """Else its tasks would come back and begin anew for ever; the workers that run save first."""
+    entries: list[Entry] = [STARTED]
+    for number in (1, 2, 3):
+        entries += [
+            ROUND._replace(number=number),
+            DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM"),
+            StopAgreed(number, 20 * number),
+            RoundEnded(number, Cause.PREEMPTION, ("n2",), None),
+        ]
+    facts = BASE._replace(left=left(Cause.PREEMPTION))
+    two = facts._replace(state=state_of(*entries[:-4], left(Cause.PREEMPTION)))
+    assert isinstance(decide(two, BUDGETS), Requeue)
+    three = facts._replace(state=state_of(*entries, left(Cause.PREEMPTION)))
+    held = decide(three._replace(others=ALONE), BUDGETS)
+    assert isinstance(held, Hold)
+    assert "3 stops in a row saved nothing (max_starts_without_save = 3)" in held.why
+    going_on = state_of(*entries, left(Cause.PREEMPTION), ROUND._replace(number=4, members=ROUND.members[:1]))
+    first = decide(three._replace(state=going_on), BUDGETS)
+    assert isinstance(first, SaveFirst)
+    assert first.is_held
+    for let in (three._replace(saved=60), three._replace(state=state_of(*never_telling(entries)))):
+        assert isinstance(decide(let, BUDGETS), Requeue)
+    assert isinstance(decide(three, BUDGETS._replace(max_starts_without_save=0)), Requeue)
+
+
+def never_telling(entries: list[Entry]) -> list[Entry]:
+    """Return the records of a program that does not ask whether to stop."""
+    return [entry._replace(step=-1) if isinstance(entry, StopAgreed) else entry for entry in entries]
