@@ -41,6 +41,7 @@ class Disk(NamedTuple):
 class Measured(NamedTuple):
     """What a node was found to be like."""
 
+    workers: int  # on this node
     gpus_promised: int | None = None  # by Slurm; None if it did not say
     gpus_visible: str | None = None  # CUDA_VISIBLE_DEVICES
     gpu_files: int | None = None  # device files there are; None if nobody looked
@@ -52,7 +53,6 @@ class Measured(NamedTuple):
     cpus: int = 0  # that this process may use; 0 if nobody looked
     cpus_asked: int | None = None  # that the job has here
     cpus_there: int = 0  # that the machine has; 0 if nobody looked
-    workers: int = 1
 
 
 class Finding(NamedTuple):

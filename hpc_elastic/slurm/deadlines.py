@@ -174,7 +174,8 @@ def warning_lead_s(
         default_s: what holds without measurements.
         limit_s: the time limit [s].
     """
-    return max(default_s, float(math.ceil(min(needed_s(saves, drains) or 0.0, limit_s / _SHARE))))
+    needed = needed_s(saves, drains)
+    return default_s if needed is None else max(default_s, float(math.ceil(min(needed, limit_s / _SHARE))))
 
 
 class Early(NamedTuple):

@@ -72,7 +72,7 @@ def is_lasting(failure: str) -> bool:
     code, line = int(found[1]), found[2]
     if _SYNTAX in line or line.startswith("a line that bash cannot make out"):
         return True
-    if (line.split() or [""])[0] in _OF_THE_NODE:
+    if line.strip().partition(" ")[0] in _OF_THE_NODE:
         return False
     if code == _CANNOT_RUN:
         return _NO_PROGRAM.search(line) is not None

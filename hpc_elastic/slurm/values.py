@@ -72,7 +72,7 @@ def parse_nodes(value: object) -> NodeRange:
         BadValueError: not a count or range, zero, or the smaller number comes last.
     """
     match = re.fullmatch(r"\s*([0-9]{1,15})(?:\s*[:-]\s*([0-9]{1,15}))?\s*", text_of(value))
-    if isinstance(value, bool) or match is None:
+    if match is None:
         raise BadValueError(
             f"{shown(value)} is not a node count", "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4"
         )

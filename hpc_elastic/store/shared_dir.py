@@ -190,8 +190,7 @@ class SharedDirStore:
                 files.retry(lambda: os.stat(self.root))  # a run that was removed is not made again
             with suppress(FileNotFoundError):
                 self.make_directory(directory)
-            if pause_s:
-                SystemClock().sleep(pause_s)
+            SystemClock().sleep(pause_s)
         return act()
 
     @staticmethod

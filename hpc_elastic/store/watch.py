@@ -22,6 +22,7 @@ _IN_NONBLOCK = os.O_NONBLOCK
 _IN_CLOEXEC = os.O_CLOEXEC
 
 
+_FAILED = -1  # what a call into the C library returns
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
 
 
@@ -98,6 +99,6 @@ class Watch:
     def _add(self, path: str, mask: int) -> bool:
         if self._fd >= 0 and path not in self._watched:
             wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
-            if wd >= 0:
+            if wd != _FAILED:
                 self._watched[path] = wd
         return path in self._watched

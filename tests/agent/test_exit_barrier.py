@@ -50,6 +50,24 @@ def test_torchs_stores_are_left_in_peace() -> None:
     assert [FOREIGN_SLICE_S, 5] == store.waits
 
 
+class LateStore(NeverStore):
+    """One that says in words of its own that a key does not come."""
+
+    def wait(self, _keys: Sequence[str], timeout: timedelta) -> None:
+        """Wait in vain."""
+        try:
+            super().wait(_keys, timeout)
+        except StoreTimeoutError:
+            raise RuntimeError("wait timeout") from None
+
+
+def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
+    """Programs may look for the words of the store that they use."""
+    clock = FakeClock()
+    with pytest.raises(RuntimeError, match=r"^wait timeout$"):
+        WatchedStore(LateStore(clock), lambda: None, clock).wait(["k"], 2.5)
+
+
 def test_reading_waits_as_long_as_the_store_does() -> None:
     """Without a timeout of its own a read takes that of the store."""
     clock = FakeClock()

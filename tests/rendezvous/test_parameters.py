@@ -100,3 +100,22 @@ def test_numbers_have_a_bound() -> None:
             params(x=value).get_as_int("x")
     with pytest.raises(ValueError, match="does not represent a valid integer value"):
         params(x=float("inf")).get_as_int("x")
+
+
+@pytest.mark.parametrize("value", [1e9, -1e9, "0", "1.5"])
+def test_seconds_are_read(value: float | str) -> None:
+    """As numbers or as text, up to 31 years."""
+    assert float(value) == parameters.seconds_of(params(t=value), "t")
+    assert (3.0, None) == (
+        parameters.seconds_of(params(), "t", 3.0),
+        parameters.seconds_of(params(t=None), "t"),
+    )
+
+
+@pytest.mark.parametrize("value", [1.0000001e9, "1e10", "nan", "inf", "soon", [], 10**400])
+def test_what_is_no_number_of_seconds_is_refused(value: Any) -> None:
+    """With its name and value."""
+    with pytest.raises(
+        ValueError, match="^The rendezvous configuration option 't' .* is not a number of sec"
+    ):
+        parameters.seconds_of(params(t=value), "t")

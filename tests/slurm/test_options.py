@@ -34,6 +34,7 @@ def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
     ("name", "near"),
     [
         ("nothere.toml", ""),
+        ("g.toml", ""),
         ("tarin.toml", "did you mean 'train.toml'?"),
         ("train", "did you mean 'train.toml'?"),
         ("toml.x", ""),
