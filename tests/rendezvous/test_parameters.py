@@ -116,6 +116,6 @@ def test_seconds_are_read(value: float | str) -> None:
 def test_what_is_no_number_of_seconds_is_refused(value: Any) -> None:
     """With its name and value."""
     with pytest.raises(
-        ValueError, match="^The rendezvous configuration option 't' .* is not a number of sec"
+        ValueError, match=r"^The rendezvous configuration option 't' .* is not a number of sec"
     ):
         parameters.seconds_of(params(t=value), "t")
