@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import re
 import subprocess
 import sys
@@ -19,6 +20,21 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
 LOG_TAIL_LINES = 40
 USER_PATH = "/usr/local/bin:/usr/bin:/bin"
+DELAYS = os.environ.get("DEVCLUSTER_DELAYS", "")  # SECONDS:SEED, see `delay_strike`
+_STRIKES = frozenset({"scancel", "update", "requeue", "suspend", "resume", "crash", "cut", "exec", "stop"})
+_random = random.Random(DELAYS.partition(":")[2])
+
+
+def delay_strike(*words: str) -> None:
+    """Wait for a random time before something is done to a run, where DEVCLUSTER_DELAYS asks for it.
+
+    So the same tests strike at other moments of a step, a save, a start.
+
+    Args:
+        words: the command line.
+    """
+    if DELAYS and not _STRIKES.isdisjoint(words[:4]):
+        SystemClock().sleep(_random.uniform(0.0, float(DELAYS.partition(":")[0])))
 
 
 def devcluster(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
@@ -98,6 +114,7 @@ class Cluster(Waits):
         Returns:
             The finished process; its exit code is not checked.
         """
+        delay_strike(*argv)
         home = pwd.getpwnam(user).pw_dir
         own = {"PATH": USER_PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8"}
         return subprocess.run(
@@ -143,6 +160,7 @@ class Cluster(Waits):
 
     def as_root(self, *argv: str) -> str:
         """Run a Slurm client as root on this machine; returns its output, empty if it failed."""
+        delay_strike(*argv)
         return self._as_root(*argv).stdout
 
     def _as_root(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -173,6 +191,7 @@ class Cluster(Waits):
 
     def command(self, *words: str) -> str:
         """Run a `devcluster` command that must work; returns its output."""
+        delay_strike(*words)
         done = devcluster(words[0], "--dir", str(self.directory), *words[1:])
         assert done.returncode == 0, f"devcluster {' '.join(words)}: {done.stderr}"
         return done.stdout
