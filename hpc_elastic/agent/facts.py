@@ -11,7 +11,7 @@ GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are g
 
 
 def gather(
-    run: SharedRun, number: int, group: Group, *, budgets: Budgets, waited: bool, wedged: bool = False
+    run: SharedRun, number: int, group: Group, *, budgets: Budgets, waited: bool, wedged: bool
 ) -> Facts:
     """Return the facts of an agent.
 

@@ -14,6 +14,7 @@ GIB = 1 << 30
 NVIDIA = "/dev/nvidia[0-9]*"
 OFF, QUICK, FULL = "off", "quick", "full"
 MODES = (OFF, QUICK, FULL)
+TIMEOUT_S = 60.0  # for a command of the user's, and for each program that looks at GPUs
 _SLOW_S = 1.0  # for one look into the run directory: told
 STUCK_S = 20.0  # the same, and too long to work with
 
@@ -23,7 +24,7 @@ class ProbeOptions(NamedTuple):
 
     mode: str = QUICK  # one of MODES
     command: str = ""  # the user's own check, for the shell; empty for none
-    timeout: float = 60.0  # that it may take, and each program that looks at GPUs [s]
+    timeout: float = TIMEOUT_S  # that it may take, and each program that looks at GPUs [s]
     min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
     min_inodes: int = 1000  # free there
     gpu_devices: str = ""  # pattern of the device files of GPUs; empty for NVIDIA's where there are any

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hpc_elastic.agent.asking import turn_to_ask_s
+from hpc_elastic.agent.drain import LocalDrain
 from hpc_elastic.agent.drain_file import DrainFile
 from hpc_elastic.agent.durable import DurableWait
 from hpc_elastic.agent.hold import SAY_AGAIN_S, SUFFIX, Busy, Hold
 from hpc_elastic.agent.notices import LaterNotices
 from hpc_elastic.agent.wish import DrainTimes, Wish, first_words, granted, heard
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Epoch, Member, RoundFormed, Then
+from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Epoch, Member, RoundEnded, RoundFormed, Then
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from tests.rendezvous.one_node import node_maker, together
 
 EPOCH = Epoch(0, 0, 0)
 NODES = tuple(Member(f"n{i}.1", f"n{i}", 2) for i in range(5))
@@ -268,3 +274,19 @@ def test_a_node_beside_the_round_asks_after_its_members() -> None:
     assert 4.0 == turn_to_ask_s(state, "n9.1")
     asked = state._replace(drain=DrainRequested(Cause.STOP, "n9", Then.LEAVE, ""))
     assert [0.0, 0.0, 2.0] == [turn_to_ask_s(asked, me) for me in ("n9.1", "n0.1", "n1.1")]
+
+
+def test_a_drain_that_is_over_takes_no_step() -> None:
+    """The others may have ended the round, or have begun another one that nobody asks to stop."""
+    clock = FakeClock()
+    group: Any = SimpleNamespace()
+    make = node_maker(MemoryStore(), clock)
+    drain = LocalDrain(make("n9").run, group, DrainTimes())
+    drain.step(0.0)
+    first, _ = together(node_maker(MemoryStore(), clock), clock)
+    LocalDrain(first.run, group, DrainTimes()).step(0.0)
+    first.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    first.run.commit(RoundEnded(1, Cause.CRASH, ("n2",), None))
+    drain = LocalDrain(first.run, group, DrainTimes())
+    drain.step(0.0)
+    assert not drain.stop_now

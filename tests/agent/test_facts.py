@@ -38,7 +38,7 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     seen = set()
     clock.tick_s = 0.001
     for _ in range(5000):
-        facts = gather(run, 1, Group.STOPPED, budgets=Budgets(crash=0), waited=False)
+        facts = gather(run, 1, Group.STOPPED, budgets=Budgets(crash=0), waited=False, wedged=False)
         assert facts.vanished or not facts.everyone_stopped
         seen.add((facts.vanished, facts.everyone_stopped))
     assert {(False, False), (True, True)} <= seen
@@ -55,7 +55,7 @@ def two(memory_store: MemoryStore, clock: FakeClock) -> tuple[SharedFsRendezvous
 def facts_of(node: SharedFsRendezvous, group: Group) -> Facts:
     """Return the facts of a node that has just looked at the others."""
     node.run.membership.look()
-    return gather(node.run, 1, group, budgets=Budgets(crash=0), waited=False)
+    return gather(node.run, 1, group, budgets=Budgets(crash=0), waited=False, wedged=False)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -114,7 +114,7 @@ def test_of_a_member_that_was_never_seen_nothing_is_known(
     membership.look()
     other = second.run.membership.node_id
     membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
-    facts = gather(first.run, 1, group, budgets=Budgets(crash=0), waited=False)
+    facts = gather(first.run, 1, group, budgets=Budgets(crash=0), waited=False, wedged=False)
     assert not facts.moved_on
 
 

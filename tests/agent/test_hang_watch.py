@@ -265,3 +265,12 @@ def test_earlier_rounds_and_this_one_tell_who_ticks() -> None:
 def test_from_ten_seconds_on_they_are_told_whole() -> None:
     """Below that with one decimal."""
     assert "no progress for 10 s (limit 9.9 s)" == silence_text(Silence(0, 10.0, 9.9, STEP))
+
+
+def test_a_short_pause_between_two_looks_is_learned_from() -> None:
+    """As long as it is less than a quarter of the limit: then nobody was stopped, the loop was only busy."""
+    one = watch(HangOptions(timeout=100.0))
+    after(one, ticked(1), 3)
+    one.check({0: ticked(2)}, 13.0)
+    one.check({0: ticked(3)}, 14.0)
+    assert STEP in one.lengths

@@ -256,3 +256,15 @@ def test_nobody_waits_where_nobody_is_asked(tmp_path: Path) -> None:
     agent.hears(signal.SIGTERM)
     agent.signalled.hear_why()
     assert [] == agent.waited
+
+
+def test_a_time_that_is_over_is_told_to_the_others_as_none(agent: Agent) -> None:
+    """Slurm has answered late; nobody has less than no time."""
+    agent.hears(signal.SIGTERM)
+    agent.signalled.tell()
+    agent.is_told(Told(Cause.NODE_LOSS, "a node is down", agent.clock.monotonic() + 5, explains=True))
+    agent.clock.advance(20)
+    agent.signalled.tell()
+    explained = agent.run.state.explained
+    assert explained is not None
+    assert 0.0 == explained.left_s

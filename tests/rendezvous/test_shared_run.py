@@ -390,3 +390,8 @@ def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> No
         clock.advance(1.0)
         first.run.tick(look=True)
     assert first.run.everyone_in(Phase.STOPPED)
+
+
+def test_before_the_first_round_nobody_is_missing(node: MakeNode) -> None:
+    """There is nobody whose workers could run."""
+    assert node("n1").run.everyone_in(Phase.STOPPED)

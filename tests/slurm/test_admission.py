@@ -142,3 +142,10 @@ def test_a_run_that_has_not_ended_has_no_ending(paths: RunPaths) -> None:
     """Asking for it is a mistake."""
     with pytest.raises(ValueError, match="has not ended"):
         ended_text(paths, read_state(paths))
+
+
+def test_a_run_of_which_slurm_tells_nothing_may_live(paths: RunPaths, no_slurm: None) -> None:
+    """A stranger is told how to stop it."""
+    record(paths, start()._replace(job_id="1000"), formed(1))
+    assert "running as job 1000 (3 nodes)" in str(refusal(paths))
+    assert "stop it: hpc-elastic stop" in str(refusal(paths))

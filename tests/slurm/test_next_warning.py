@@ -104,3 +104,12 @@ def test_a_job_that_finish_submits_is_warned_earlier_and_says_so(workdir: Path, 
     assert "1001" == Successors(start, Slurm(), PatientClock(), said.append).resubmit()
     assert ["0", "1", "260"] == slurm_dir.submissions()[-1]["argv"][-3:]
     assert "job 1001: workers get 260 s to save before the time limit" in said[0]
+
+
+def test_a_job_that_is_warned_as_ever_is_not_told_of(workdir: Path, slurm_dir: StandIn) -> None:
+    """There is nothing new."""
+    paths = submitter().submit(request(time="4h")).request.paths
+    start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
+    said: list[str] = []
+    assert "1001" == Successors(start, Slurm(), PatientClock(), said.append).resubmit()
+    assert [] == said
