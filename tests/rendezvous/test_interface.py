@@ -32,7 +32,7 @@ def test_rank_0_decides_where_workers_meet() -> None:
     store = _Dict()
     first = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1234)
     assert {"MASTER_ADDR": b"10.0.0.1", "MASTER_PORT": b"1234"} == store.values
-    assert first == RendezvousStoreInfo.build(1, store) == ("10.0.0.1", 1234)
+    assert RendezvousStoreInfo("10.0.0.1", 1234) == first == RendezvousStoreInfo.build(1, store)
 
 
 def test_what_is_not_given_is_found_out() -> None:
