@@ -110,6 +110,7 @@ class _Lines:
         for line in lines:
             self._seen[line] = 0
         self._now = name
+        record.resume()
 
     def _by_file(self, lines: set[int]) -> dict[str, list[int]]:
         by_file: dict[str, list[int]] = {}

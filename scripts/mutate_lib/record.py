@@ -17,6 +17,8 @@ from types import FrameType
 from typing import Any
 
 SETTINGS = ".mutate-record"
+_Tracer = Callable[[FrameType, str, Any], Callable[..., Any] | None]
+_started: list[_Tracer] = []
 
 
 def start(tree: str) -> None:
@@ -35,8 +37,15 @@ def start(tree: str) -> None:
         tracer = tracers.get(frame.f_code.co_filename)
         return None if tracer is None else tracer(frame, "line", None)
 
+    _started.append(trace)
     threading.settrace(trace)
     sys.settrace(trace)
+
+
+def resume() -> None:
+    """Note lines again: Python stops once the tracer fails, as where a recursion is too deep."""
+    if _started:
+        sys.settrace(_started[0])
 
 
 def open_map(path: str) -> mmap.mmap:

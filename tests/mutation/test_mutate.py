@@ -41,6 +41,22 @@ FROM_OUTSIDE = """from planted.program import ask
 def test_another_process_follows_the_rule():
     assert "False" == ask(3, 3).strip()
 """
+TOO_DEEP = """import pytest
+from planted.rule import may_start
+
+
+def deeper():
+    return deeper()
+
+
+def test_a_recursion_without_end():
+    with pytest.raises(RecursionError):
+        deeper()
+
+
+def test_the_last_start():
+    assert not may_start(3, 3)
+"""
 UNRELATED = "def test_nothing_of_the_package():\n    raise AssertionError\n"
 FLIPPED = "rule:may_start [flip] 'return starts < limit' -> 'return (starts <= limit)'"
 
@@ -103,6 +119,16 @@ def test_what_runs_in_another_process_is_seen(planted: Path) -> None:
     assert (
         f"killed: {FLIPPED}\n    tests/test_program.py::test_another_process_follows_the_rule" in ended.stdout
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_runs_after_a_recursion_without_end_is_seen(planted: Path) -> None:
+    """A test counts for the lines that it runs, also after one at which Python has stopped to trace lines."""
+    (planted / "tests/test_rule.py").write_text(TOO_DEEP)
+    ended = mutate(planted, "--match", "flip")
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    assert f"killed: {FLIPPED}\n    tests/test_rule.py::test_the_last_start" in ended.stdout
 
 
 @pytest.mark.slow
