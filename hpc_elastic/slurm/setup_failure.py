@@ -13,6 +13,9 @@ _SYNTAX = "syntax error"  # bash's word for a line, or a file that it reads, tha
 _OWN_TRAP = "trap 'failed setup "  # is what bash ran last when it cannot make out a line of the script
 _BY_BASH = re.compile(r"^\S*: line \d+: ")
 _CANNOT_RUN, _NOT_FOUND = 126, 127
+_BY_SLURM = re.compile(  # slurmstepd begins its lines with its name, since Slurm 26.05 with the time
+    r"slurmstepd(?:-\S+)?: |\[\d{4}-\d\d-\d\dT[\d:.]+\] (?:error|fatal): (?:\*\*\* (?:JOB|STEP) |.*\bStepId=)"
+)
 _MISSING = re.compile(r"[ (]([^\s/:()]+): command not found\)$")  # said of a program that was given no path
 _NO_PROGRAM = re.compile(r": (?:Permission denied|Is a directory)\)$")  # other reasons of 126 may pass
 _OF_THE_NODE = ("module", "ml", ".", "source")  # what nodes are set up with differs, and may be mended
@@ -44,7 +47,7 @@ def with_words(failure: str, log: str) -> str:
     before, found, _ = log.rpartition(f"hpc_elastic: {failure}")
     lines = before.rstrip().splitlines()[-1:] if found else []
     words = _BY_BASH.sub("", lines[0].strip()) if lines else ""
-    if not words or "hpc_elastic" in words or words.startswith(("slurmstepd:", "slurmstepd-")):
+    if not words or "hpc_elastic" in words or _BY_SLURM.match(words):
         return _without_trap(failure)
     return f"{_without_trap(failure)} ({words[:_MOST_WORDS]})"
 

@@ -101,7 +101,9 @@ _ENDINGS = (
     (Standing.TIME_LIMIT, "TimeLimit", "TIMEOUT"),
     (Standing.NODE_DOWN, "NodeDown", "NODE_FAIL"),
     (Standing.SCRIPT_DIED, "JobLaunchFailure", "LAUNCH_FAILED"),
+    (Standing.SCRIPT_DIED, "OutOfMemory", "OUT_OF_MEMORY"),
 )
+_RAISED = "RaisedSignal:"  # since Slurm 23.02, followed by the signal that ended the script: 9(Killed)
 _CAUSE_OF = {
     Standing.TIME_LIMIT: Cause.TIME_LIMIT,
     Standing.NODE_DOWN: Cause.NODE_LOSS,
@@ -132,6 +134,8 @@ def _why_it_ends(job: JobFacts) -> Standing:
     for stands, reason, word in _ENDINGS:
         if job.reason == reason or job.word == word:
             return stands
+    if job.reason.startswith(_RAISED):
+        return Standing.SCRIPT_DIED
     if job.preempted or job.word == "PREEMPTED":
         return Standing.PREEMPTED
     cancelled = job.word.startswith("CANCELLED") or job.state is JobState.COMPLETING

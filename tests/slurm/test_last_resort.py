@@ -15,7 +15,7 @@ from hpc_elastic.slurm.last_resort import LastResort
 from hpc_elastic.testing.clock import FakeClock
 
 LIMIT_S = 30.0
-KILLED = {"JobState": "FAILED", "Reason": "JobLaunchFailure"}
+KILLED = {"JobState": "FAILED", "Reason": "RaisedSignal:9(Killed)"}
 
 
 class Job(Slurm):

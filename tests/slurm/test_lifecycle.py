@@ -86,7 +86,7 @@ NOT_STARTED = scontrol(JobState="PENDING", Reason="launch_failed_requeued_held",
 REQUEUED = scontrol(JobState="COMPLETING", Restarts="2")
 CANCELLED = scontrol(JobState="COMPLETING")
 PREEMPTED = scontrol(JobState="COMPLETING", PreemptTime="2026-11-21T08:00:00")
-OUT_OF_MEMORY = scontrol(JobState="COMPLETING", Reason="OutOfMemory")
+PAST_DEADLINE = scontrol(JobState="COMPLETING", Reason="DeadLine")
 
 
 def facts(
@@ -187,10 +187,10 @@ def test_a_job_cancelled_in_its_grace_is_not_taken_for_preempted() -> None:
 
 def test_a_job_that_ends_for_an_unknown_reason_is_left_alone() -> None:
     """Only endings that are known to be Slurm's own doing are undone."""
-    choice = decide(facts(*drained(Cause.PREEMPTION), job=OUT_OF_MEMORY), BUDGETS)
+    choice = decide(facts(*drained(Cause.PREEMPTION), job=PAST_DEADLINE), BUDGETS)
     assert isinstance(choice, Leave)
     assert (75, None) == (choice.code, choice.requeued)
-    assert "OutOfMemory" in choice.why
+    assert "DeadLine" in choice.why
 
 
 def test_a_job_that_goes_back_for_unfit_nodes_says_why() -> None:
@@ -382,7 +382,8 @@ def test_the_script_of_an_old_start_does_nothing() -> None:
         ({"JobState": "CANCELLED"}, Standing.CANCELLED),
         ({"JobState": "FAILED"}, Standing.ENDING),
         ({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}, Standing.SCRIPT_DIED),
-        ({"JobState": "COMPLETING", "Reason": "OutOfMemory"}, Standing.ENDING),
+        ({"JobState": "COMPLETING", "Reason": "OutOfMemory"}, Standing.SCRIPT_DIED),
+        ({"JobState": "COMPLETING", "Reason": "RaisedSignal:9(Killed)"}, Standing.SCRIPT_DIED),
         ({"JobState": "RUNNING", "NumNodes": "2-4"}, Standing.RUNNING),
     ],
     ids=str,

@@ -26,6 +26,7 @@ from hpc_elastic.slurm.script import (
 from hpc_elastic.slurm.templates import EPILOG, FOLDERS, read_template
 
 GOLDEN = Path(__file__).parent / "golden"
+PER_TASK = {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"}  # would limit an agent
 NAMES = RunNames(
     "train-1",
     "/shared/runs/train-1",
@@ -225,7 +226,7 @@ class Node:
         script = self.home / "job.sbatch"
         script.write_bytes(render(spec, names, read_template()).encode("utf-8", "surrogateescape"))
         environ = {**os.environ, "PATH": f"{self.home}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "4"}
-        environ |= {"SLURM_CPUS_PER_TASK": "3"}
+        environ |= dict.fromkeys(PER_TASK, "3")
         self.done = subprocess.run(
             ["bash", script, *arguments], env=environ, capture_output=True, text=True, check=False
         )
@@ -277,7 +278,7 @@ def test_the_agents_are_told_which_start_this_is(node: Node) -> None:
         env[f"HPC_ELASTIC_{name}"] for name in ("RUN_DIR", "RUN_ID", "SUBMISSION", "RELAUNCH")
     ]
     assert str(node.home) == node.worker["cwd"]
-    assert "SLURM_CPUS_PER_TASK" not in env
+    assert not PER_TASK & env.keys()
 
 
 def test_a_longer_time_to_save_reaches_the_agents(node: Node) -> None:

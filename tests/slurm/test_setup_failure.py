@@ -65,12 +65,27 @@ def test_what_fails_again_everywhere(failure: str, is_it: bool) -> None:
             "setup failed (exit code 1): a",
         ),
         (
+            "[2026-11-22T21:08:06] error: *** JOB 9 ON n CANCELLED DUE TO JOB REQUEUE ***\nhpc_elastic: {}\n",
+            "setup failed (exit code 1): a",
+            "setup failed (exit code 1): a",
+        ),
+        (
+            "[2026-11-22T21:08:06] error: Detected 1 oom_kill event in StepId=7.batch.\nhpc_elastic: {}\n",
+            "setup failed (exit code 137): a",
+            "setup failed (exit code 137): a",
+        ),
+        (
+            "[2026-11-22T21:08:06.134] error: no licence\nhpc_elastic: {}\n",
+            "setup failed (exit code 1): a",
+            "setup failed (exit code 1): a ([2026-11-22T21:08:06.134] error: no licence)",
+        ),
+        (
             "job.sbatch: line 4: syntax error near `)'\nhpc_elastic: {}\n",
             f"setup failed (exit code 2): {OWN_TRAP}",
             "setup failed (exit code 2): a line that bash cannot make out (syntax error near `)')",
         ),
     ],
-    ids=["no log", "bash", "an earlier start", "Slurm", "syntax"],
+    ids=["no log", "bash", "an earlier start", "Slurm", "Slurm 26.05", "Slurm's OOM", "a time", "syntax"],
 )
 def test_the_log_says_what_was_wrong(log: str, failure: str, told: str) -> None:
     """The line before ours is that of the program, or of bash."""

@@ -65,6 +65,26 @@ def test_the_last_word_in_the_batch_log_counts(words: str, cause: Cause | None) 
     assert due_to(log.replace("*** JOB 17", "*** STEP 17.0")) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "[2026-11-22T21:08:06.134] error: *** JOB 1009 ON node1 CANCELLED AT {} DUE TO PREEMPTION ***",
+            Cause.PREEMPTION,
+        ),
+        (
+            "[2026-11-22T21:08:06.134] error: *** JOB 9 ON n1 CANCELLED AT {} DUE TO SIGNAL Terminated ***",
+            None,
+        ),
+        ("slurmstepd-node1: error: *** JOB 1009 ON n1 CANCELLED AT {} DUE TO SIGNAL Terminated ***", None),
+    ],
+    ids=["preempted, 26.05", "scancel, 26.05", "scancel, 25.05"],
+)
+def test_lines_of_newer_versions_are_read(line: str, cause: Cause | None) -> None:
+    """Since 26.05 they begin with the time; since 25.05 that of scancel names a signal."""
+    assert cause is due_to(line.format("2026-11-22T21:08:06"))
+
+
 def test_a_held_job_is_known() -> None:
     """By its reason, or by its priority."""
     assert job_facts({"JobState": "PENDING", "Reason": "JobHeldUser"}).held
@@ -90,6 +110,12 @@ def test_a_held_job_is_known() -> None:
         ({"JobState": "COMPLETED"}, Standing.ENDING),
         ({"JobState": "LAUNCH_FAILED"}, Standing.SCRIPT_DIED),
         ({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}, Standing.SCRIPT_DIED),
+        ({"JobState": "COMPLETING", "Reason": "RaisedSignal:9(Killed)"}, Standing.SCRIPT_DIED),
+        ({"JobState": "FAILED", "Reason": "RaisedSignal:9(Killed)"}, Standing.SCRIPT_DIED),
+        ({"JobState": "FAILED", "Reason": "RaisedSignal:15(Terminated)"}, Standing.SCRIPT_DIED),
+        ({"JobState": "COMPLETING", "Reason": "OutOfMemory"}, Standing.SCRIPT_DIED),
+        ({"JobState": "OUT_OF_MEMORY"}, Standing.SCRIPT_DIED),
+        ({"JobState": "FAILED", "Reason": "NonZeroExitCode"}, Standing.ENDING),
     ],
 )
 def test_why_a_job_ends(fields: dict[str, str], stands: Standing) -> None:
