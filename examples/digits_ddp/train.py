@@ -25,8 +25,7 @@ parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
 parser.add_argument("--out", type=Path, default=Path(worker.run_dir() or ".") / "result.json")
 parser.add_argument("--step-time", type=float, default=0.0, metavar="S", help="slow each step down")
 options = parser.parse_args()
-directory = Path(worker.run_dir() or options.out.parent) / "saved"
-directory.mkdir(parents=True, exist_ok=True)
+run_dir = worker.run_dir()  # None without an agent: then no run could resume, and nothing is saved
 
 SEED, BATCH, TEST_IMAGES = 20, 64, 297  # the batch is that of all ranks
 gpu = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -49,8 +48,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 def save(step: int) -> None:
     """Write the checkpoint of a step (rank 0) and tell hpc_elastic that it is on disk."""
-    if rank == 0:
-        path = directory / f"step-{step}.pt"
+    if rank == 0 and run_dir:
+        path = Path(run_dir) / f"saved/step-{step}.pt"
+        path.parent.mkdir(exist_ok=True)
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         with worker.atomic_write(path) as file:
             torch.save(state, file)

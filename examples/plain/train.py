@@ -29,11 +29,13 @@ def train_step(weights: list[float], step: int) -> list[float]:
     return [slope - LEARNING_RATE * error * x, offset - LEARNING_RATE * error]
 
 
-def save(step: int, weights: list[float], directory: Path) -> None:
+def save(step: int, weights: list[float]) -> None:
     """Write the checkpoint of a step and tell hpc_elastic that it is on disk."""
-    if RANK != 0:
+    run_dir = worker.run_dir()
+    if RANK != 0 or run_dir is None:  # without an agent there is no run that could resume
         return
-    path = directory / f"step-{step}.json"
+    path = Path(run_dir) / f"saved/step-{step}.json"
+    path.parent.mkdir(exist_ok=True)
     with worker.atomic_write(path) as file:
         file.write(json.dumps({"step": step, "weights": weights}).encode())
     worker.checkpoint_saved(step, path)
@@ -59,8 +61,6 @@ def crash_once(marker: Path) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train from the newest checkpoint to the end, or until a stop is requested."""
-    directory = Path(worker.run_dir() or options.out.parent) / "saved"
-    directory.mkdir(parents=True, exist_ok=True)
     start, weights = load()
     print(f"rank {RANK}: starting at step {start}", flush=True)
     for step in range(start, options.steps):
@@ -71,11 +71,11 @@ def train(options: argparse.Namespace) -> None:
         done = step + 1
         worker.tick(done)
         if worker.should_stop():
-            save(done, weights, directory)
+            save(done, weights)
             print(f"rank {RANK}: stopped at step {done}", flush=True)
             return
         if done % options.save_every == 0:
-            save(done, weights, directory)
+            save(done, weights)
     if RANK == 0:
         result = {"steps": options.steps, "weights": [weight.hex() for weight in weights]}
         with worker.atomic_write(options.out) as file:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.ranks import Ranks
+from tests.examples.ranks import REPOSITORY, Ranks
 
 SCRIPT = "examples/plain/train.py"
 LIMIT_S = 15.0
@@ -43,6 +46,14 @@ def test_learns_the_line(expected: bytes) -> None:
     slope, offset = (float.fromhex(weight) for weight in json.loads(expected)["weights"])
     assert slope > 1.0
     assert offset < 0.0
+
+
+def test_without_an_agent_only_the_result_is_written(tmp_path: Path) -> None:
+    """Nothing could resume from a checkpoint there, so the script leaves no directory of them behind."""
+    script = REPOSITORY / SCRIPT
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, script, *OPTIONS], cwd=tmp_path, env=environ, check=True, timeout=LIMIT_S)
+    assert ["result.json"] == os.listdir(tmp_path)
 
 
 def test_crash(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
