@@ -7,7 +7,6 @@ import doctest
 import importlib
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from hpc_elastic.cli.app import app
-from hpc_elastic.cli.finish_command import _parser as finish_parser
-from hpc_elastic.cli.run_command import parser as run_parser
 from hpc_elastic.multiprocessing.plugins import PLUGIN_GROUPS as LOGS_GROUPS
 from hpc_elastic.rendezvous.registry import PLUGIN_GROUPS as HANDLER_GROUPS
+from tests.docs.commands import slips
 from tests.docs.pages import Block, all_blocks
 
 if sys.version_info >= (3, 11):
@@ -48,7 +44,6 @@ KINDS: dict[str, set[tuple[str, ...]]] = {
     "toml": {(), ("pyproject",)},
 }
 _OUTPUT_FLAGS = doctest.ELLIPSIS
-_COMMAND = re.compile(r"(?:^|\s)(hpc-elastic (?:.|\\\n)*)")
 
 ALL = all_blocks()
 
@@ -165,28 +160,7 @@ def test_commands_are_valid(block: Block) -> None:
     """The shell can read scripts, and hpc-elastic knows every command and option that is shown."""
     if block.language == "bash":
         subprocess.run(["bash", "-n"], input=block.code, text=True, check=True)
-    for command in _COMMAND.findall(block.code):
-        words = shlex.split(command, comments=True)
-        assert "" == _slip(words), f"{block.place}: {command}"
-
-
-def _slip(words: list[str]) -> str:
-    """Return the word that hpc-elastic would not know, or nothing."""
-    name, mine = words[1], words[2 : words.index("--") if "--" in words else None]
-    if name in {"COMMAND", "..."}:
-        return ""
-    if name in {"run", "finish"}:
-        made = run_parser() if name == "run" else finish_parser()
-        known = {option for action in made._actions for option in action.option_strings}
-        mine = mine[: next((at for at, word in enumerate(mine) if word.endswith(".py")), None)]
-    else:
-        group = typer.main.get_command(app)
-        commands: dict[str, Any] = getattr(group, "commands", {})
-        if name not in commands:
-            return name
-        known = {option for parameter in commands[name].params for option in parameter.opts}
-    given = [word.partition("=")[0] for word in mine if re.match(r"--?[a-z]", word)]
-    return next((option for option in given if option not in known), "")
+    assert [] == slips(block.code), block.place
 
 
 def test_a_launch_on_two_nodes(tmp_path: Path) -> None:
