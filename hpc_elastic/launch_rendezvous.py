@@ -120,16 +120,16 @@ def current_epoch(
     """
     if slurm is not None and slurm.task is not None:
         return epoch_now(state, int(submission or 0), slurm.task)
-    known = Epoch(max(state.epoch.submission, 0), state.epoch.restart, 0)
+    known = state.epoch._replace(submission=max(state.epoch.submission, 0), relaunch=0)
     if slurm is None:
         left = state.drained is not None or state.leave_cause is not None
         return known._replace(restart=known.restart + 1) if left else known
     if submission is not None:
-        return Epoch(int(submission), slurm.restart_count, int(relaunch or 0))
+        return Epoch(int(submission), slurm.link, slurm.restart_count, int(relaunch or 0))
     # a user's own script: another job takes the run up where the last one left it
     done = state.ending is not None and state.ending.decision is Decision.DONE
     another = state.job_id not in ("", slurm.job_ref) and not done
-    return Epoch(known.submission + another, slurm.restart_count, 0)
+    return Epoch(known.submission + another, slurm.link, slurm.restart_count, 0)
 
 
 def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:

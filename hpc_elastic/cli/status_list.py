@@ -53,7 +53,11 @@ def _line(paths: RunPaths) -> tuple[str, str, str]:
         run = read_run(paths)
         return (_changed(run), paths.name, _standing(run))
     except HpcElasticError as error:
-        return ("", paths.name, f"cannot be read: {error}")
+        return ("", paths.name, f"cannot be read: {_first_line(error)}")
+
+
+def _first_line(error: HpcElasticError) -> str:
+    return str(error).partition("\n")[0]  # what to do is told of a single run
 
 
 def _changed(run: RunFiles) -> str:

@@ -88,8 +88,8 @@ def epoch_now(state: RunState, submission: int, start: TaskStart | None = None) 
     """
     known = state.epoch
     if submission > known.submission:
-        return Epoch(submission, 0, 0)
+        return Epoch(submission, 0, 0, 0)
     drained = state.drained is not None and state.drained.cause not in _FOR_GOOD
     was_left = state.ending is None and (drained or (state.drained is None and state.deserted))
     goes_on = was_left or (start is not None and was_released(state, start))
-    return Epoch(known.submission, known.restart + goes_on, 0)
+    return Epoch(known.submission, 0, known.restart + goes_on, 0)

@@ -102,7 +102,7 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
 
 def _epoch(state: RunState, restart: int | None) -> Epoch:
     """Return the start of the run that a handler belongs to; one that was left is followed by another."""
-    known = Epoch(max(state.epoch.submission, 0), max(state.epoch.restart, 0), 0)
+    known = Epoch(max(state.epoch.submission, 0), 0, max(state.epoch.restart, 0), 0)
     if restart is not None:
         return known._replace(restart=restart)
     left = state.drained is not None or state.leave_cause is not None

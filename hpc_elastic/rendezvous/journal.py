@@ -16,7 +16,7 @@ from hpc_elastic import __version__
 from hpc_elastic.errors import DamagedError, RendezvousStateError
 from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 
-FORMAT = 1
+FORMAT = 2
 
 Port = Annotated[int, Range(0, 65535)]
 Sizes = Annotated[str, Like(r"([0-9]{1,9}:[0-9]{1,9})?", "MIN:MAX")]
@@ -61,12 +61,18 @@ class Epoch(NamedTuple):
     """One start of the job: a higher one fences every agent of a lower one."""
 
     submission: int
-    restart: int  # SLURM_RESTART_COUNT
+    link: int  # how many jobs of the same submission came before this one
+    restart: int  # SLURM_RESTART_COUNT of this job; in array mode the run's own count of starts
     relaunch: int  # srun started again in the same start of the script
 
+    @property
+    def script(self) -> tuple[int, int, int]:
+        """The start of the batch script, which may start the agents several times; a later one is higher."""
+        return self[:3]
+
     def text(self) -> str:
-        """Return the form used in file names, for example ``0-1-0``."""
-        return f"{self.submission}-{self.restart}-{self.relaunch}"
+        """Return the form used in file names, for example ``0-0-1-0``."""
+        return "-".join(map(str, self))
 
 
 class Member(NamedTuple):
@@ -374,6 +380,8 @@ def parse(number: int, data: bytes) -> Record:
     try:
         fields = parse_object(data)
         form = decode(_Form, fields)
+        if form.format < FORMAT:
+            raise _outdated(number, form)
         if form.format != FORMAT:
             raise _unknown(number, f"has format {form.format}", form)
         word = decode(_Kind, fields).kind
@@ -387,6 +395,15 @@ def parse(number: int, data: bytes) -> Record:
             f"journal record {number} is damaged: {error}\n"
             "  fix: bring the file back from a backup or snapshot, or submit a new run"
         ) from error
+
+
+def _outdated(number: int, form: _Form) -> RendezvousStateError:
+    return RendezvousStateError(
+        f"journal record {number} has format {form.format}, which an earlier hpc_elastic "
+        f"({form.version or 'of no version'}) wrote; this one, {__version__}, reads format {FORMAT} only\n"
+        "  fix: use this run with the installation that it was started with, or submit a new run; "
+        "its checkpoints and logs can be read as they are"
+    )
 
 
 def _unknown(number: int, what: str, form: _Form) -> RendezvousStateError:

@@ -196,7 +196,7 @@ def _is_same_start(old: Member, old_epoch: Epoch, new: Member, new_epoch: Epoch)
     """Tell whether an agent was started by the same start of a batch script as an earlier one."""
     before, after = start_of(old.node_id), start_of(new.node_id)
     if before is None or after is None:
-        return old_epoch[:2] == new_epoch[:2] and new_epoch.relaunch > old_epoch.relaunch
+        return old_epoch.script == new_epoch.script and new_epoch.relaunch > old_epoch.relaunch
     return before[:2] == after[:2] and after.relaunch > before.relaunch
 
 

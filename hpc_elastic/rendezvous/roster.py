@@ -78,8 +78,9 @@ class Suspicion(NamedTuple):
 
 
 _N = "[0-9]{1,18}"  # no longer number is written by anybody
-_NAME = re.compile(rf"([^+/]+)\+({_N})-({_N})-({_N})\+([a-z]+)\+({_N})\+({_N})\+({_N})")
-_SUSPICION = re.compile(rf"([^+/]+)\+({_N})-({_N})-({_N})\+suspected\+({_N})\+by\+([^+/]+)")
+_EPOCH = rf"({_N})-({_N})-({_N})-({_N})"
+_NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})")
+_SUSPICION = re.compile(rf"([^+/]+)\+{_EPOCH}\+suspected\+({_N})\+by\+([^+/]+)")
 _NEWS = re.compile(rf"news\+({_N})")
 
 
@@ -88,11 +89,11 @@ def parse_name(text: str) -> MemberName | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    node_id, submission, restart, relaunch, phase, *numbers = found.groups()
+    node_id, *epoch, phase, round_number, counter, known = found.groups()
     if phase not in Phase._value2member_map_:
         return None
-    epoch = Epoch(int(submission), int(restart), int(relaunch))
-    return MemberName(node_id, epoch, Phase(phase), *map(int, numbers))
+    numbers = map(int, (round_number, counter, known))
+    return MemberName(node_id, Epoch(*map(int, epoch)), Phase(phase), *numbers)
 
 
 def parse_suspicion(text: str) -> Suspicion | None:
@@ -100,8 +101,8 @@ def parse_suspicion(text: str) -> Suspicion | None:
     found = _SUSPICION.fullmatch(text)
     if found is None:
         return None
-    node_id, submission, restart, relaunch, counter, by = found.groups()
-    return Suspicion(node_id, Epoch(int(submission), int(restart), int(relaunch)), int(counter), by)
+    node_id, *epoch, counter, by = found.groups()
+    return Suspicion(node_id, Epoch(*map(int, epoch)), int(counter), by)
 
 
 def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:

@@ -40,7 +40,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.progress import BEGINNING, Progress
 from hpc_elastic.rendezvous.repeated import failed_too, signature
 
-NO_EPOCH = Epoch(-1, 0, 0)
+NO_EPOCH = Epoch(-1, 0, 0, 0)
 MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
 _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
@@ -163,7 +163,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
     if entry.epoch <= state.epoch:
         return state
     resubmitted = entry.epoch.submission > state.epoch.submission
-    is_new_start = entry.epoch[:2] != state.epoch[:2]
+    is_new_start = entry.epoch.script != state.epoch.script
     released = is_released(state, entry.epoch)
     if state.ending is not None and not resubmitted and not released:
         return state
@@ -202,7 +202,7 @@ def is_released(state: RunState, epoch: Epoch) -> bool:
     """Tell whether a start goes on with a run that was held: its user has released the job."""
     ending = state.ending
     held = ending is not None and ending.decision is Decision.HELD
-    return held and epoch.submission == state.epoch.submission and epoch.restart > state.epoch.restart
+    return held and epoch.submission == state.epoch.submission and epoch.script > state.epoch.script
 
 
 def _with_new_budget(state: RunState) -> RunState:
@@ -402,7 +402,7 @@ def _unfit(state: RunState, entry: NodeUnfit) -> RunState:
 
 
 def _requeued(state: RunState, entry: Requeued) -> RunState:
-    if state.requeued or entry.epoch[:2] != state.epoch[:2]:
+    if state.requeued or entry.epoch.script != state.epoch.script:
         return state
     ended, is_loss = state.ended, entry.cause is Cause.NODE_LOSS  # which may have ended the round, too
     is_counted = is_loss and (state.only_unfit or (ended is not None and ended.cause is entry.cause))

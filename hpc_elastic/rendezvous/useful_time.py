@@ -45,7 +45,7 @@ def trained(records: Iterable[Record]) -> list[Trained]:
         if isinstance(entry, EpochStarted):
             if newest is None or entry.epoch.submission != newest.submission:
                 found = []
-            if newest is None or entry.epoch[:2] != newest[:2]:
+            if newest is None or entry.epoch.script != newest.script:
                 found.append(Trained())
             newest, formed = entry.epoch, None
         elif isinstance(entry, RoundFormed):

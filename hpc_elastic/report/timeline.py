@@ -43,7 +43,6 @@ from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.lifecycle import BATCH, LOGIN
 from hpc_elastic.wording import count_text
 
@@ -143,7 +142,7 @@ def _has_no_agent(record: Record) -> bool:
 
 def _without_agents(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
     epoch, known = entry.epoch, before.epoch
-    if epoch[:2] == known[:2] and known != NO_EPOCH:
+    if epoch.script == known.script and known != NO_EPOCH:
         return f"no agent could be started again (relaunch {epoch.relaunch})"
     job = f"job {entry.job_id}" if entry.job_id else "the run"
     return f"{job} started{_which_start(epoch)}, but none of its agents"
@@ -152,7 +151,7 @@ def _without_agents(entry: EpochStarted, before: RunState, _span_s: float | None
 def _started(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
     epoch, known = entry.epoch, before.epoch
     names = f" on {names_text(entry.expected)}" if entry.expected else ""
-    if epoch[:2] == known[:2] and known != NO_EPOCH:
+    if epoch.script == known.script and known != NO_EPOCH:
         return f"agents started again{names} (relaunch {epoch.relaunch})"
     job = f"job {entry.job_id}" if entry.job_id else "the run"
     return f"{job} started{names}" + _which_start(epoch)
@@ -160,9 +159,8 @@ def _started(entry: EpochStarted, before: RunState, _span_s: float | None) -> st
 
 def _which_start(epoch: Epoch) -> str:
     """Return which start of which job of its submission this is; nothing for the first."""
-    link, restart = divmod(epoch.restart, LINK_SPAN)
-    parts = [f"job {link + 1} of the submission"] if link else []
-    parts += [f"restart {restart}"] if restart else []
+    parts = [f"job {epoch.link + 1} of the submission"] if epoch.link else []
+    parts += [f"restart {epoch.restart}"] if epoch.restart else []
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -354,8 +354,8 @@ class ArrayFinish:
     def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
         """Record once that a start of the run that was drained goes back to Slurm as a whole."""
         state = self._log.state
-        entries = (record.entry for record in records)
-        done = any(isinstance(entry, Requeued) and entry.epoch[:2] == state.epoch[:2] for entry in entries)
+        back = [record.entry for record in records if isinstance(record.entry, Requeued)]
+        done = any(entry.epoch.script == state.epoch.script for entry in back)
         if state.drained is not None and not done:
             self._write(Requeued(state.epoch, cause))
 

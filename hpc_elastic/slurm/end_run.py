@@ -32,7 +32,6 @@ from hpc_elastic.slurm.lifecycle import (
     USERS_WISH,
     JobFacts,
     drain_cause,
-    slurm_restart,
 )
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run
@@ -85,7 +84,7 @@ def _has_no_agents(state: RunState, job: JobFacts | None) -> bool:
     """Tell whether Slurm knows that no agent of the newest start that left records runs."""
     if job is None:
         return False
-    return not _runs(job) or job.restarts > slurm_restart(state.epoch)
+    return not _runs(job) or job.restarts > state.epoch.restart
 
 
 def _runs(job: JobFacts) -> bool:
@@ -237,7 +236,7 @@ class EndRun:
         """
         run = self._run
         if self._log.state.epoch.submission < run.submission:
-            self._write(EpochStarted(Epoch(run.submission, 0, 0), run.job_id, ()))
+            self._write(EpochStarted(Epoch(run.submission, 0, 0, 0), run.job_id, ()))
         self._write(RunEnded(decision, code, reason, None))
 
     def _write(self, entry: Entry) -> RunState:

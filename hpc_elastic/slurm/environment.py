@@ -14,16 +14,14 @@ from hpc_elastic.slurm import hostlist
 ARRAY = "array"  # value of Env.MODE
 
 
-LINK_SPAN = 10_000  # restart counts between one job of a submission and the next
-
-
 class SlurmEnv(NamedTuple):
     """The facts about one process in a Slurm job; what Slurm did not say is None or empty."""
 
     job_ref: str  # how to name this job to scontrol and scancel; an array task never by the array's id
     job_id: str
     job_name: str
-    restart_count: int  # how often Slurm started this job before; further jobs of a submission count on
+    link: int  # how many jobs of the same submission came before this one
+    restart_count: int  # how often Slurm started this job before
     in_step: bool  # started by srun, not the batch script itself
     node_name: str
     node_index: int  # position in node_names; 0 if unknown
@@ -58,7 +56,8 @@ class SlurmEnv(NamedTuple):
             job_ref=job_ref(environ) or job_id,
             job_id=job_id,
             job_name=environ.get("SLURM_JOB_NAME", ""),
-            restart_count=restart_count(environ),
+            link=_count(environ, Env.LINK) or 0,
+            restart_count=_count(environ, "SLURM_RESTART_COUNT") or 0,
             in_step=in_step,
             node_name=node,
             node_index=_node_index(environ, node, names),
@@ -80,16 +79,6 @@ def task_start(environ: Mapping[str, str]) -> TaskStart | None:
         return None
     restart, relaunch = _count(environ, "SLURM_RESTART_COUNT"), _count(environ, Env.RELAUNCH)
     return TaskStart(f"{array}_{index}", restart or 0, relaunch or 0)
-
-
-def restart_count(environ: Mapping[str, str]) -> int:
-    """Return which start of its submission a job is: higher in every later one.
-
-    Raises:
-        InputError: a variable holds no number.
-    """
-    before = (_count(environ, Env.LINK) or 0) * LINK_SPAN
-    return before + (_count(environ, "SLURM_RESTART_COUNT") or 0)
 
 
 def job_ref(environ: Mapping[str, str]) -> str | None:

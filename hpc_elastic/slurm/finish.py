@@ -311,8 +311,8 @@ class Finish:
             self._say(f"this is not in the run's records: {error}")
 
     def _record_requeue(self, cause: Cause, records: list[Record], why: str) -> None:
-        mine = self._start.epoch[:2]
-        if any(isinstance(record.entry, Requeued) and record.entry.epoch[:2] == mine for record in records):
+        back = [record.entry for record in records if isinstance(record.entry, Requeued)]
+        if any(entry.epoch.script == self._start.epoch.script for entry in back):
             return
         self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
         self._write(Requeued(self._start.epoch, cause, why))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, Record
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.environment import LINK_SPAN, job_ref, restart_count, task_start
-from hpc_elastic.slurm.lifecycle import slurm_restart
+from hpc_elastic.slurm.environment import job_ref, task_start
 from hpc_elastic.typed_json import whole_number
 
 LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
@@ -41,12 +39,12 @@ class Start(NamedTuple):
     @property
     def link(self) -> int:
         """How many jobs of the same submission came before this one."""
-        return self.epoch.restart // LINK_SPAN
+        return self.epoch.link
 
     @property
     def restarts(self) -> int:
         """The restart count that Slurm has given this start of the job."""
-        return slurm_restart(self.epoch)
+        return self.epoch.restart
 
     @classmethod
     def from_environ(
@@ -54,7 +52,8 @@ class Start(NamedTuple):
     ) -> Start:
         """Read the environment of the batch script."""
         task = task_start(environ)
-        epoch = Epoch(_count(environ, Env.SUBMISSION), _restarts(environ), relaunch)
+        submission, link = _count(environ, Env.SUBMISSION), _count(environ, Env.LINK)
+        epoch = Epoch(submission, link, _count(environ, "SLURM_RESTART_COUNT"), relaunch)
         return cls(
             paths=paths,
             epoch=epoch,
@@ -87,13 +86,6 @@ def with_own_submission(start: Start, records: list[Record]) -> Start:
         if isinstance(record.entry, EpochStarted) and record.entry.job_id == start.job_ref
     ]
     return start._replace(epoch=start.epoch._replace(submission=mine[-1])) if mine else start
-
-
-def _restarts(environ: Mapping[str, str]) -> int:
-    try:
-        return restart_count(environ)
-    except InputError:
-        return 0
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:

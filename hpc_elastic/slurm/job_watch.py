@@ -23,7 +23,7 @@ from hpc_elastic.rendezvous.run_log import read_records
 from hpc_elastic.slurm import deadlines
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.deadlines import Early, Site
-from hpc_elastic.slurm.environment import LINK_SPAN, SlurmEnv
+from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.slurm.last_resort import LastResort
 from hpc_elastic.slurm.site import read_site, refresh_site
 from hpc_elastic.slurm.standing import job_facts
@@ -69,8 +69,7 @@ class JobPlace(NamedTuple):
 
 def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
     """Return the job of an agent, by what Slurm has told its process."""
-    restarts = slurm.restart_count % LINK_SPAN
-    return JobPlace(paths, slurm.job_ref, restarts, slurm.node_names, slurm.end_time_s)
+    return JobPlace(paths, slurm.job_ref, slurm.restart_count, slurm.node_names, slurm.end_time_s)
 
 
 class Loop(Protocol):

@@ -44,7 +44,6 @@ from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import RunState, apply
 from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm import standing as slurm_facts
-from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.setup_failure import Earlier
 from hpc_elastic.slurm.standing import true_cause
 from hpc_elastic.wording import count_text
@@ -188,11 +187,6 @@ class Leave(NamedTuple):
 Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
 
 
-def slurm_restart(epoch: Epoch) -> int:
-    """Return Slurm's restart count in a start of the run."""
-    return epoch.restart % LINK_SPAN
-
-
 def decide(facts: Facts, budgets: Budgets) -> Choice:
     """Choose what becomes of the job."""
     if facts.state.epoch > facts.epoch:
@@ -203,7 +197,7 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
     cause = drain_cause(state)
     if cause in USERS_WISH or facts.ended_by:
         return _stopped(state) if cause in USERS_WISH else _ended_by(facts.ended_by, state)
-    stands = standing(facts.job, slurm_restart(facts.epoch))
+    stands = standing(facts.job, facts.epoch.restart)
     if stands is Standing.RUNNING and facts.launch_failure:
         return _script_failed(facts, budgets)
     if stands is Standing.RUNNING and cause is None:
@@ -283,7 +277,7 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
 def _word(facts: Facts, cause: Cause) -> str:
     if facts.job is not None and facts.job.not_started:
         return "its nodes could not start it"
-    is_let_be = slurm_facts.is_let_be(facts.job, slurm_restart(facts.epoch))
+    is_let_be = slurm_facts.is_let_be(facts.job, facts.epoch.restart)
     return (is_let_be and who_asked(facts.state, cause, runs_on=True)) or WORDS.get(cause, cause.value)
 
 
@@ -310,7 +304,7 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
             f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see the lines above"
         )
     said = f"srun ended with exit code {code} and the run has neither ended nor drained"
-    none_came = facts.state.epoch[:2] < facts.epoch[:2]  # in this start of the job
+    none_came = facts.state.epoch.script < facts.epoch.script  # in this start of the job
     cause = Cause.LAUNCH_FAILURE if none_came else Cause.AGENT_ERROR
     if facts.epoch.relaunch > 0 and facts.state.epoch < facts.epoch:
         again = "" if none_came else " again"
@@ -415,7 +409,7 @@ def starts_in_vain(records: Iterable[Record], epoch: Epoch) -> int:
     """
     found = (entry for entry in (record.entry for record in records) if isinstance(entry, _OF_STARTS))
     mine = [entry for entry in found if entry.epoch.submission == epoch.submission]
-    formed = {entry.epoch.restart for entry in mine if isinstance(entry, RoundFormed)}
-    planned = {one.epoch.restart for one in mine if isinstance(one, Requeued) and one.cause in _PLANNED}
-    starts = {entry.epoch.restart for entry in mine} | {epoch.restart}
-    return sum(restart > max(formed, default=-1) for restart in starts - planned)
+    formed = [entry.epoch.script for entry in mine if isinstance(entry, RoundFormed)]
+    planned = {one.epoch.script for one in mine if isinstance(one, Requeued) and one.cause in _PLANNED}
+    starts = {entry.epoch.script for entry in mine} | {epoch.script}
+    return sum(not formed or start > max(formed) for start in starts - planned)

@@ -18,7 +18,6 @@ from hpc_elastic.slurm import lifecycle
 from hpc_elastic.slurm.array_job import begin_of, facts_of, is_array, tasks_of
 from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.go_on import same_script
 from hpc_elastic.slurm.interrupted import was_left
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts
@@ -87,7 +86,7 @@ class RunFiles(NamedTuple):
         state = self.state
         if state.epoch.submission != self.submission:
             return 0
-        now = state.epoch.restart // LINK_SPAN
+        now = state.epoch.link
         is_next = any(link.number == now + 1 for link in self.links) and state.requeued
         return now + is_next
 
@@ -101,7 +100,7 @@ class RunFiles(NamedTuple):
         """The record that the newest start was handed back to Slurm; None if it was not."""
         entries = (record.entry for record in reversed(self.records))
         found = next((entry for entry in entries if isinstance(entry, Requeued)), None)
-        is_newest = found is not None and found.epoch[:2] == self.state.epoch[:2]
+        is_newest = found is not None and found.epoch.script == self.state.epoch.script
         return found if is_newest else None
 
     @property

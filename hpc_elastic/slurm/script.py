@@ -12,7 +12,6 @@ import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.slurm import options, spec_rules
-from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.values import number_text
 
@@ -192,7 +191,6 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         chain=spec.chain,
         looks=_looks(spec),
         most_looks=_looks(spec) + _looks_at_nodes(spec),
-        link_span=LINK_SPAN,
     )
 
 

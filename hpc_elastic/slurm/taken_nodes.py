@@ -39,7 +39,7 @@ def note_taken(paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, *, by:
 
 def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
     """Return the losses of nodes in a start of the job, whatever relaunch."""
-    return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch[:2] == epoch[:2]]
+    return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch.script == epoch.script]
 
 
 def _note_those_taken(

@@ -15,7 +15,7 @@ from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 PORT = 29_500
 
 

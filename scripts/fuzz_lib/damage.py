@@ -21,8 +21,8 @@ _edits = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 9), st.binary(max_size=5)), min_size=1, max_size=3
 )
 _WORDS = (
-    "²", "000000².json", "\x1b[31mred", "a\nb", "news+" + "9" * 40, "n9.9+9-9-9+running+9+9+9",
-    "00000002", "99999999", "n1.7+0-1-0+running+2+" + "9" * 30 + "+5", "000000000013.9.0.1.json",
+    "²", "000000².json", "\x1b[31mred", "a\nb", "news+" + "9" * 40, "n9.9+9-0-9-9+running+9+9+9",
+    "00000002", "99999999", "n1.7+0-0-1-0+running+2+" + "9" * 30 + "+5", "000000000013.9.0.1.json",
     "a+deleted", "attempt_²", "slurm-9.out", "-rf", "000001.json", "000000-0002.intent", "$(touch x)",
     "a b", "\udcff", ".tmp.x", ".nfs000",
 )  # fmt: skip

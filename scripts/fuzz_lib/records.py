@@ -158,10 +158,10 @@ def _typed(name: str, kind: type, good: bytes) -> Target:
     return Target(name, _bytes_of([good]), _reads(lambda data: read(kind, data), DamagedError))
 
 
-_MEMBER = "n1.77+0-1-0+running+3+12+5"
+_MEMBER = "n1.77+0-0-1-0+running+3+12+5"
 _NAMES = st.lists(
     changed(
-        (_MEMBER, "n2.78@7_1-0-0+0-1-0+left+3+12+5", "n1.77+0-1-0+suspected+12+by+n2.78", "news+12"),
+        (_MEMBER, "n2.78@7_1-0-0+0-0-1-0+left+3+12+5", "n1.77+0-0-1-0+suspected+12+by+n2.78", "news+12"),
         ("+", "-", "0", "9" * 30, "running", "suspected", "by", "news+", "²", "@7_1-2-3"),
     ),
     max_size=4,

@@ -45,7 +45,7 @@ from hpc_elastic.store.shared_dir import record_name, segment_name
 from hpc_elastic.worker import checkpoints
 
 Files = Mapping[str, bytes]  # path below the run directory -> content
-E0, E1, E2 = Epoch(0, 0, 0), Epoch(0, 1, 0), Epoch(0, 1, 1)
+E0, E1, E2 = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0), Epoch(0, 0, 1, 1)
 _MEMBERS = (Member("n1.7", "n1", 2), Member("n2.8", "n2", 2))
 _FAILURE = {
     "rank": 3, "local_rank": 1, "node": "n2", "pid": 12, "exitcode": -9, "message": "ValueError: bad",
@@ -125,8 +125,8 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "submissions/000000.intent": job_record.encode(JobRecord(token, time="2026-01-01 00:00:00")),
         "submissions/000000.json": job_record.encode(JobRecord(token, "7", "2026-01-01 00:00:00")),
         "submissions/000000-0001.json": job_record.encode(JobRecord(f"{token}.1", "8")),
-        "members/n1.7+0-1-0+running+2+12+5": b"",
-        "members/n2.8+0-1-0+joining+3+1+5": b"",
+        "members/n1.7+0-0-1-0+running+2+12+5": b"",
+        "members/n2.8+0-0-1-0+joining+3+1+5": b"",
         "members/news+3": b"",
         "nodes/batch.beat": b"12\n",
         "nodes/n1.7.held": b"a critical section\n",

@@ -58,7 +58,7 @@ def test_all_tasks_share_one_start_of_the_run(make: MakeAgents) -> None:
         agents.start(number, "--nnodes", "2", env=task(number, restart=3 * number))
     assert [0, 0] == [agents.code(0), agents.code(1)]
     (started,) = agents.entries(EpochStarted)
-    assert EpochStarted(Epoch(0, 0, 0), "50", (), "") == started
+    assert EpochStarted(Epoch(0, 0, 0, 0), "50", (), "") == started
 
 
 def test_a_signalled_task_saves_with_all_and_leaves_alone(make: MakeAgents) -> None:
@@ -92,7 +92,7 @@ def test_a_run_that_all_have_left_begins_anew(make: MakeAgents) -> None:
     for number in (0, 1):
         agents.start(number + 2, "--nnodes", "1:2", *TOGETHER, env=task(number, restart=1))
     agents.wait_workers(len(agents.rounds()) + 1, 4)
-    assert Epoch(0, 1, 0) == agents.rounds()[-1].epoch
+    assert Epoch(0, 0, 1, 0) == agents.rounds()[-1].epoch
 
 
 def test_the_old_agent_of_a_task_that_was_started_anew_stands_down(make: MakeAgents) -> None:

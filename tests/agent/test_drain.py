@@ -25,7 +25,7 @@ from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.rendezvous.one_node import node_maker, together
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 NODES = tuple(Member(f"n{i}.1", f"n{i}", 2) for i in range(5))
 FORMED = RoundFormed(1, EPOCH, NODES, "n0", 1, None)
 

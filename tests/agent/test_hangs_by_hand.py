@@ -251,5 +251,5 @@ def test_workers_that_are_ending_are_not_watched(world: World) -> None:
 def test_a_leaving_node_is_not_watched(world: World) -> None:
     """Who is about to leave with its workers is left alone."""
     world.parts.rendezvous.run.report_left(Cause.PREEMPTION, "")
-    assert Epoch(0, 0, 0) == world.parts.rendezvous.run.state.epoch
+    assert Epoch(0, 0, 0, 0) == world.parts.rendezvous.run.state.epoch
     assert world.watch(25) is Hang.NONE

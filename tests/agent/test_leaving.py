@@ -144,4 +144,4 @@ def test_another_job_takes_the_run_up(make: MakeAgents) -> None:
     assert 128 + signal.SIGTERM == agents.code(0)
     agents.start(1, env={**own, "SLURM_JOB_ID": "78"})
     agents.wait_workers(2, 2)
-    assert Epoch(1, 0, 0) == agents.state().epoch
+    assert Epoch(1, 0, 0, 0) == agents.state().epoch

@@ -176,7 +176,7 @@ def test_a_newer_start_fences_this_one(make: MakeAgents) -> None:
     agents = make(SLEEP)
     agents.start(0)
     workers = agents.wait_workers(1, 2)
-    open_log(agents.paths, "test").commit(lambda _state: EpochStarted(Epoch(0, 5, 0), "", ()))
+    open_log(agents.paths, "test").commit(lambda _state: EpochStarted(Epoch(0, 0, 5, 0), "", ()))
     assert ExitCode.FENCED == agents.code(0)
     assert gone(workers)
 

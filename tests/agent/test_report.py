@@ -15,7 +15,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.state import RunState, apply
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 
 
 class World:
@@ -91,6 +91,6 @@ def test_a_change_that_is_taken_back_is_none() -> None:
 def test_a_size_of_an_earlier_submission_is_nothing_to_tell() -> None:
     """It does not hold any more."""
     world = World("n1", "n2")
-    world.write(EpochStarted(Epoch(1, 0, 0), "8", ()))
+    world.write(EpochStarted(Epoch(1, 0, 0, 0), "8", ()))
     world.write(SizeWanted(0, 1, "hpc-elastic scale", None, 2))
     assert [] == world.said

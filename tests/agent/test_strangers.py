@@ -57,7 +57,7 @@ def test_a_stranger_does_not_take_up_a_submitted_run(make: MakeAgents) -> None:
     agents.start(2, env=OWN_SCRIPT)
     assert 0 == agents.code(2)
     assert f"the run in {agents.paths.root} is done since" in agents.output(2)
-    assert Epoch(0, 0, 0) == agents.state().epoch
+    assert Epoch(0, 0, 0, 0) == agents.state().epoch
 
 
 def own_script(job: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def test_a_run_of_another_active_job_is_not_taken_over(make: MakeAgents, tmp_pat
     assert "scancel 78" in output
     assert 1 == sum(asked.startswith("squeue --all --states=all --jobs=78 ") for asked in job.questions)
     assert not gone(workers)
-    assert Epoch(0, 0, 0) == agents.state().epoch
+    assert Epoch(0, 0, 0, 0) == agents.state().epoch
 
 
 @pytest.mark.parametrize("kind", ["ended", "completes", "is forgotten", "no answer", "no Slurm"])
@@ -99,7 +99,7 @@ def test_a_run_of_a_job_that_is_over_is_taken_up(make: MakeAgents, tmp_path: Pat
     change[kind]()
     agents.start(1, env={**own_script("79"), **with_slurm(job)})
     assert 0 == agents.code(1), agents.output(1)
-    assert (Epoch(1, 0, 0), "79") == agents.state()[1:3]
+    assert (Epoch(1, 0, 0, 0), "79") == agents.state()[1:3]
     assert len(job.questions) == (kind != "no Slurm")
 
 
@@ -121,7 +121,7 @@ def test_slurm_is_not_asked_without_need(make: MakeAgents, tmp_path: Path) -> No
 def left_by_a_job(agents: Agents, job_id: str) -> None:
     """Make the run of a job whose agents vanished without a word."""
     prepare_run_dir(agents.paths)
-    start = EpochStarted(Epoch(0, 0, 0), job_id, (f"n{job_id}",), "")
+    start = EpochStarted(Epoch(0, 0, 0, 0), job_id, (f"n{job_id}",), "")
     open_log(agents.paths, "test").commit(lambda _state: start)
 
 

@@ -28,7 +28,7 @@ from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.slurm.job_spec import JobSpec
 from hpc_elastic.slurm.script import agent_flags
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1, None)
 DRAIN = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
@@ -112,8 +112,8 @@ def test_nothing_is_told(why: str) -> None:
     [
         ((NeverAsked(1),), True),
         ((NeverAsked(2),), False),
-        ((NeverAsked(1), EpochStarted(Epoch(0, 1, 0), "7", ())), True),
-        ((NeverAsked(1), EpochStarted(Epoch(1, 0, 0), "8", ())), False),
+        ((NeverAsked(1), EpochStarted(Epoch(0, 0, 1, 0), "7", ())), True),
+        ((NeverAsked(1), EpochStarted(Epoch(1, 0, 0, 0), "8", ())), False),
         ((NeverAsked(1), DRAIN, StopAgreed(1, 7)), False),
         ((NeverAsked(1), DRAIN, StopAgreed(1, -1)), True),
     ],

@@ -29,7 +29,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.worker.checkpoints import MarkName
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 MEMBERS = (Member("n1.1", "n1", 2),)
 SHAPE = Shape("plain", "2", 100, 0.05, 20, max_restarts=1)
 DONE = RunEnded(Decision.DONE, 0, "all workers succeeded", None)

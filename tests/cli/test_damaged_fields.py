@@ -27,7 +27,7 @@ from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 RECORDS: tuple[Entry, ...] = (
     EpochStarted(EPOCH, "7", ("n1", "n2")),
     RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1234, None),
@@ -70,7 +70,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RECORD_CHANGES = [
-    (JOURNAL.format(1), {"epoch": [0, {}, 0]}, "epoch.restart is {}, not a whole number"),
+    (JOURNAL.format(1), {"epoch": [0, 0, {}, 0]}, "epoch.restart is {}, not a whole number"),
     (JOURNAL.format(1), {"expected": ["n1", 1]}, "expected[1] is 1, not a text"),
     (JOURNAL.format(1), {"at": "!NaN"}, "it has NaN, which is no number"),
     (JOURNAL.format(2), {"members": [["n1.1", {}, 1]]}, "members[0].node is {}, not a text"),

@@ -26,7 +26,7 @@ from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
 HELD = {"JobState": "PENDING", "Reason": "JobHeldUser"}
 

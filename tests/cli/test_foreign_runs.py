@@ -16,7 +16,7 @@ from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 
 NOBODY = 65534
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1",))
 DONE = RunEnded(Decision.DONE, 0, "", None)
 EVIL = "zz;touch pwned \x1b]0;OWNED\x07\u202e\n"

@@ -17,7 +17,7 @@ from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 pytestmark = pytest.mark.timeout(30)  # nothing here waits
 
 

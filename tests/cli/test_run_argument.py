@@ -53,7 +53,7 @@ def test_a_run_of_a_users_own_script_is_found_by_its_jobs(paths: RunPaths) -> No
     own = RunPaths(f"{RUNS_FOLDER}/run-5001")
     os.makedirs(own.journal)
     log = open_log(own, "n1")
-    for job_id, epoch in (("5001", Epoch(0, 0, 0)), ("5002", Epoch(1, 0, 0))):
+    for job_id, epoch in (("5001", Epoch(0, 0, 0, 0)), ("5002", Epoch(1, 0, 0, 0))):
         log.commit(lambda _state, job_id=job_id, epoch=epoch: EpochStarted(epoch, job_id, ("n1",)))  # type: ignore[misc]
     for word in ("run-5001", "5001", "5002"):
         assert own.root == find_run(word).root, word

@@ -34,7 +34,7 @@ from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
 OOPS = "[2:rank 3 err] oops"
 MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
@@ -174,7 +174,7 @@ def test_a_run_that_is_done_is_not_queued_again(paths: RunPaths, capfd: pytest.C
     submissions.record(paths, Submission(1, "token", f"local-{os.getpid()}", ""))
     write(
         paths,
-        EpochStarted(Epoch(1, 0, 0), "x", ()),
+        EpochStarted(Epoch(1, 0, 0, 0), "x", ()),
         RunEnded(Decision.DONE, 0, "all workers succeeded", None),
     )
     assert 2 == app.run(["submit", "--resume", "toy-1", "--local", "1"])
@@ -201,7 +201,7 @@ def test_the_timeline_begins_with_the_submission(paths: RunPaths, capfd: pytest.
     """A second submission stands before the starts that belong to it."""
     write(paths, STARTED, RunEnded(Decision.STOPPED, 0, "", None))
     submissions.record(paths, Submission(1, "token", "4712", "2026-11-21 12:00:00"))
-    write(paths, EpochStarted(Epoch(1, 0, 0), "4712", ()))
+    write(paths, EpochStarted(Epoch(1, 0, 0, 0), "4712", ()))
     assert 0 == app.run(["timeline", "toy-1"])
     texts = [line[21:] for line in capfd.readouterr().out.splitlines()]
     assert [
@@ -379,9 +379,9 @@ def test_scale_before_the_start_holds_for_it(paths: RunPaths, capfd: pytest.Capt
     assert "the next round has up to 1 node" in capfd.readouterr().out
     write(paths, STARTED)
     assert 1 == read_state(paths).wanted
-    write(paths, EpochStarted(Epoch(0, 1, 0), "4711", ()))
+    write(paths, EpochStarted(Epoch(0, 0, 1, 0), "4711", ()))
     assert 1 == read_state(paths).wanted
-    write(paths, EpochStarted(Epoch(1, 0, 0), "4712", ()))
+    write(paths, EpochStarted(Epoch(1, 0, 0, 0), "4712", ()))
     assert read_state(paths).wanted is None
 
 

@@ -165,7 +165,7 @@ def a_run(name: str, *entries: Entry) -> None:
         log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
 
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 DONE = RunEnded(Decision.DONE, 0, "", None)
 FAILED = RunEnded(Decision.FAILED, 1, "", None)
 LEFT = Drained(EPOCH, Cause.PREEMPTION, None, "")
@@ -191,7 +191,7 @@ def test_an_endpoint_holds_run_after_run() -> None:
     words = ("--nnodes=2", "--rdzv-endpoint=./hpc_elastic_runs", "--rdzv-id=5")
     a_run("5", EpochStarted(EPOCH, "", ()), LEFT)
     assert "5" == place(*words).paths.name
-    a_run("5", EpochStarted(Epoch(0, 1, 0), "", ()), FAILED)
+    a_run("5", EpochStarted(Epoch(0, 0, 1, 0), "", ()), FAILED)
     assert "5+2" == place(*words).paths.name
 
 

@@ -22,7 +22,7 @@ def test_a_run_that_has_saved_nothing_tells_nothing(tmp_path: Path) -> None:
 
 def test_how_long_it_takes_and_how_long_there_is(tmp_path: Path) -> None:
     """The slowest rank of a checkpoint counts; beside it what Slurm grants."""
-    paths, epoch = RunPaths(tmp_path), Epoch(0, 0, 0)
+    paths, epoch = RunPaths(tmp_path), Epoch(0, 0, 0, 0)
     os.mkdir(paths.checkpoints)
     for step, rank, took_s in ((5, 0, 2.0), (5, 1, 7.0), (9, 0, 3.0), (9, 1, None)):
         write_mark(paths, MarkName(step, 1, rank, 2), None, 2, took_s)

@@ -30,7 +30,7 @@ from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, remember
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 

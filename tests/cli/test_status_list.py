@@ -16,7 +16,7 @@ from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
 DONE = RunEnded(Decision.DONE, 0, "", None)
@@ -100,3 +100,16 @@ def test_of_runs_with_one_name_the_newest_is_named(folder: Path, capfd: pytest.C
         )
     assert 0 == app.run(["timeline", "toy"])
     assert "2 runs are called toy; this is the newest, toy-20260102-1" in capfd.readouterr().err
+
+
+def test_a_run_of_an_earlier_format_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It says which version wrote it; the other runs are listed beside it."""
+    make(folder, "a", STARTED, ROUND)
+    (record,) = Path(make(folder, "old", STARTED).journal).glob("*/*")
+    record.write_text(record.read_text().replace('"format": 2', '"format": 1'))
+    assert 0 == app.run(["status", str(folder)])
+    lines = capfd.readouterr().out.splitlines()
+    (told,) = [line for line in lines if line.startswith("old")]
+    assert "has format 1, which an earlier hpc_elastic (" in told
+    assert told.endswith("reads format 2 only")
+    assert any(line.startswith("a ") for line in lines)

@@ -24,7 +24,7 @@ from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.run_log import open_log
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1",))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
 FAILED = RunEnded(Decision.FAILED, 1, "no restarts are left", None)

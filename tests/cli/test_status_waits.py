@@ -34,7 +34,7 @@ from hpc_elastic.slurm import submissions
 from hpc_elastic.slurm.submissions import Submission
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"), sizes="2:2")
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
 
@@ -296,7 +296,7 @@ def test_starts_that_have_saved_nothing_are_told(
     """While the next one runs, which may do better."""
     entries: list[Entry] = []
     for number, step in enumerate(steps):
-        epoch = Epoch(0, number, 0)
+        epoch = Epoch(0, 0, number, 0)
         checkpoint = None if step is None else Checkpoint(step, "")
         begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
         entries += [STARTED._replace(epoch=epoch), begun]

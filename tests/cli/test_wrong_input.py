@@ -53,7 +53,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     Path(paths.script).write_text(f"export HPC_ELASTIC_RUN_DIR={shlex.quote(paths.root)}\n")
     submissions.record(paths, Submission(0, "token", f"{LOCAL_JOB}{GONE_PID}", "2026-11-21 10:00:00"))
     log = open_log(paths, "n1")
-    log.commit(lambda _: EpochStarted(Epoch(0, 0, 0), f"{LOCAL_JOB}{GONE_PID}", ("n1",)))
+    log.commit(lambda _: EpochStarted(Epoch(0, 0, 0, 0), f"{LOCAL_JOB}{GONE_PID}", ("n1",)))
     return paths
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_submission(paths: RunPaths, said: Said) -> None:
 def test_logs_are_named_though_the_records_cannot_be_read(paths: RunPaths, said: Said) -> None:
     """They are plain files."""
     (record,) = Path(paths.journal).glob("*/*")
-    record.write_text(record.read_text().replace('"format": 1', '"format": 0'))
+    record.write_text(record.read_text().replace('"format": 2', '"format": 0'))
     code, shown = said("logs", paths.root)
     assert code != 0
     assert "has format 0" in shown

@@ -87,7 +87,7 @@ def test_preempted_tasks_leave_alone_and_come_back(cluster: Cluster, tmp_path: P
     assert 1 == state.used(Cause.JOIN_TIMEOUT)
     cluster.as_root("scancel", *high)
     third = wait_size(run, 4, 90)
-    assert third.epoch >= Epoch(0, 1, 0)
+    assert third.epoch >= Epoch(0, 0, 1, 0)
     state = run.wait_ending(120)
     assert state.ending is not None
     assert Decision.DONE is state.ending.decision
@@ -195,7 +195,7 @@ def test_a_spent_budget_holds_all_tasks_until_they_are_released(cluster: Cluster
     cluster.as_root("scancel", high)
     assert 0 == cluster.run("alice", ["scontrol", "release", run.job_id]).returncode
     second = wait_size(run, 2, 90)
-    assert Epoch(0, 1, 0) == second.epoch
+    assert Epoch(0, 0, 1, 0) == second.epoch
     assert second.checkpoint is not None
     run.command("cancel", str(run.directory))
     wait_empty_queue(cluster)

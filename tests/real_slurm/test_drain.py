@@ -125,7 +125,7 @@ def test_signals_by_hand(cluster: Cluster) -> None:
     signal_of(cluster, run, "--signal=USR1", "--batch")
     signal_of(cluster, run, "--signal=INT", "--full")
     signal_of(cluster, run, "--signal=TERM", "--full")
-    run.wait(lambda state: state.epoch == Epoch(0, 0, 1) and state.running is not None, "the second srun")
+    run.wait(lambda state: state.epoch == Epoch(0, 0, 0, 1) and state.running is not None, "the second srun")
     assert not run.entries(DrainRequested)
     signal_of(cluster, run, "--signal=TERM")
     run.wait(lambda state: state.drained is not None, "the drain")

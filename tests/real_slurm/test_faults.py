@@ -72,7 +72,7 @@ def test_a_killed_srun_is_started_again(cluster: Cluster, tmp_path: Path) -> Non
     )
     assert "srun ended with exit code 137" in run.command("timeline", str(run.directory)).stdout
     run.wait_ending(90)
-    assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
+    assert Epoch(0, 0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path) == run.result()
 
 

@@ -58,7 +58,7 @@ def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, par
     cluster.as_root("scancel", high)
     state = run.wait_ending(120)
     # a late kill of the first start may hit the second one, which is then started again
-    second = next(entry for entry in run.entries(RoundFormed) if entry.epoch > Epoch(0, 0, 0))
+    second = next(entry for entry in run.entries(RoundFormed) if entry.epoch > Epoch(0, 0, 0, 0))
     assert stopped == second.checkpoint.step
     assert [Cause.PREEMPTION] == drains(run)
     assert uninterrupted(tmp_path) == run.result()

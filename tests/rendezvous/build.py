@@ -22,10 +22,10 @@ from hpc_elastic.rendezvous.roster import MemberName, Phase, Roster, Seen
 from hpc_elastic.rendezvous.rules import Joining, RendezvousSettings
 from hpc_elastic.rendezvous.state import RunState, fold
 
-E0 = Epoch(0, 0, 0)
-REQUEUED = Epoch(0, 1, 0)
-RELAUNCHED = Epoch(0, 0, 1)
-RESUBMITTED = Epoch(1, 0, 0)
+E0 = Epoch(0, 0, 0, 0)
+REQUEUED = Epoch(0, 0, 1, 0)
+RELAUNCHED = Epoch(0, 0, 0, 1)
+RESUBMITTED = Epoch(1, 0, 0, 0)
 NODES = ("n1", "n2", "n3")
 
 

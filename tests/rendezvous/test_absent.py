@@ -57,5 +57,5 @@ def test_it_is_held_against_its_node() -> None:
 
 def test_the_name_that_is_told_in_its_place() -> None:
     """A terminal one: nobody waits for its heartbeats."""
-    assert NEVER.name == parse_name("n3.0+0-0-0+absent+0+0+0")
+    assert NEVER.name == parse_name("n3.0+0-0-0-0+absent+0+0+0")
     assert Phase.ABSENT.is_terminal

@@ -34,7 +34,7 @@ from hpc_elastic.rendezvous.state import RunState, fold
 
 FIRST = TaskStart("12_0", 0, 0)
 SECOND = TaskStart("12_0", 1, 0)
-EPOCH = Epoch(0, 2, 0)
+EPOCH = Epoch(0, 0, 2, 0)
 STARTED = EpochStarted(EPOCH, "12", ())
 IDS = ("n1.7@12_0-0-0", "n2.7@12_1-0-0")
 ROUND = RoundFormed(1, EPOCH, (Member(IDS[0], "n1", 2), Member(IDS[1], "n2", 2)), "n1", 1, None)
@@ -86,13 +86,13 @@ def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
 @pytest.mark.parametrize(
     ("state", "submission", "expected"),
     [
-        (RunState(), 0, Epoch(0, 0, 0)),
+        (RunState(), 0, Epoch(0, 0, 0, 0)),
         (state_of(STARTED), 0, EPOCH),
         (state_of(STARTED, ROUND), 0, EPOCH),
-        (state_of(STARTED, ROUND), 1, Epoch(1, 0, 0)),
+        (state_of(STARTED, ROUND), 1, Epoch(1, 0, 0, 0)),
         (state_of(STARTED, ROUND, left(IDS[0])), 0, EPOCH),
-        (state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1])), 0, Epoch(0, 3, 0)),
-        (state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "")), 0, Epoch(0, 3, 0)),
+        (state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1])), 0, Epoch(0, 0, 3, 0)),
+        (state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "")), 0, Epoch(0, 0, 3, 0)),
         (state_of(STARTED, ROUND, DrainRequested(Cause.STOP, "login", Then.LEAVE, "")), 0, EPOCH),
         (state_of(STARTED, Drained(EPOCH, Cause.STOP, None, "")), 0, EPOCH),
         (state_of(STARTED, RunEnded(Decision.DONE, 0, "", None)), 0, EPOCH),
@@ -141,7 +141,7 @@ def test_a_task_is_released_by_its_next_start(
     """If it was put on hold with its run; then the run goes on in its next start."""
     state = state_of(STARTED, *entries)
     assert released is was_released(state, start)
-    assert released is (Epoch(0, 3, 0) == epoch_now(state, 0, start))
+    assert released is (Epoch(0, 0, 3, 0) == epoch_now(state, 0, start))
 
 
 def test_who_has_left_is_known_until_the_next_round() -> None:
@@ -150,7 +150,7 @@ def test_who_has_left_is_known_until_the_next_round() -> None:
     assert {IDS[0]} == state.left
     assert not state.deserted
     assert state == fold(
-        state, [Record(4, 0.0, "test", left(IDS[1])._replace(epoch=Epoch(0, 1, 0)))]
+        state, [Record(4, 0.0, "test", left(IDS[1])._replace(epoch=Epoch(0, 0, 1, 0)))]
     )._replace(last=3)
 
 

@@ -69,13 +69,13 @@ def test_a_script_that_was_killed_is_told_from_other_ends(cause: Cause) -> None:
 def test_an_unknown_format_is_refused() -> None:
     """Another format is not guessed at; the error names it and the record."""
     data = json.loads(journal.encode(start(), at=0.0, by=""))
-    with pytest.raises(RendezvousStateError, match=r"record 3 has format 2; hpc_elastic 9\.1 wrote it"):
-        journal.parse(3, json.dumps({**data, "format": 2, "version": "9.1"}).encode())
+    with pytest.raises(RendezvousStateError, match=r"record 3 has format 3; hpc_elastic 9\.1 wrote it"):
+        journal.parse(3, json.dumps({**data, "format": 3, "version": "9.1"}).encode())
 
 
 def test_an_unknown_kind_is_refused() -> None:
     """A later version may know it: the error names the version that wrote it."""
-    data = {"format": 1, "version": "9.1", "kind": "party"}
+    data = {"format": 2, "version": "9.1", "kind": "party"}
     with pytest.raises(
         RendezvousStateError, match=r"record 3 is of the unknown kind 'party'; hpc_elastic 9\.1"
     ):

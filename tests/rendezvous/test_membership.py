@@ -58,7 +58,7 @@ def test_a_member_has_one_name(memory_store: MemoryStore, mine: Membership, cloc
         clock.advance(1.0)
         mine.beat_if_due()
     mine.set_phase(Phase.RUNNING, 1)
-    assert ["n1.1+0-0-0+running+1+4+0"] == memory_store.list(MEMBERS)
+    assert ["n1.1+0-0-0-0+running+1+4+0"] == memory_store.list(MEMBERS)
 
 
 def test_beats_come_at_the_interval(memory_store: MemoryStore, mine: Membership, clock: FakeClock) -> None:
@@ -200,7 +200,7 @@ def test_older_starts_are_cleared_away(memory_store: MemoryStore, clock: FakeClo
     memory_store.mark(MEMBERS, news_name(3))
     memory_store.mark(MEMBERS, Suspicion(node_id("n1"), E0, 3, node_id("n2")).text())
     newer.remove_older()
-    assert ["foreign", "n2.1+0-1-0+joining+2+0+0"] == memory_store.list(MEMBERS)
+    assert ["foreign", "n2.1+0-0-1-0+joining+2+0+0"] == memory_store.list(MEMBERS)
 
 
 def test_the_names_of_earlier_starts_of_a_task_are_cleared_away(

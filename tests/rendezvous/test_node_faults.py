@@ -31,7 +31,7 @@ from hpc_elastic.rendezvous.waiting_text import too_few_text
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import name_of
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 LATE = {"exitcode": 1, "ran_s": 60.0}
 START = EpochStarted(EPOCH, "7", ("n1", "n2", "n3"), "n1")
 
@@ -254,7 +254,12 @@ def test_a_node_whose_srun_died_is_not_lost() -> None:
 
 @pytest.mark.parametrize(
     ("back", "lost"),
-    [(Epoch(0, 0, 1), False), (Epoch(0, 0, 0), True), (Epoch(0, 1, 0), True), (Epoch(0, 1, 1), True)],
+    [
+        (Epoch(0, 0, 0, 1), False),
+        (Epoch(0, 0, 0, 0), True),
+        (Epoch(0, 0, 1, 0), True),
+        (Epoch(0, 0, 1, 1), True),
+    ],
     ids=["started again in its job", "another agent", "another start", "started again in another start"],
 )
 def test_only_a_relaunch_in_the_same_start_undoes_a_loss(back: Epoch, lost: bool) -> None:
@@ -294,7 +299,7 @@ def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:
     state = apply(apply(RunState(), START), NodeUnfit(EPOCH, "n1", "no GPU"))
     assert [{"n1"}, {"n1": "no GPU"}] == [state.lost, state.unfit]
     assert state.leave_cause is None  # though the batch host is among the lost
-    assert state == apply(state, NodeUnfit(Epoch(0, 1, 0), "n2", "of another start"))
+    assert state == apply(state, NodeUnfit(Epoch(0, 0, 1, 0), "n2", "of another start"))
     after = apply(state, formed(1))
     assert (frozenset(), {}) == (after.lost, after.unfit)
     assert after == apply(after, NodeUnfit(EPOCH, "n1", "while its workers run"))
@@ -358,7 +363,7 @@ def test_at_most_half_of_the_nodes_are_absent(
 
 def test_a_new_submission_begins_to_count_anew() -> None:
     """Failures and hangs in a row end with the submission, not with a requeue."""
-    for epoch, blamed in ((Epoch(0, 1, 0), 1), (Epoch(1, 0, 0), 0)):
+    for epoch, blamed in ((Epoch(0, 0, 1, 0), 1), (Epoch(1, 0, 0, 0), 0)):
         again = START._replace(epoch=epoch)
         last: list[Entry] = [formed(3)._replace(epoch=epoch), ended(3, Cause.CRASH, "n2", failure=LATE)]
         assert blamed == len(told(*crashes("n2", "n2"), again, *last))
@@ -410,7 +415,7 @@ def test_a_node_that_slurm_has_called_away_is_not_blamed(cause: Cause, explained
 @pytest.mark.parametrize(("before", "after"), [("n2.1@7_1-0-0", "n2.1"), ("n2.1", "n2.1@7_1-0-1")])
 def test_where_only_one_agent_is_of_a_task_the_start_of_the_run_tells(before: str, after: str) -> None:
     """A relaunch in the same start undoes the loss then, too."""
-    again = Epoch(0, 0, 1)
+    again = Epoch(0, 0, 0, 1)
     first = formed(1, "n1 n3")._replace(members=(*formed(1, "n1 n3").members, Member(before, "n2", 2)))
     second = formed(2, "n1 n3")
     second = second._replace(members=(*second.members, Member(after, "n2", 2)), epoch=again)

@@ -33,13 +33,13 @@ class Story:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.rounds = 0
-        self.epoch = Epoch(0, -1, 0)
+        self.epoch = Epoch(0, 0, -1, 0)
 
     def start(self, *, submission: int = 0, relaunch: bool = False) -> Story:
         """Have the job start again."""
         known = self.epoch
         restart = known.restart if relaunch else known.restart + 1
-        self.epoch = Epoch(submission, restart, known.relaunch + 1 if relaunch else 0)
+        self.epoch = Epoch(submission, 0, restart, known.relaunch + 1 if relaunch else 0)
         self.entries.append(EpochStarted(self.epoch, "7", ("n1",)))
         return self
 

@@ -36,7 +36,7 @@ counts = st.integers(0, 10**9)
 names = st.builds(
     MemberName,
     st.from_regex(r"[a-z][a-z0-9.-]{0,20}\.[0-9]{1,7}", fullmatch=True),
-    st.builds(Epoch, counts, counts, counts),
+    st.builds(Epoch, counts, counts, counts, counts),
     st.sampled_from(Phase),
     counts,
     counts,
@@ -45,7 +45,7 @@ names = st.builds(
 suspicions = st.builds(
     Suspicion,
     names.map(lambda name: name.node_id),
-    st.builds(Epoch, counts, counts, counts),
+    st.builds(Epoch, counts, counts, counts, counts),
     counts,
     names.map(lambda name: name.node_id),
 )
@@ -63,10 +63,10 @@ def test_a_name_says_what_it_was_given(member: MemberName) -> None:
         "",
         ".nfs0001",
         "n1.1",
-        "n1.1+0-0-0+running+1+1",
-        "n1.1+0-0-0+dancing+1+1+1",
-        "n1.1+0-0-0+running+1+1+1+1",
-        "n1.1+0-0-0+suspected+1+by+n2.1",
+        "n1.1+0-0-0-0+running+1+1",
+        "n1.1+0-0-0-0+dancing+1+1+1",
+        "n1.1+0-0-0-0+running+1+1+1+1",
+        "n1.1+0-0-0-0+suspected+1+by+n2.1",
         "news+7",
     ],
 )
@@ -80,7 +80,7 @@ def test_a_suspicion_says_what_it_was_given(suspicion: Suspicion) -> None:
     """The facts in a suspicion's name come back, and it is not taken for a member."""
     assert suspicion == parse_suspicion(suspicion.text())
     assert parse_name(suspicion.text()) is None
-    listing = [suspicion.text(), "n1.1+0-0-0+suspected+x+by+n2.1", "other"]
+    listing = [suspicion.text(), "n1.1+0-0-0-0+suspected+x+by+n2.1", "other"]
     assert {suspicion} == suspicions_in(listing, suspicion.epoch)
     assert set() == suspicions_in(listing, suspicion.epoch._replace(submission=10**10))
 

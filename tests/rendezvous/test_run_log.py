@@ -141,7 +141,7 @@ def test_contending_processes_lose_nothing(run_paths: RunPaths) -> None:
     records = read_records(run_paths)
     assert list(range(1, WRITERS * COMMITS + 2)) == [record.number for record in records]
     assert {f"w{i}": COMMITS for i in range(WRITERS)} == Counter(record.by for record in records[1:])
-    assert Epoch(0, WRITERS * COMMITS, 0) == read_state(run_paths).epoch
+    assert Epoch(0, 0, WRITERS * COMMITS, 0) == read_state(run_paths).epoch
 
 
 def _start_writer(root: str, name: str) -> subprocess.Popen[str]:

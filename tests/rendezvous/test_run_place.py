@@ -26,7 +26,7 @@ from hpc_elastic.rendezvous.run_directory import prepare_run_dir
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.run_place import directory_name, first_open, has_ended, places, was_left
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "", ())
 DONE = RunEnded(Decision.DONE, 0, "", None)
 FAILED = RunEnded(Decision.FAILED, 1, "", None)

@@ -205,7 +205,7 @@ def test_a_spare_survives_a_hiccup_of_the_store(node: MakeNode, clock: FakeClock
         member_handler.run.tick()
         age = clock.monotonic() - began
         if age == 100.0:
-            store.refusals = ["n2.1+0-0-0+joining+3"]
+            store.refusals = ["n2.1+0-0-0-0+joining+3"]
             member_handler.run.report_crash(1, {})
             assert 1 == member_handler.next_rendezvous().world_size
         if age >= 110.0:

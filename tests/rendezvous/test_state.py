@@ -67,7 +67,7 @@ def test_an_epoch_is_announced_once(epoch: Epoch) -> None:
 
 def test_epochs_are_ordered() -> None:
     """A requeue beats a relaunch, a submission beats both."""
-    assert Epoch(0, 0, 5) < Epoch(0, 1, 0) < Epoch(0, 7, 3) < Epoch(1, 0, 0)
+    assert Epoch(0, 0, 0, 5) < Epoch(0, 0, 1, 0) < Epoch(0, 0, 7, 3) < Epoch(1, 0, 0, 0)
 
 
 def test_rounds_are_numbered_for_life() -> None:

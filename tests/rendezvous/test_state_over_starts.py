@@ -53,7 +53,7 @@ def test_only_a_held_run_is_started_again_by_its_job(decision: Decision) -> None
 
 @pytest.mark.parametrize(
     ("epoch", "released"),
-    [(E0, False), (RELAUNCHED, False), (REQUEUED, True), (RESUBMITTED, False), (Epoch(1, 1, 0), False)],
+    [(E0, False), (RELAUNCHED, False), (REQUEUED, True), (RESUBMITTED, False), (Epoch(1, 0, 1, 0), False)],
 )
 def test_a_run_is_released_by_a_later_start_of_its_job(epoch: Epoch, released: bool) -> None:
     """Agents that are started again in the same start find it held, and leave."""

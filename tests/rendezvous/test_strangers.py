@@ -12,7 +12,7 @@ from hpc_elastic.rendezvous.strangers import refuse_stranger, sizes_text
 
 TWO = RendezvousSettings(min_nodes=2, max_nodes=2)
 RANGE = RendezvousSettings(min_nodes=1, max_nodes=4)
-STATE = apply(RunState(), EpochStarted(Epoch(0, 0, 0), "17", (), sizes=sizes_text(TWO)))
+STATE = apply(RunState(), EpochStarted(Epoch(0, 0, 0, 0), "17", (), sizes=sizes_text(TWO)))
 
 
 def test_the_second_of_two_jobs_that_begin_at_once_is_refused() -> None:

@@ -19,7 +19,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.useful_time import Trained, trained
 from hpc_elastic.slurm.saves_text import short_time_text
 
-FIRST, SECOND = Epoch(0, 0, 0), Epoch(0, 1, 0)
+FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 LIMIT = Cause.TIME_LIMIT
 
 
@@ -68,7 +68,7 @@ def test_clocks_of_two_nodes_are_not_compared() -> None:
 
 def test_only_the_newest_submission_is_told_of() -> None:
     """What was before it had other limits."""
-    later = Epoch(1, 0, 0)
+    later = Epoch(1, 0, 0, 0)
     starts = found((0, "n1.1", began(FIRST)), (2, "n1.1", formed(1)), (9, "n1.1", began(later)))
     assert [Trained()] == starts
     assert [] == found()

@@ -97,8 +97,8 @@ def test_a_spare_says_once_that_it_stands_by(node: MakeNode, clock: FakeClock) -
 def test_a_round_of_more_nodes_than_are_wanted_is_about_to_end(wanted: int, told: str) -> None:
     """Nobody is told that it is full with more than all."""
     members = (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1))
-    formed = RoundFormed(1, Epoch(0, 0, 0), members, "n1", 1, None)
-    state = RunState(epoch=Epoch(0, 0, 0), round=formed, rounds=1, size=SizeWanted(0, wanted, "scale"))
+    formed = RoundFormed(1, Epoch(0, 0, 0, 0), members, "n1", 1, None)
+    state = RunState(epoch=Epoch(0, 0, 0, 0), round=formed, rounds=1, size=SizeWanted(0, wanted, "scale"))
     assert told == beside_text(
-        rules.Joining(state, {}, "n3.1", Epoch(0, 0, 0), SETTINGS._replace(max_nodes=3))
+        rules.Joining(state, {}, "n3.1", Epoch(0, 0, 0, 0), SETTINGS._replace(max_nodes=3))
     )

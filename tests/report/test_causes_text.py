@@ -35,7 +35,7 @@ def test_ends_and_requeues_are_counted_by_cause() -> None:
     assert "2 node losses, 1 crash" == restarts_text(counts)
     causes = [Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.PREEMPTION]
     records = [
-        Record(number, 0.0, "batch", Requeued(Epoch(1, number, 0), cause))
+        Record(number, 0.0, "batch", Requeued(Epoch(1, 0, number, 0), cause))
         for number, cause in enumerate(causes)
     ]
     assert "2 preemptions, 1 time limit" == requeues_text(records, 1)
@@ -73,14 +73,14 @@ def test_budgets_are_told_with_their_causes() -> None:
 
 def test_the_requeues_of_tasks_are_added_up() -> None:
     """Each task counts for itself; what the ids of its agents tell is what Slurm has counted."""
-    now, before = Epoch(1, 0, 0), Epoch(0, 0, 0)
+    now, before = Epoch(1, 0, 0, 0), Epoch(0, 0, 0, 0)
     member = Member("n1.8@7_0-2-0", "n1", 1)
     records = [
         Record(1, 0.0, "n1", RoundFormed(1, before, (Member("n1.8@3_0-9-0", "n1", 1),), "n1", 1, None)),
         Record(2, 0.0, "n1", RoundFormed(2, now, (member, Member("n2.8@7_1-0-0", "n2", 1)), "n1", 1, None)),
         Record(3, 0.0, "n2", NodeLeft(now, "n3.8@7_10-1-0", "n3", Cause.PREEMPTION)),
     ]
-    times = task_requeues(records, ["n1.9@7_0-3-0+1-0-0+joining+3+1+2", "news+3"], 1)
+    times = task_requeues(records, ["n1.9@7_0-3-0+1-0-0-0+joining+3+1+2", "news+3"], 1)
     assert {"7_0": 3, "7_10": 1} == times
     assert "4 requeues of single tasks (at most 500 for each; the most: task 7_0, 3)" == tasks_text(
         times, 500

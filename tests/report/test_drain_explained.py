@@ -24,7 +24,7 @@ from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.lifecycle import job_facts
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
 ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", EPOCH)
 WHY = DrainExplained(EPOCH, Cause.CANCEL, "the job was cancelled", 12.0)
@@ -58,7 +58,7 @@ def test_the_reason_of_a_further_signal_replaces_the_first() -> None:
 def test_a_reason_of_nothing_changes_nothing() -> None:
     """No drain is under way, or it is another start's."""
     assert fold(RunState(), records(WHY)).explained is None
-    foreign = WHY._replace(epoch=Epoch(0, 1, 0))
+    foreign = WHY._replace(epoch=Epoch(0, 0, 1, 0))
     assert fold(RunState(), records(ASKED, foreign)).explained is None
 
 

@@ -9,7 +9,7 @@ from hpc_elastic.report.drill_grace import Judgement, judge
 from hpc_elastic.report.drill_report import Course, Phase, verdict
 from hpc_elastic.slurm.deadlines import Site
 
-BACK = RoundFormed(2, Epoch(0, 1, 0), (Member("n1.1", "n1", 1),), "n1", 1, None)
+BACK = RoundFormed(2, Epoch(0, 0, 1, 0), (Member("n1.1", "n1", 1),), "n1", 1, None)
 SHORT = Site(kill_wait_s=5.0, grace_s=8.0)
 LONG = Site(kill_wait_s=30.0, grace_s=300.0)
 BARE = Site(kill_wait_s=30.0)

@@ -31,7 +31,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
 from hpc_elastic.report.drill_traces import Blow
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 CRASH = Blow(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)
 HANG = CRASH._replace(causes=frozenset({Cause.HANG}))
 LOSS = CRASH._replace(causes=frozenset({Cause.NODE_LOSS}), rank=None)
@@ -83,7 +83,7 @@ def follow(blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = ()) -> Course
             [drain(Cause.MEMBERSHIP, "n2", Then.REJOIN, "n2 wants to join")],
             "pause asked for: n2 wants to join",
         ),
-        (LOSS, [EpochStarted(Epoch(0, 0, 1), "7", ())], "the job started again"),
+        (LOSS, [EpochStarted(Epoch(0, 0, 0, 1), "7", ())], "the job started again"),
         (PREEMPT, [drain(Cause.PREEMPTION, "n1")], "preemption: told by n1"),
         (OF_TASK, [NodeLeft(EPOCH, "n2.1", "n2", Cause.PREEMPTION)], "n2 left: preemption"),
         (REQUEUE, [Requeued(EPOCH, Cause.REQUEUE)], "the job was handed back"),
@@ -130,7 +130,7 @@ def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, ent
         (LOSS, drain(Cause.MEMBERSHIP, "n3", Then.REJOIN)),
         (OF_TASK, drain(Cause.PREEMPTION, "n1", Then.REJOIN)),
         (PREEMPT, crashed("n1", 0, 1)),
-        (CRASH, EpochStarted(Epoch(0, 1, 0), "7", ())),
+        (CRASH, EpochStarted(Epoch(0, 0, 1, 0), "7", ())),
     ],
 )
 def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(blow: Blow, entry: Entry) -> None:
@@ -160,7 +160,7 @@ def test_what_follows_is_told_until_the_run_is_back() -> None:
         StopAgreed(1, 60),
         Drained(EPOCH, Cause.PREEMPTION, 60, ""),
         Requeued(EPOCH, Cause.PREEMPTION),
-        EpochStarted(Epoch(0, 1, 0), "7", ()),
+        EpochStarted(Epoch(0, 0, 1, 0), "7", ()),
         formed(2),
         crashed("n1", 0, 1, number=2),
         saved=(Saved(60, 12.5),),

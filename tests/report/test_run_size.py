@@ -9,7 +9,7 @@ from hpc_elastic.rendezvous.roster import MemberName, Phase
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.report.run_size import size_text
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2", "n10"))
 WANTED = SizeWanted(0, 1, "hpc-elastic scale")
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
@@ -36,7 +36,7 @@ def member(node: str, phase: Phase = Phase.JOINING, epoch: Epoch = EPOCH) -> str
         ),
         (
             state_of(STARTED._replace(expected=()), WANTED, ROUND),
-            [member("n2"), member("n3", epoch=Epoch(0, 1, 0)), member("n4", Phase.LEFT)],
+            [member("n2"), member("n3", epoch=Epoch(0, 0, 1, 0)), member("n4", Phase.LEFT)],
             "1 of 2 nodes (hpc-elastic scale); n2 stands by",
         ),
         (

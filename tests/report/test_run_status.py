@@ -25,7 +25,7 @@ from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.slurm.lifecycle import GONE, JobFacts, job_facts
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(3, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
 FIRST_ROUND = ROUND._replace(number=1)

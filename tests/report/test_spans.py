@@ -16,7 +16,7 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.report.timeline import timeline
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 ENTRIES: tuple[Entry, ...] = (
     EpochStarted(EPOCH, "7", ("n1", "n2")),
     RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1, None),

@@ -28,7 +28,7 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.report.timeline import failure_text, names_text, span_text, timeline
 from hpc_elastic.slurm.lifecycle import LOGIN
 
-FIRST, SECOND = Epoch(0, 0, 0), Epoch(0, 1, 0)
+FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\nmore"}
 BOTH = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 

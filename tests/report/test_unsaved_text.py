@@ -29,7 +29,7 @@ from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.lifecycle import JobFacts, job_facts
 
-EPOCH, AGAIN = Epoch(0, 0, 0), Epoch(0, 1, 0)
+EPOCH, AGAIN = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
 DRAIN = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")
@@ -172,7 +172,7 @@ def test_a_start_that_begins_where_the_last_one_did_says_so(
     """In the line of its first round, and no later one."""
     entries: list[Entry] = []
     for number, step in enumerate(steps):
-        epoch = Epoch(0, number, 0)
+        epoch = Epoch(0, 0, number, 0)
         checkpoint = None if step is None else Checkpoint(step, "")
         begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
         entries += [STARTED._replace(epoch=epoch), begun, DRAIN, StopAgreed(number + 1, told_steps)]

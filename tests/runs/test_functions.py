@@ -194,7 +194,7 @@ def test_the_way_to_insist_is_named_as_python_writes_it() -> None:
 
 def test_a_run_whose_agents_are_silent_is_told(run_paths: RunPaths) -> None:
     """Records and Slurm say that it runs, but nobody gives a sign of life."""
-    write(run_paths, EpochStarted(Epoch(0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
+    write(run_paths, EpochStarted(Epoch(0, 0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
     tell(run_paths, 5)
     run = Run(run_paths.root)
     assert Phase.RUNNING is run.status().phase
@@ -312,7 +312,7 @@ def test_what_a_command_line_would_warn_of_is_a_warning(monkeypatch: pytest.Monk
 
 def test_a_file_server_may_be_away(run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for days goes on waiting; not for ever, and not for a directory that is gone."""
-    write(run_paths, EpochStarted(Epoch(0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
+    write(run_paths, EpochStarted(Epoch(0, 0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
     run = Run(run_paths.root)
     clock = run._clock = _Leaping()
     troubles = iter([StoreError("away", errno=errno.EIO)] * 3)

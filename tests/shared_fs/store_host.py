@@ -163,7 +163,7 @@ def commit(root: str, me: str, count: int) -> list[float]:
     log = RunLog(SharedDirStore(root), clock, me, ContentionLock(paths.lock, clock))
     for _ in range(count):
         began = clock.monotonic()
-        log.commit(lambda state: EpochStarted(Epoch(state.last + 1, 0, 0), me, ()))
+        log.commit(lambda state: EpochStarted(Epoch(state.last + 1, 0, 0, 0), me, ()))
         took.append(clock.monotonic() - began)
     return took
 

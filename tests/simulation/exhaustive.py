@@ -67,7 +67,7 @@ class Play(NamedTuple):
     def cast(self) -> tuple[Cast, ...]:
         """Return the nodes."""
         names = tuple(f"n{i}" for i in range(self.nodes))
-        epochs = [Epoch(0, 0 if i < self.zombies else 1, 0) for i in range(self.nodes)]
+        epochs = [Epoch(0, 0, 0 if i < self.zombies else 1, 0) for i in range(self.nodes)]
         least = 1 if self.fault or self.zombies else self.nodes
         settings = SETTINGS._replace(min_nodes=least, max_nodes=self.nodes)
         of = {epoch: tuple(n for n, e in zip(names, epochs, strict=True) if e == epoch) for epoch in epochs}

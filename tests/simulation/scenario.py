@@ -99,7 +99,7 @@ class Scenario:
         self._restarts += 1
         names = tuple(f"n{i}" for i in range(chances.nodes))
         expected = names if world.random.random() < 0.7 else ()
-        epoch = Epoch(0, self._restarts, 0)
+        epoch = Epoch(0, 0, self._restarts, 0)
         work_s = world.random.uniform(*chances.work_s)
         start = Start(epoch, expected, self.settings, work_s, early=chances.early)
         world.tell(f"start {epoch.text()}, expected: {', '.join(expected) or 'nobody knows'}")
@@ -137,7 +137,7 @@ class Scenario:
         """Start the job again when its agents are gone, or it was left (frozen ones stay behind)."""
         self._current = [victim for victim in self._current if victim.agent.node is not node]
         state = self.invariants.account.state
-        is_left = state.drained is not None and state.epoch == Epoch(0, self._restarts, 0)
+        is_left = state.drained is not None and state.epoch == Epoch(0, 0, self._restarts, 0)
         if state.ending is None and (is_left or not self._current):
             self._current = []
             restarts = self._restarts

@@ -37,7 +37,7 @@ from hpc_elastic.slurm.templates import read_template
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ())
 ME = "n2.1@7_1-0-0"
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1@7_0-0-0", "n1", 1), Member(ME, "n2", 1)), "n1", 1234, None)
@@ -148,7 +148,7 @@ def test_a_left_over_asks_nobody(tmp_path: Path) -> None:
     """The members' names tell that the task runs elsewhere; Slurm may not be reachable from here."""
     end = TaskEnd(tmp_path, ArraySlurm())
     end.slurm.is_silent = True
-    (tmp_path / "members" / "n5.1@7_1-1-0+0-0-0+running+1+3+4").touch()
+    (tmp_path / "members" / "n5.1@7_1-1-0+0-0-0-0+running+1+3+4").touch()
     assert ExitCode.FENCED == end.finish(STARTED, ROUND, code=77).code
     assert 1 == len(end.said)
 
@@ -342,7 +342,7 @@ def test_a_spent_budget_holds_the_task_until_it_is_released(tmp_path: Path) -> N
     assert ["requeuehold 7_1"] == end.slurm.done
     assert "scontrol release 7" in end.said[-1]
     state = read_state(end.paths)
-    assert Epoch(0, 1, 0) == epoch_now(state, 0, TaskStart("7_1", 1, 0))
+    assert Epoch(0, 0, 1, 0) == epoch_now(state, 0, TaskStart("7_1", 1, 0))
     assert EPOCH == epoch_now(state, 0, TaskStart("7_1", 0, 1)) == epoch_now(state, 0, TaskStart("7_2", 0, 0))
 
 

@@ -50,7 +50,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.standing import JobFacts, job_facts
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 START = TaskStart("12_1", 1, 0)
 ME = f"n2.7{START.tag}"
 STARTED = EpochStarted(EPOCH, "12", ())
@@ -110,7 +110,7 @@ def test_a_verdict_is_every_tasks(decision: Decision, code: int, expected: int) 
 
 def test_a_left_over_does_nothing() -> None:
     """Of a task that was started anew, or of a run that was submitted again."""
-    newer = state_of(EpochStarted(Epoch(1, 0, 0), "13", ()))
+    newer = state_of(EpochStarted(Epoch(1, 0, 0, 0), "13", ()))
     for facts in (BASE._replace(is_outdated=True), BASE._replace(state=newer)):
         choice = decide(facts, BUDGETS)
         assert isinstance(choice, Leave)

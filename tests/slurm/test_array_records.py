@@ -8,7 +8,7 @@ from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Cause, Entry, Epoch, Member, NodeLeft, Record, RoundFormed
 from hpc_elastic.slurm.array_records import given_up, goodbye_of, held_note, note, starts_in_vain
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 FIRST = TaskStart("12_0", 0, 0)
 SECOND = TaskStart("12_0", 1, 0)
 OTHER = TaskStart("12_1", 0, 0)

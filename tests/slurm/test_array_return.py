@@ -30,7 +30,7 @@ WAITS = {
 }
 BACK = Task("7", 1, JobState.PENDING, "", "BeginTime")
 ENV = SlurmEnv(
-    "7_0", "8", "train", 0, True, "n1", 0, ("n1",), None, False, None, None, TaskStart("7_0", 0, 0)
+    "7_0", "8", "train", 0, 0, True, "n1", 0, ("n1",), None, False, None, None, TaskStart("7_0", 0, 0)
 )
 
 

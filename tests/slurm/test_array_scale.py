@@ -49,7 +49,7 @@ def paths(tmp_path: Path) -> RunPaths:
     run_dir.create(wanted, now_s=0)
     submissions.announce(wanted.paths, 0, wanted.token, now_s=0)
     submissions.record(wanted.paths, Submission(0, wanted.token, "7"))
-    open_log(wanted.paths, "n1").commit(lambda _: EpochStarted(Epoch(0, 0, 0), "7", ()))
+    open_log(wanted.paths, "n1").commit(lambda _: EpochStarted(Epoch(0, 0, 0, 0), "7", ()))
     return wanted.paths
 
 

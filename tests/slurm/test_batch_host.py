@@ -35,7 +35,7 @@ from hpc_elastic.slurm.batch_host import (
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
-E0 = Epoch(0, 0, 0)
+E0 = Epoch(0, 0, 0, 0)
 
 
 class EventfulClock(FakeClock):
@@ -84,7 +84,7 @@ SECOND_START = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "SLURM_RESTA
 def script_is_killed(paths: RunPaths) -> Epoch:
     """Let the agents hear that the batch script of the second start was killed, and leave."""
     log = open_log(paths, "test")
-    epoch = Epoch(0, 1, 0)
+    epoch = Epoch(0, 0, 1, 0)
     for entry in (
         EpochStarted(epoch, "7", ("n1", "n2"), "n1"),
         DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", epoch),
@@ -254,7 +254,7 @@ def test_a_task_whose_script_was_killed_is_requeued_alone(
     monkeypatch.setenv("PATH", str(job.bin))
     job.set(JobState="COMPLETING", Reason="JobLaunchFailure")
     Path(run_paths.identity).write_text('{"format": 1}')
-    log, epoch = open_log(run_paths, "test"), Epoch(0, 0, 0)
+    log, epoch = open_log(run_paths, "test"), Epoch(0, 0, 0, 0)
     members = (Member("n1.1@7_0-0-0", "n1", 1), Member(ME, "n2", 1))
     for entry in (
         EpochStarted(epoch, "7", ()),

@@ -21,7 +21,7 @@ from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 
 MEMBER = Member("n2.55", "n2", 2)
-FORMED = RoundFormed(4, Epoch(0, 0, 0), (Member("n1.54", "n1", 2), MEMBER), "n1", 1, None)
+FORMED = RoundFormed(4, Epoch(0, 0, 0, 0), (Member("n1.54", "n1", 2), MEMBER), "n1", 1, None)
 RUN = RunFiles(RunPaths("/run"), [], RunState(rounds=4, round=FORMED), [Submission(0, "token", "7")], {})
 TARGET = Target(MEMBER, 3)
 

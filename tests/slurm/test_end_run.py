@@ -32,7 +32,7 @@ from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1",))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1),), "n1", 1, None)
 ENDED = RunEnded(Decision.DONE, 0, "", None)

@@ -30,6 +30,7 @@ def test_a_task_of_a_step_is_read() -> None:
         job_ref="1000",
         job_id="1000",
         job_name="train",
+        link=0,
         restart_count=0,
         in_step=True,
         node_name="node3",

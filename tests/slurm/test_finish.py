@@ -37,7 +37,7 @@ from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.client.test_forged import HOSTILE
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1234, None)
 DRAINED = (
@@ -339,7 +339,7 @@ def test_records_of_a_chain_that_cannot_be_read_for_a_while(
 
 def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: RunPaths, job: FakeJob) -> None:
     """The job before has other records; only the agents know how often the run was taken up."""
-    mine = Epoch(1, 0, 0)
+    mine = Epoch(1, 0, 0, 0)
     write(paths, STARTED._replace(job_id="6"), Drained(EPOCH, Cause.PREEMPTION, 4, ""))
     write(paths, STARTED._replace(epoch=mine), Drained(mine, Cause.PREEMPTION, 8, ""))
     ended, _ = finish(paths, job)
@@ -351,7 +351,7 @@ def test_a_script_of_the_users_own_takes_the_submission_of_its_agents(paths: Run
 
 def test_a_job_that_has_left_the_run_to_another_leaves_it_alone(paths: RunPaths, job: FakeJob) -> None:
     """What the other does with it is its own affair."""
-    write(paths, STARTED, STARTED._replace(epoch=Epoch(1, 0, 0), job_id="8"))
+    write(paths, STARTED, STARTED._replace(epoch=Epoch(1, 0, 0, 0), job_id="8"))
     ended, _ = finish(paths, job)
     assert 77 == ended.code
     assert [] == job.calls

@@ -317,7 +317,7 @@ def test_without_slurm_nothing_is_asked_again(listen: Listen) -> None:
 def test_what_a_drain_of_the_run_takes_moves_its_beginning(tmp_path: Path, listen: Listen) -> None:
     """Drains before it have taken longer than the warning leaves: this one begins earlier."""
     paths = RunPaths(tmp_path)
-    log, epoch = open_log(paths, "n1"), Epoch(0, 0, 0)
+    log, epoch = open_log(paths, "n1"), Epoch(0, 0, 0, 0)
     log.commit(lambda _state: EpochStarted(epoch, "7", ()))
     log.commit(lambda _state: Drained(epoch, Cause.STOP, 5, "", 100.0))
     assert [100.0] == drain_times(paths)

@@ -39,7 +39,7 @@ from hpc_elastic.slurm.lifecycle import (
     starts_in_vain,
 )
 
-EPOCH = Epoch(0, 1, 0)
+EPOCH = Epoch(0, 0, 1, 0)
 BUDGETS = Budgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 
@@ -294,7 +294,7 @@ def test_a_local_run_that_was_told_to_end_is_stopped(entries: tuple[Entry, ...])
 def test_requeues_are_bounded() -> None:
     """A spent budget ends the run as failed and names the budget."""
     used = [entry for restart in range(10) for entry in _one_start(restart)]
-    epoch = Epoch(0, 10, 0)
+    epoch = Epoch(0, 0, 10, 0)
     entries = (*used, EpochStarted(epoch, "7", ()), Drained(epoch, Cause.TIME_LIMIT, None, ""))
     job = scontrol(Restarts="10")
     choice = decide(facts(*entries, epoch=epoch, job=job), BUDGETS._replace(holds=False))
@@ -311,14 +311,14 @@ def test_requeues_are_bounded() -> None:
 
 
 def _one_start(restart: int) -> tuple[Entry, Entry]:
-    epoch = Epoch(0, restart, 0)
+    epoch = Epoch(0, 0, restart, 0)
     return EpochStarted(epoch, "7", ()), Requeued(epoch, Cause.TIME_LIMIT)
 
 
 def test_the_requeues_of_an_earlier_submission_do_not_count() -> None:
     """Submitting again is a new budget, even if no agent has written a record yet."""
     used = [entry for restart in range(10) for entry in _one_start(restart)]
-    epoch = Epoch(1, 0, 0)
+    epoch = Epoch(1, 0, 0, 0)
     choice = decide(
         facts(*used, epoch=epoch, job=scontrol(JobState="COMPLETING", Reason="TimeLimit", Restarts="0")),
         BUDGETS,
@@ -330,7 +330,7 @@ def test_the_ending_of_an_earlier_submission_does_not_count() -> None:
     """A resumed run whose agents died before their first record goes on."""
     ended = (STARTED, RunEnded(Decision.FAILED, 1, "", None))
     choice = decide(
-        facts(*ended, epoch=Epoch(1, 0, 0), srun_exit_code=137, job=scontrol(Restarts="0")), BUDGETS
+        facts(*ended, epoch=Epoch(1, 0, 0, 0), srun_exit_code=137, job=scontrol(Restarts="0")), BUDGETS
     )
     assert isinstance(choice, Relaunch)
 
@@ -364,7 +364,7 @@ def test_a_job_that_may_not_be_requeued_ends_the_run() -> None:
 
 def test_the_script_of_an_old_start_does_nothing() -> None:
     """A left-over on a node that was cut off must not touch the job of today."""
-    choice = decide(facts(STARTED, epoch=Epoch(0, 0, 0)), BUDGETS)
+    choice = decide(facts(STARTED, epoch=Epoch(0, 0, 0, 0)), BUDGETS)
     assert isinstance(choice, Leave)
     assert (77, None) == (choice.code, choice.requeued)
 
@@ -395,10 +395,10 @@ def test_how_a_job_stands(fields: dict[str, str], expected: Standing) -> None:
 
 def test_starts_in_vain_are_counted_from_the_newest_back() -> None:
     """Relaunches belong to their start; a round ends the count; other submissions do not matter."""
-    first, second = Epoch(0, 0, 0), Epoch(0, 1, 0)
+    first, second = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
     entries: list[Entry] = [EpochStarted(first, "7", ()), round_of(first), EpochStarted(second, "7", ())]
     entries += [EpochStarted(second._replace(relaunch=1), "7", ())]
     assert 1 == starts_in_vain(records_of(*entries), second)
-    assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 2, 0))
+    assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 0, 2, 0))
     assert 0 == starts_in_vain(records_of(*entries, round_of(second, 2)), second)
-    assert 1 == starts_in_vain(records_of(*entries), Epoch(1, 0, 0))
+    assert 1 == starts_in_vain(records_of(*entries), Epoch(1, 0, 0, 0))

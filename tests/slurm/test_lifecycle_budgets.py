@@ -74,7 +74,7 @@ def test_unfit_nodes_cost_no_budget_of_lost_ones() -> None:
 def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any], job: JobFacts) -> None:
     """A spent one holds the job and says which; those of other causes do not matter."""
     for before in Cause:
-        earlier = (EpochStarted(Epoch(0, 0, 0), "7", ()), Requeued(Epoch(0, 0, 0), before))
+        earlier = (EpochStarted(Epoch(0, 0, 0, 0), "7", ()), Requeued(Epoch(0, 0, 0, 0), before))
         choice = decide(facts(*earlier, *drained(cause), job=job), BUDGETS._replace(**budget))
         if before is not cause:
             assert isinstance(choice, Requeue)
@@ -91,7 +91,7 @@ def begun(*steps: int | None) -> list[Entry]:
     """Return the records of starts whose workers began from these steps, from Slurm's first requeue on."""
     entries: list[Entry] = []
     for number, step in enumerate(steps, EPOCH.restart):
-        epoch = Epoch(0, number, 0)
+        epoch = Epoch(0, 0, number, 0)
         checkpoint = None if step is None else Checkpoint(step, "")
         entries.append(EpochStarted(epoch, "7", ("n1", "n2")))
         entries.append(round_of(epoch, number)._replace(checkpoint=checkpoint))
@@ -115,7 +115,7 @@ def test_starts_that_save_nothing_hold_the_run(
     limit: int | None, starts: tuple[int | None, ...], saved: int, job: JobFacts, *, is_held: bool
 ) -> None:
     """Three in a row, whatever ended them; not those of a program that may save by itself."""
-    epoch = Epoch(0, len(starts), 0)
+    epoch = Epoch(0, 0, len(starts), 0)
     job = job._replace(restarts=job.restarts - EPOCH.restart + epoch.restart)
     known = facts(*begun(*starts), job=job, epoch=epoch)._replace(saved=saved)
     budgets = BUDGETS._replace(max_starts_without_save=limit)
@@ -155,7 +155,7 @@ def test_a_held_run_is_held_again_and_goes_on_when_it_is_released() -> None:
     choice = decide(facts(*entries), BUDGETS)
     assert isinstance(choice, Hold)
     assert choice.record is None
-    released = state_of(*entries, EpochStarted(Epoch(0, 2, 0), "7", ()))
+    released = state_of(*entries, EpochStarted(Epoch(0, 0, 2, 0), "7", ()))
     assert (None, 0, 0) == (released.ending, released.used(Cause.PREEMPTION), released.requeues)
 
 
@@ -170,7 +170,9 @@ def test_a_job_that_slurm_requeued_over_its_budget_is_held() -> None:
 
 def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
     """It may be the node's fault, so that it is tried again some times."""
-    known = facts(epoch=Epoch(0, 0, 0), job=scontrol(Restarts="0"))._replace(launch_failure="setup failed: x")
+    known = facts(epoch=Epoch(0, 0, 0, 0), job=scontrol(Restarts="0"))._replace(
+        launch_failure="setup failed: x"
+    )
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Requeue)
     assert Cause.LAUNCH_FAILURE == choice.cause
@@ -186,7 +188,7 @@ def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
 def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
     """It may still pass; Slurm runs a held job with the script that it was queued with."""
     why = "setup failed (exit code 1): test -e /data"
-    first = facts(epoch=Epoch(0, 1, 0), job=scontrol(Restarts="1"))
+    first = facts(epoch=Epoch(0, 0, 1, 0), job=scontrol(Restarts="1"))
     known = first._replace(launch_failure=why, earlier=Earlier.FAILED)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Hold)
@@ -210,7 +212,7 @@ def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
 def test_a_run_that_has_worked_is_not_ended_for_one_node(earlier: Earlier, kind: type) -> None:
     """A program that is not there is tried once more in a later submission of it."""
     why = "setup failed (exit code 127): nosuch (nosuch: command not found)"
-    known = facts(epoch=Epoch(1, 0, 0), job=scontrol(Restarts="0"))
+    known = facts(epoch=Epoch(1, 0, 0, 0), job=scontrol(Restarts="0"))
     assert isinstance(decide(known._replace(launch_failure=why, earlier=earlier), BUDGETS), kind)
 
 
@@ -258,7 +260,7 @@ def test_the_next_job_of_a_chain_goes_on() -> None:
 def test_a_further_job_of_a_run_that_has_ended_says_so() -> None:
     """It is a later start of the same submission, and none of its agents finds anything to do."""
     done = (STARTED, ROUND, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
-    known = facts(*done, epoch=Epoch(0, 10_000, 0), job=scontrol(Restarts="0"))
+    known = facts(*done, epoch=Epoch(0, 1, 0, 0), job=scontrol(Restarts="0"))
     choice = decide(known._replace(ended_since="2026-11-21 08:00:00"), BUDGETS)
     assert isinstance(choice, Exit)
     assert 0 == choice.code
@@ -267,7 +269,7 @@ def test_a_further_job_of_a_run_that_has_ended_says_so() -> None:
 
 def test_the_restart_count_of_a_further_job_is_slurms() -> None:
     """A second job that Slurm has not restarted is not taken for requeued."""
-    epoch = Epoch(0, 10_000, 0)
+    epoch = Epoch(0, 1, 0, 0)
     started = EpochStarted(epoch, "8", ())
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="0")), BUDGETS), Relaunch)
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="1")), BUDGETS), Leave)
@@ -277,9 +279,9 @@ def test_starts_that_were_called_away_do_not_count_as_in_vain() -> None:
     """One failure after some preemptions during the start of the job would end the run for good."""
     entries: list[Entry] = []
     for restart in range(4):
-        epoch = Epoch(0, restart, 0)
+        epoch = Epoch(0, 0, restart, 0)
         entries += [EpochStarted(epoch, "7", ()), Requeued(epoch, Cause.PREEMPTION)]
-    assert 1 == starts_in_vain(records_of(*entries), Epoch(0, 4, 0))
-    failed = Epoch(0, 4, 0)
+    assert 1 == starts_in_vain(records_of(*entries), Epoch(0, 0, 4, 0))
+    failed = Epoch(0, 0, 4, 0)
     entries += [EpochStarted(failed, "7", ()), Requeued(failed, Cause.LAUNCH_FAILURE)]
-    assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 5, 0))
+    assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 0, 5, 0))

@@ -22,7 +22,7 @@ def test_the_last_relaunch_is_not_followed_by_another(relaunch: int, kind: type)
 
 
 @pytest.mark.parametrize(
-    ("came", "cause"), [(EPOCH, Cause.AGENT_ERROR), (Epoch(0, 0, 2), Cause.LAUNCH_FAILURE)]
+    ("came", "cause"), [(EPOCH, Cause.AGENT_ERROR), (Epoch(0, 0, 0, 2), Cause.LAUNCH_FAILURE)]
 )
 def test_agents_that_do_not_come_again_are_not_started_a_third_time(came: Epoch, cause: Cause) -> None:
     """Why the job is requeued depends on whether any came in this start of it."""

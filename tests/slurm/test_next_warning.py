@@ -70,8 +70,8 @@ def test_a_script_of_an_older_version_is_left_alone(workdir: Path) -> None:
 def test_drains_count_as_saves_do(workdir: Path, run_paths: RunPaths) -> None:
     """From the request to the last worker's end."""
     drain = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
-    write(run_paths, EpochStarted(Epoch(0, 0, 0), "7", ("n1",)), ROUND, drain)
-    write(run_paths, Drained(Epoch(0, 0, 0), Cause.PREEMPTION, 4, "", SLOW_S))
+    write(run_paths, EpochStarted(Epoch(0, 0, 0, 0), "7", ("n1",)), ROUND, drain)
+    write(run_paths, Drained(Epoch(0, 0, 0, 0), Cause.PREEMPTION, 4, "", SLOW_S))
     assert ("--signal=USR2@280", "0", "0", "250") == leads(request(time="4h", run_dir=run_paths.root))
 
 
@@ -99,7 +99,7 @@ def test_a_job_that_finish_submits_is_warned_earlier_and_says_so(workdir: Path, 
     """In the log of the job that ends; what an interrupted finish has queued stays."""
     paths = submitter().submit(request(time="4h")).request.paths
     save(paths)
-    start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
+    start = Start(paths, Epoch(0, 0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
     assert "1001" == Successors(start, Slurm(), PatientClock(), said.append).resubmit()
     assert ["0", "1", "260"] == slurm_dir.submissions()[-1]["argv"][-3:]
@@ -109,7 +109,7 @@ def test_a_job_that_finish_submits_is_warned_earlier_and_says_so(workdir: Path, 
 def test_a_job_that_is_warned_as_ever_is_not_told_of(workdir: Path, slurm_dir: StandIn) -> None:
     """There is nothing new."""
     paths = submitter().submit(request(time="4h")).request.paths
-    start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
+    start = Start(paths, Epoch(0, 0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
     assert "1001" == Successors(start, Slurm(), PatientClock(), said.append).resubmit()
     assert [] == said

@@ -39,7 +39,7 @@ from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 from tests.slurm.forms import write_program
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 NAMES = ("n1", "n2", "n3")
 START = EpochStarted(EPOCH, "7", NAMES, "n1")
 ROUND = RoundFormed(1, EPOCH, tuple(Member(f"{n}.1", n, 2) for n in NAMES), "n1", 1, None)

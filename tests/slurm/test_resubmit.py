@@ -100,7 +100,7 @@ def test_a_finish_outlasts_a_controller_in_trouble(workdir: Path, slurm_dir: Sta
     """One that has no time, or does not know its nodes yet; the run has not failed."""
     slurm_dir.behave("ok", trouble, trouble, "ok")
     paths = submitter().submit(request()).request.paths
-    start = Start(paths, Epoch(0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
+    start = Start(paths, Epoch(0, 0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
     ended = Finish(start, Budgets(), Slurm(), PatientClock(), said.append)._resubmit("it may not")
     assert 75 == ended.code

@@ -72,7 +72,7 @@ def begun(home: Path, mode: str, nodes: str, expected: tuple[str, ...] = ()) -> 
     run_dir.create(wanted, now_s=0)
     submissions.announce(wanted.paths, 0, wanted.token, now_s=0)
     submissions.record(wanted.paths, Submission(0, wanted.token, "7"))
-    open_log(wanted.paths, "n1").commit(lambda _: EpochStarted(Epoch(0, 0, 0), "7", expected))
+    open_log(wanted.paths, "n1").commit(lambda _: EpochStarted(Epoch(0, 0, 0, 0), "7", expected))
     return wanted.paths
 
 
@@ -100,7 +100,7 @@ def test_a_change_that_is_taken_back_stops_the_workers_all_the_same(tmp_path: Pa
     """The pause has been asked for; the round after it has the nodes that this one has."""
     paths, said = begun(tmp_path, "step", "1:2", ("n1", "n2")), []  # type: ignore[var-annotated]
     members = (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1))
-    formed = RoundFormed(1, Epoch(0, 0, 0), members, "n1", 1, None)
+    formed = RoundFormed(1, Epoch(0, 0, 0, 0), members, "n1", 1, None)
     open_log(paths, "n1").commit(lambda _: formed)
     for size in (1, 2):
         scale(paths, size, said.append, slurm=ArraySlurm())
@@ -126,7 +126,7 @@ def test_a_job_that_submit_did_not_make_keeps_to_what_its_agents_were_started_fo
     for directory in paths.directories():
         Path(directory).mkdir(parents=True, exist_ok=True)
     log = open_log(paths, "n1")
-    log.commit(lambda _: EpochStarted(Epoch(0, 0, 0), "7", ("n1", "n2"), "", "2:3"))
+    log.commit(lambda _: EpochStarted(Epoch(0, 0, 0, 0), "7", ("n1", "n2"), "", "2:3"))
     with pytest.raises(InputError) as caught:
         scale(paths, 4, print, slurm=ArraySlurm())
     assert (

@@ -101,14 +101,14 @@ cd {home}/run\\ dir/members && ls > {home}/names
 """
 
 
-@pytest.mark.parametrize(("arguments", "restart"), [((), 0), (("0", "2"), 20000)], ids=["first", "third"])
+@pytest.mark.parametrize(("arguments", "link"), [((), 0), (("0", "2"), 2)], ids=["first", "third"])
 def test_whose_agent_never_came_is_told_by_the_epilog(
-    node: Node, arguments: tuple[str, ...], restart: int
+    node: Node, arguments: tuple[str, ...], link: int
 ) -> None:
     """In the name of this start of the job: further jobs of a submission count on."""
     write(node, "srun", NAMELESS.format(home=node.home))
     assert 0 == node.run([("", 0)], *arguments)
-    assert [f"n1.0+0-{restart}-0+absent+0+0+0"] == (node.home / "names").read_text().split()
+    assert [f"n1.0+0-{link}-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
 
 
 TASK = """#!/bin/bash
@@ -134,7 +134,7 @@ def test_where_python_cannot_be_run_the_task_itself_says_that_no_agent_comes(nod
     write(node, "srun", TASK.format(home=node.home, before=before, after=after))
     assert 0 == node.run([("", 0)], names={"epilog": str(node.home / "epilog")})
     assert "126" == (node.home / "ended").read_text().strip()
-    assert ["n1.0+0-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
+    assert ["n1.0+0-0-0-0+absent+0+0+0"] == (node.home / "names").read_text().split()
 
 
 def test_the_task_becomes_the_agent(node: Node) -> None:

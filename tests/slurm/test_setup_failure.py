@@ -92,7 +92,7 @@ def test_the_log_says_what_was_wrong(log: str, failure: str, told: str) -> None:
     assert told == with_words(failure, log.format(failure))
 
 
-E0, E1, RESUMED = Epoch(0, 0, 0), Epoch(0, 1, 0), Epoch(1, 0, 0)
+E0, E1, RESUMED = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0), Epoch(1, 0, 0, 0)
 ROUND = RoundFormed(1, E0, (Member("n1", "n1", 1),), "n1", 1234, None)
 CD = "setup failed (exit code 1): cd /data"
 

@@ -41,7 +41,7 @@ from hpc_elastic.slurm.submissions import Submission
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1),), "n1", 1, None)
 
@@ -132,9 +132,9 @@ def test_agents_without_a_name_are_heard_of_by_their_record(run_paths: RunPaths)
 
 def test_names_of_an_older_start_count_for_nothing(run_paths: RunPaths) -> None:
     """They are left behind by agents that were killed; the newest start speaks for the run."""
-    write(run_paths, STARTED, ROUND, EpochStarted(Epoch(0, 1, 0), "7", ("n1",)))
+    write(run_paths, STARTED, ROUND, EpochStarted(Epoch(0, 0, 1, 0), "7", ("n1",)))
     tell(run_paths, 5)
-    tell(run_paths, 0, Phase.LEFT, Epoch(0, 1, 0))
+    tell(run_paths, 0, Phase.LEFT, Epoch(0, 0, 1, 0))
     assert signs_of(read_run(run_paths), SystemClock().wall() + 1e6).agents_s is None
 
 

@@ -202,7 +202,7 @@ def test_a_run_that_has_ended_is_queued_again_once_its_job_has_left(
     first = submitter().submit(request())
     log = open_log(first.request.paths, "login")
     entries: tuple[Entry, ...] = (
-        EpochStarted(Epoch(0, 0, 0), "1000", ()),
+        EpochStarted(Epoch(0, 0, 0, 0), "1000", ()),
         RunEnded(Decision.CANCELLED, 130, "", None),
     )
     for entry in entries:

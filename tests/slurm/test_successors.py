@@ -9,7 +9,6 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import Epoch
 from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.environment import LINK_SPAN
 from hpc_elastic.slurm.job_start import Start
 from hpc_elastic.slurm.lifecycle import Chain
 from hpc_elastic.slurm.links import announce, new_link, read_links, record, withdraw
@@ -27,7 +26,7 @@ def paths(workdir: Path, slurm_dir: StandIn) -> RunPaths:
 
 def after(paths: RunPaths, link: int, said: list[str] | None = None, *, local: bool = False) -> Successors:
     """Return the jobs after one of the chain."""
-    start = Start(paths, Epoch(0, link * LINK_SPAN, 0), f"{1000 + link}", 1, local=local, srun_exit_code=75)
+    start = Start(paths, Epoch(0, link, 0, 0), f"{1000 + link}", 1, local=local, srun_exit_code=75)
     return Successors(start, Slurm(), PatientClock(), ([] if said is None else said).append)
 
 

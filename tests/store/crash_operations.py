@@ -25,7 +25,7 @@ from hpc_elastic.worker.checkpoints import MarkName
 
 OLD, NEW, HALF, SAME = "old", "new", "half", "same"
 VALUE_A, VALUE_B, VALUE_C = (letter * 10_000 for letter in (b"a", b"b", b"c"))
-EPOCH = Epoch(0, 0, 0)
+EPOCH = Epoch(0, 0, 0, 0)
 
 
 class Operation(NamedTuple):

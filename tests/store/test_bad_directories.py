@@ -188,7 +188,7 @@ def test_an_agent_survives_the_loss_of_its_run_directory(tmp_path: Path) -> None
 
 
 def _second_record(paths: RunPaths, data: bytes) -> str:
-    open_log(paths, "n1").commit(lambda _state: EpochStarted(Epoch(0, 0, 0), "", ()))
+    open_log(paths, "n1").commit(lambda _state: EpochStarted(Epoch(0, 0, 0, 0), "", ()))
     path = os.path.join(paths.journal, "000000", "00000002")
     Path(path).write_bytes(data)
     return path
@@ -200,17 +200,22 @@ def _second_record(paths: RunPaths, data: bytes) -> str:
         (b'{"format": 1', "journal record 2 is damaged", "bring the file back"),
         (b"", "journal record 2 is damaged", "bring the file back"),
         (
-            b'{"format": 2, "version": "9.1"}',
-            "journal record 2 has format 2; hpc_elastic 9.1 wrote it",
+            b'{"format": 1, "version": "0.0.9"}',
+            "journal record 2 has format 1, which an earlier hpc_elastic (0.0.9) wrote; this one, ",
+            "use this run with the installation that it was started with, or submit a new run",
+        ),
+        (
+            b'{"format": 3, "version": "9.1"}',
+            "journal record 2 has format 3; hpc_elastic 9.1 wrote it",
             "install hpc_elastic 9.1 on all nodes",
         ),
         (
-            b'{"format": 1, "version": "1.9", "kind": "new"}',
+            b'{"format": 2, "version": "1.9", "kind": "new"}',
             "journal record 2 is of the unknown kind 'new'; hpc_elastic 1.9 wrote it",
             "install hpc_elastic 1.9 on all nodes",
         ),
     ],
-    ids=["torn", "empty", "newer format", "newer kind"],
+    ids=["torn", "empty", "older format", "newer format", "newer kind"],
 )
 def test_a_record_that_cannot_be_read_is_named(
     run_paths: RunPaths, data: bytes, words: str, fix: str

@@ -213,7 +213,7 @@ class _Losing(SharedDirStore):
 
 
 def _next(state: RunState) -> Entry:
-    return EpochStarted(Epoch(0, state.epoch.restart + 1, 0), "", ())
+    return EpochStarted(Epoch(0, 0, state.epoch.restart + 1, 0), "", ())
 
 
 def test_commits_go_on_beside_a_frozen_holder(run_paths: RunPaths, hold: Hold) -> None:
@@ -223,7 +223,7 @@ def test_commits_go_on_beside_a_frozen_holder(run_paths: RunPaths, hold: Hold) -
     log = RunLog(_Losing(run_paths.root), FakeClock(), "n1", lock)
     for _ in range(100):  # as many waits would outlast this test
         log.commit(_next)
-    assert Epoch(0, 100, 0) == read_state(run_paths).epoch
+    assert Epoch(0, 0, 100, 0) == read_state(run_paths).epoch
 
 
 def _break(lock: str, how: str) -> None:
@@ -286,4 +286,4 @@ def test_a_journal_without_locks_is_whole(run_paths: RunPaths, monkeypatch: pyte
     ]
     for log in logs * 5:
         log.commit(_next)
-    assert Epoch(0, 10, 0) == open_log(run_paths, "login").refresh().epoch
+    assert Epoch(0, 0, 10, 0) == open_log(run_paths, "login").refresh().epoch

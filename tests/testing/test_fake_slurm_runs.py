@@ -56,7 +56,7 @@ def test_a_preempted_run_resumes_by_itself(cluster: FakeCluster, tmp_path: Path)
     cluster.as_root("scancel", high)
     run.wait_ending()
     second = run.entries(RoundFormed)[-1]
-    assert Epoch(0, 1, 0) == second.epoch
+    assert Epoch(0, 0, 1, 0) == second.epoch
     assert [2, 2] == [member.slots for member in second.members]
     assert stopped == second.checkpoint.step
     assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(Drained)]
@@ -137,5 +137,5 @@ def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) ->
     (srun,) = [one for one in cluster.slurm.processes(run.job_id) if one.step == "srun"]
     os.kill(srun.pid, signal.SIGKILL)
     run.wait_ending()
-    assert Epoch(0, 0, 1) == run.entries(RoundFormed)[-1].epoch
+    assert Epoch(0, 0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path, STEPS) == run.result()
