@@ -20,5 +20,6 @@ def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgum
     Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py
     """
     with job_spec(job_file, given, context.obj or ()) as spec:
-        options.check_known(spec.option_names(), Slurm().option_names())
+        names = spec.option_names()
+        options.check_known(names, Slurm().option_names(names))
     hand_out(request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall()).script)

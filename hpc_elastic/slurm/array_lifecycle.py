@@ -57,7 +57,7 @@ from hpc_elastic.slurm.lifecycle import (
 )
 from hpc_elastic.slurm.saves_text import stops_in_vain_text
 from hpc_elastic.slurm.setup_failure import Earlier
-from hpc_elastic.slurm.standing import JobFacts, Standing, is_let_be, standing
+from hpc_elastic.slurm.standing import JobFacts, Standing, is_let_be, standing, unknown_text
 from hpc_elastic.wording import are_text
 
 _NEVER_STARTED = {
@@ -205,7 +205,8 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
     match stands:
         case Standing.UNKNOWN:
             said = f"{facts.launch_failure}; " if facts.launch_failure else ""
-            why = f"{said}Slurm does not answer, so the task is left as it is and nobody here starts it again"
+            known = unknown_text(facts.job)
+            why = f"{said}{known}, so the task is left as it is and nobody here starts it again"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             why = "Slurm has requeued the task itself"

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess  # noqa: TID251 - Slurm's commands are run here
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm import array_tasks, hostlist, ledger_rules, parse
 from hpc_elastic.slurm.array_tasks import Task
-from hpc_elastic.slurm.client import jobs, told
+from hpc_elastic.slurm.client import jobs, option_answers, told
 from hpc_elastic.slurm.client import nodes as node_tables
 from hpc_elastic.slurm.client.nodes import NodeState
 from hpc_elastic.slurm.client.tables import Form, plain_environment
@@ -202,12 +202,27 @@ class Slurm:
     def _show(self, *words: str) -> str:
         return self._run("scontrol", "show", *words, env=self._plain)
 
-    def option_names(self) -> frozenset[str] | None:
-        """Return the options of the installed sbatch; None if there is no sbatch that can tell."""
+    def option_names(self, asked: Collection[str] = ()) -> frozenset[str] | None:
+        """Return the options of the installed sbatch; None if there is no sbatch that can tell.
+
+        Args:
+            asked: long names that sbatch is asked about where its help does not list them.
+        """
         try:
-            return parse.help_options(self._run("sbatch", "--help")) or None
+            listed = parse.help_options(self._run("sbatch", "--help"))
+            return listed | option_answers.taken(asked, listed, self._complaint) if listed else None
         except (SlurmNotFoundError, SlurmCommandError):
             return None
+
+    def _complaint(self, word: str) -> str:
+        """Return what sbatch says of an option and an empty script."""
+        try:
+            self._run("sbatch", "--test-only", word, env=self._plain)
+        except SlurmTimeoutError:
+            raise
+        except SlurmCommandError as error:
+            return error.stderr
+        return ""
 
     def version(self) -> str:
         """Return which Slurm this is, e.g. ``slurm 23.02.4``."""

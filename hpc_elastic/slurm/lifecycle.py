@@ -256,7 +256,8 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
     cause = true_cause(facts.job, stands, asked, told=facts.told) or Cause.AGENT_ERROR
     match stands:
         case Standing.UNKNOWN:
-            why = "Slurm does not answer, so the job is left as it is and nobody here starts it again"
+            known = slurm_facts.unknown_text(facts.job)
+            why = f"{known}, so the job is left as it is and nobody here starts it again"
             why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:

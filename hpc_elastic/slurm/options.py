@@ -12,21 +12,22 @@ OptionValue = str | float | bool  # int is a float
 
 _FLAGS_TEXT = (
     "contiguous hold ignore-pbs overcommit oversubscribe quiet reboot spread-job stepmgr use-min-nodes "
-    "verbose consolidate-segments spread-segments"
+    "verbose consolidate-segments spread-segments external"
 )
 FLAGS = frozenset(_FLAGS_TEXT.split())
 _MAY_HAVE_VALUE_TEXT = "exclusive get-user-env nice propagate resv-ports"
 MAY_HAVE_VALUE = frozenset(_MAY_HAVE_VALUE_TEXT.split())
 _WITH_VALUE_TEXT = (
     "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint "
-    "container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline "
-    "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid "
-    "gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name "
-    "licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network "
-    "nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
-    "oom-kill-step open-mode output partition power prefer priority profile qos reservation segment "
-    "signal sockets-per-node switches thread-spec threads-per-core time time-min tmp tres-bind "
-    "tres-per-task uid wckey wrap"
+    "container container-id container-type core-spec cores-per-socket cpu-freq cpus-per-gpu "
+    "cpus-per-task deadline delay-boot dependency distribution error exclude export export-file extra "
+    "extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres "
+    "gres-flags hint input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem "
+    "mem-bind mem-per-cpu mem-per-gpu mem-update mincpus network nodefile nodelist nodes ntasks "
+    "ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step open-mode output "
+    "partition power prefer priority profile qos reservation resources segment signal sockets-per-node "
+    "switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid wait-all-nodes "
+    "wckey wrap"
 )
 WITH_VALUE = frozenset(_WITH_VALUE_TEXT.split())
 _OTHER_FLAGS_TEXT = "no-kill no-requeue parsable requeue test-only wait help usage version"
@@ -84,7 +85,7 @@ OWNED = {
     "error": ("logs live in the run directory", _LOGS),
     "input": ("agents have no standard input", "read a file in the training script"),
     "ntasks": (_ONE_AGENT, _WORKERS),
-    "ntasks-per-node": (f"{_ONE_AGENT}; it would also turn a node range into its minimum", _WORKERS),
+    "ntasks-per-node": (f"{_ONE_AGENT}; Slurm 22.05 also makes the minimum of a node range of it", _WORKERS),
     "ntasks-per-core": (_ONE_AGENT, _WORKERS),
     "ntasks-per-socket": (_ONE_AGENT, _WORKERS),
     "ntasks-per-gpu": (_ONE_AGENT, _WORKERS),
@@ -97,6 +98,7 @@ OWNED = {
         "one run is one job, or in array mode an array that the run sizes itself",
         'submit once per run, each with its own run_dir; for a run of one-node tasks: mode = "array"',
     ),
+    "external": ("an external job has no script", "leave it out"),
     "wrap": ("the job script is generated", "give the command after --"),
     "parsable": (_NOT_A_JOB, "leave it out"),
     "test-only": (_NOT_A_JOB, "use --dry-run"),
@@ -150,9 +152,9 @@ def check_known(names: Collection[str], known: Collection[str] | None) -> None:
         InputError: one of them does not exist.
     """
     source = (
-        "sbatch --help of this machine"
+        "sbatch of this machine"
         if known
-        else "the options of Slurm 22.05 to 25.05; sbatch could not be asked"
+        else "the options of Slurm 22.05 to 26.05; sbatch could not be asked"
     )
     for name in names:
         if name not in (known or BUILT_IN):

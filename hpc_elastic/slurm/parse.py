@@ -15,28 +15,40 @@ class JobState(Enum):
     COMPLETING = "COMPLETING"
     REQUEUED = "REQUEUED"
     ENDED = "ENDED"
+    UNKNOWN = "UNKNOWN"  # a word of a later version: the job may run, wait or be over
 
     @property
     def is_active(self) -> bool:
-        """Whether Slurm still has something to do for the job."""
+        """Whether Slurm may still have something to do for the job."""
         return self is not JobState.ENDED
 
 
-_STATES = {
-    "PD": "PENDING", "PENDING": "PENDING", "CONFIGURING": "RUNNING", "CF": "RUNNING", "R": "RUNNING",
-    "RUNNING": "RUNNING", "RESIZING": "RUNNING", "RS": "RUNNING", "SIGNALING": "RUNNING", "SI": "RUNNING",
-    "STAGE_OUT": "COMPLETING", "SO": "COMPLETING", "CG": "COMPLETING", "COMPLETING": "COMPLETING",
-    "S": "SUSPENDED", "SUSPENDED": "SUSPENDED", "ST": "SUSPENDED", "STOPPED": "SUSPENDED",
-    "REQUEUED": "REQUEUED", "RQ": "REQUEUED", "REQUEUE_FED": "REQUEUED", "RF": "REQUEUED",
-    "REQUEUE_HOLD": "REQUEUED", "RH": "REQUEUED", "RESV_DEL_HOLD": "PENDING", "RD": "PENDING",
-    "SPECIAL_EXIT": "REQUEUED", "SE": "REQUEUED",
+_WORDS = {
+    JobState.PENDING: ("PENDING", "PD", "RESV_DEL_HOLD", "RD"),
+    JobState.RUNNING: (
+        "RUNNING", "R", "CONFIGURING", "CF", "RESIZING", "RS", "SIGNALING", "SI", "POWER_UP_NODE",
+    ),
+    JobState.SUSPENDED: ("SUSPENDED", "S", "STOPPED", "ST"),
+    JobState.COMPLETING: ("COMPLETING", "CG", "STAGE_OUT", "SO", "UPDATE_DB"),
+    JobState.REQUEUED: (  # its owner may not change it before it is PENDING
+        "REQUEUED", "RQ", "REQUEUE_FED", "RF", "REQUEUE_HOLD", "RH", "SPECIAL_EXIT", "SE", "RECONFIG_FAIL",
+        "EXPEDITING", "EX",
+    ),
+    JobState.ENDED: (
+        "COMPLETED", "CD", "CANCELLED", "CA", "FAILED", "F", "TIMEOUT", "TO", "NODE_FAIL", "NF", "PREEMPTED",
+        "PR", "BOOT_FAIL", "BF", "DEADLINE", "DL", "OUT_OF_MEMORY", "OOM", "LAUNCH_FAILED", "LF", "REVOKED",
+        "RV",
+    ),
 }  # fmt: skip
+"""The words of Slurm 20.11 to 26.05, long and short."""
+
+_STATES = {word: state for state, words in _WORDS.items() for word in words}
 
 
 def job_state(text: str) -> JobState:
-    """Return the state for Slurm's long or short name; every final state is ENDED."""
-    word = re.split(r"[ +]", text.strip(), maxsplit=1)[0].upper()
-    return JobState(_STATES.get(word, "ENDED"))
+    """Return the state for Slurm's long or short name; a word that is not known is UNKNOWN."""
+    word = re.split(r"[ +,]", text.strip(), maxsplit=1)[0].upper()
+    return _STATES.get(word, JobState.UNKNOWN)
 
 
 def help_options(text: str) -> frozenset[str]:

@@ -86,7 +86,7 @@ def is_let_be(job: JobFacts | None, restarts: int) -> bool:
 class Standing(Enum):
     """How the job stands when its script is about to end."""
 
-    UNKNOWN = "Slurm does not answer"
+    UNKNOWN = "Slurm does not answer, or in a word that is not known"
     RUNNING = "it runs"
     REQUEUED = "Slurm has put it back into the queue"
     TIME_LIMIT = "it ends for its time limit"
@@ -124,9 +124,20 @@ def standing(job: JobFacts | None, restarts: int) -> Standing:
         return Standing.UNKNOWN
     if job.restarts > restarts or job.state in (JobState.PENDING, JobState.REQUEUED):
         return Standing.REQUEUED
+    if job.state is JobState.UNKNOWN:
+        return Standing.UNKNOWN
     if job.state in (JobState.RUNNING, JobState.SUSPENDED):
         return Standing.RUNNING
     return _why_it_ends(job)
+
+
+def unknown_text(job: JobFacts | None) -> str:
+    """Return why a job's standing is unknown."""
+    return (
+        "Slurm does not answer"
+        if job is None
+        else f"Slurm calls its state {job.word}, which is not known here"
+    )
 
 
 def _why_it_ends(job: JobFacts) -> Standing:

@@ -129,7 +129,7 @@ class Submitter:
             SlurmNotFoundError: there is no sbatch.
             SlurmCommandError: Slurm would refuse the script.
         """
-        warnings = validate.check(wanted, self._slurm.option_names())
+        warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
         array_rules.check_size(wanted.spec, self._slurm)

@@ -53,6 +53,18 @@ def refuse(text: str) -> int:
     return 1
 
 
+def asked_about(word: str) -> int:
+    """Say about an option and an empty script what sbatch says; it has one that its help does not list."""
+    name, equals, _ = word.removeprefix("--").partition("=")
+    if name == word:
+        return 0
+    if name != "hint":
+        return refuse(f"sbatch: unrecognized option '{word}'")
+    return refuse(
+        "sbatch: error: Batch script is empty!" if equals else f"sbatch: option '{word}' requires an argument"
+    )
+
+
 def sbatch(argv: list[str]) -> int:
     """Queue a job, or not."""
     if "--help" in argv:
@@ -63,7 +75,7 @@ def sbatch(argv: list[str]) -> int:
             return refuse(
                 "sbatch: error: invalid partition specified: nosuch\nallocation failure: no partition"
             )
-        return 0
+        return asked_about(argv[-1])
     return sbatch_as(next_behaviour(), argv)
 
 

@@ -214,6 +214,13 @@ def test_nothing_is_done_while_slurm_does_not_answer(entries: tuple[Entry, ...])
     assert (75, None) == (choice.code, choice.requeued)
 
 
+def test_nothing_is_done_where_slurm_answers_in_a_word_that_is_not_known() -> None:
+    """A state of a later version may mean anything; the word is told."""
+    choice = decide(facts(*drained(Cause.PREEMPTION), job=scontrol(JobState="TELEPORTING")), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert choice.why.startswith("Slurm calls its state TELEPORTING, which is not known here, so the job is")
+
+
 @pytest.mark.parametrize("cause", [Cause.STOP, Cause.INTERRUPT], ids=lambda cause: cause.value)
 @pytest.mark.parametrize("job", [RUNNING, CANCELLED, TIME_LIMIT, REQUEUED, None], ids=str)
 def test_a_stop_on_request_ends_the_run(cause: Cause, job: JobFacts | None) -> None:

@@ -30,10 +30,15 @@ def test_all_options_of_a_recorded_help_are_found() -> None:
         ("COMPLETING", JobState.COMPLETING),
         ("REQUEUE_HOLD", JobState.REQUEUED),
         ("TIMEOUT", JobState.ENDED),
+        ("OUT_OF_MEMORY", JobState.ENDED),
+        ("EXPEDITING", JobState.REQUEUED),
+        ("POWER_UP_NODE", JobState.RUNNING),
+        ("TELEPORTING", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
     ],
 )
 def test_states_have_long_and_short_names(text: str, state: JobState) -> None:
-    """Every final state counts as ended."""
+    """Every final state counts as ended; a word of a later version is not taken for one."""
     assert state is parse.job_state(text)
 
 

@@ -132,6 +132,9 @@ def test_why_a_job_ends(fields: dict[str, str], stands: Standing) -> None:
         ({"JobState": "SUSPENDED"}, 0, Standing.RUNNING),
         ({"JobState": "PENDING"}, 0, Standing.REQUEUED),
         ({"JobState": "REQUEUED"}, 0, Standing.REQUEUED),
+        ({"JobState": "EXPEDITING", "Restarts": "1"}, 0, Standing.REQUEUED),
+        ({"JobState": "TELEPORTING"}, 0, Standing.UNKNOWN),
+        ({"JobState": "TELEPORTING", "Restarts": "1"}, 0, Standing.REQUEUED),
     ],
 )
 def test_a_job_that_has_not_ended(fields: dict[str, str], restarts: int, stands: Standing) -> None:

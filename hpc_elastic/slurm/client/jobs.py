@@ -44,6 +44,7 @@ _LIVELIEST_FIRST = (
     JobState.COMPLETING,
     JobState.REQUEUED,
     JobState.PENDING,
+    JobState.UNKNOWN,
     JobState.ENDED,
 )
 

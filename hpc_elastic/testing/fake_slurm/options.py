@@ -88,6 +88,8 @@ def read(program: str, known: Table, words: Sequence[str]) -> tuple[dict[str, st
             name = _full_name(program, known, name)
             if known.kinds[name] == "=" and not equals:
                 value = _value(program, word, left)
+            if equals and not known.kinds[name]:
+                raise Refusal(f"{program}: option '--{name}' doesn't allow an argument\n{_hint(program)}")
             found[name] = value
         else:
             _read_letters(program, known, word[1:], left, found)
@@ -102,13 +104,16 @@ def _full_name(program: str, known: Table, name: str) -> str:
         return like[0]
     what = "is ambiguous" if like else ""
     text = f"{program}: option '--{name}' {what}" if like else f"{program}: unrecognized option '--{name}'"
-    raise Refusal(f'{text}\nTry "{program} --help" for more information\n')
+    raise Refusal(f"{text}\n{_hint(program)}")
+
+
+def _hint(program: str) -> str:
+    return f'Try "{program} --help" for more information\n'
 
 
 def _value(program: str, word: str, left: list[str]) -> str:
     if not left:
-        hint = f'Try "{program} --help" for more information'
-        raise Refusal(f"{program}: option '{word}' requires an argument\n{hint}\n")
+        raise Refusal(f"{program}: option '{word}' requires an argument\n{_hint(program)}")
     return left.pop(0)
 
 

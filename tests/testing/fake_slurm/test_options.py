@@ -148,3 +148,9 @@ def test_names_of_files_have_patterns() -> None:
     assert "/logs/7_1_1_me.out" == outputs.fill("/logs/%j_%t_%n_%u.out", job, "me", step, step.tasks[1])
     assert "/home/me/007%" == outputs.fill("%3j%%", job, "me")
     assert ("/dev/null", "/home/me/slurm-5_3.out", "/home/me/slurm-5_3.out") == outputs.of_script(job, "me")
+
+
+def test_a_flag_takes_no_value() -> None:
+    """The option is named in full."""
+    with pytest.raises(Refusal, match="option '--requeue' doesn't allow an argument"):
+        options.read("sbatch", SBATCH, ["--requeu=x"])
