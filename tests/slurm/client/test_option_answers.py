@@ -37,7 +37,8 @@ def test_what_each_version_takes(version: str, hidden: set[str]) -> None:
 
 def test_nobody_is_asked_about_what_the_help_lists_or_what_is_no_name() -> None:
     """Each question starts a program."""
-    assert frozenset() == taken(["mem", "--x", "a=b", ""], {"mem"}, {}.__getitem__)
+    nobody: dict[str, str] = {}
+    assert frozenset() == taken(["mem", "--x", "a=b", ""], {"mem"}, nobody.__getitem__)
 
 
 def test_sbatch_itself_is_asked(slurm_dir: StandIn) -> None:
