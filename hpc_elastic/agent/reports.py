@@ -11,6 +11,7 @@ from hpc_elastic.agent.report import AgentLog
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import Cause, Decision
 from hpc_elastic.rendezvous.shared_run import SharedRun
+from hpc_elastic.rendezvous.stopped import is_killed_stop, stopped
 
 if TYPE_CHECKING:
     from hpc_elastic.agent.outcome import Outcome
@@ -102,6 +103,8 @@ class Reports:
         state = self._run.state
         if state.leave_cause is not None:
             self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
+            if is_killed_stop(self._run.state):
+                self._run.commit(stopped(self._run.state)._replace(epoch=self._run.membership.epoch))
 
     def too_few(self, reason: str) -> None:
         """Too few nodes are left or came; a failure that no budget covers is what the run ends for."""

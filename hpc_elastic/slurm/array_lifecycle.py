@@ -42,10 +42,10 @@ from hpc_elastic.rendezvous.journal import (
 )
 from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
 from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm.lifecycle import (
     CANCELLED_CODE,
-    USERS_WISH,
     Budgets,
     Exit,
     Hold,
@@ -53,7 +53,6 @@ from hpc_elastic.slurm.lifecycle import (
     Relaunch,
     Requeue,
     Resubmit,
-    drain_cause,
 )
 from hpc_elastic.slurm.saves_text import stops_in_vain_text
 from hpc_elastic.slurm.setup_failure import Earlier
@@ -192,13 +191,8 @@ def _on_wish(facts: TaskFacts) -> TaskChoice:
     state = facts.state
     if state.drained is None and facts.others is not None and facts.others.running:
         return Leave(ExitCode.OK, "the run is being stopped; the other nodes still save")
-    asked = state.drained or state.drain
-    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
-    reason = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
-    step = state.drained.step if state.drained is not None else None
-    reason += "" if step is None else f"; checkpoint of step {step}"
-    ending = RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
-    return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
+    ending = stopped(state)
+    return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
 
 
 def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:

@@ -24,14 +24,13 @@ from hpc_elastic.rendezvous.journal import (
 from hpc_elastic.rendezvous.membership import RUN_ID
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause
 from hpc_elastic.slurm.array_job import job_ids
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.lifecycle import (
     CANCELLED_CODE,
     LOGIN,
-    USERS_WISH,
     JobFacts,
-    drain_cause,
 )
 from hpc_elastic.slurm.parse import JobState
 from hpc_elastic.slurm.run_files import RunFiles, ask_job, read_run

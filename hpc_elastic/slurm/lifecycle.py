@@ -38,10 +38,10 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.rendezvous.progress import BEGINNING
 from hpc_elastic.rendezvous.state import RunState, apply
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
 from hpc_elastic.slurm import setup_failure
 from hpc_elastic.slurm import standing as slurm_facts
 from hpc_elastic.slurm.setup_failure import Earlier
@@ -68,7 +68,6 @@ _NEVER_STARTED = {
     126: "Python cannot be run",
     127: "Python was not found on the nodes",
 }
-USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 _PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
 _OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 WORDS = {
@@ -216,23 +215,9 @@ def _by_record(ending: RunEnded, facts: Facts) -> Choice:
     return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
 
 
-def drain_cause(state: RunState) -> Cause | None:
-    """Return why this start is being left, None if nobody asked for that."""
-    if state.drained is not None:
-        return state.drained.cause
-    if state.drain is not None and state.drain.then is Then.LEAVE:
-        return state.drain.cause
-    return None
-
-
 def _stopped(state: RunState) -> Exit:
-    asked = state.drained or state.drain
-    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
-    detail = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
-    step = state.drained.step if state.drained is not None else None
-    reason = detail + ("" if step is None else f"; checkpoint of step {step}")
-    ending = RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
-    return Exit(ExitCode.OK, f"the run is stopped: {reason}", ending)
+    ending = stopped(state)
+    return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
 
 
 def _ended_by(name: str, state: RunState) -> Exit:

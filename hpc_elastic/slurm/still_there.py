@@ -7,7 +7,7 @@ import shlex
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.rendezvous.journal import Decision
 from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.lifecycle import USERS_WISH, drain_cause
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause
 from hpc_elastic.slurm.parse import JobState
 
 _LEAVES = (JobState.RUNNING, JobState.COMPLETING)

@@ -11,11 +11,13 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.rendezvous.journal import (
     Cause,
+    Decision,
     Drained,
     DrainExplained,
     DrainRequested,
     NodeLeft,
     RoundEnded,
+    RunEnded,
     Then,
 )
 from hpc_elastic.rendezvous.run_log import open_log
@@ -101,7 +103,10 @@ SAYS = SAVES.replace(
 
 
 def test_a_signal_after_a_stop_is_explained(make: MakeAgents, job: FakeJob) -> None:
-    """No node has asked for that drain: the first one asks Slurm, and workers have what it leaves."""
+    """No node has asked for that drain: the first one asks Slurm, and workers have what it leaves.
+
+    The agents write the ending down: the batch script may be killed before it can.
+    """
     agents = make(SAYS)
     start(agents, job)
     asked(agents)
@@ -116,6 +121,7 @@ def test_a_signal_after_a_stop_is_explained(make: MakeAgents, job: FakeJob) -> N
     Path(agents.paths.logs, "go").touch()
     assert [ExitCode.OK] * 2 == [agents.code(0), agents.code(1)]
     assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
+    assert [Decision.STOPPED] == [entry.decision for entry in agents.entries(RunEnded)]
 
 
 def test_a_second_signal_is_explained_too(make: MakeAgents, job: FakeJob) -> None:

@@ -1,0 +1,41 @@
+"""The ending of a run that its user has stopped. Pure."""
+
+from __future__ import annotations
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import Cause, Decision, RunEnded, Then
+from hpc_elastic.rendezvous.state import RunState
+
+USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
+
+
+def drain_cause(state: RunState) -> Cause | None:
+    """Return why this start is being left, None if nobody asked for that."""
+    if state.drained is not None:
+        return state.drained.cause
+    if state.drain is not None and state.drain.then is Then.LEAVE:
+        return state.drain.cause
+    return None
+
+
+def stopped(state: RunState) -> RunEnded:
+    """Return the ending of a run that is left on its user's wish.
+
+    Args:
+        state: the run; the step of what was saved is told if it is known.
+    """
+    asked = state.drained or state.drain
+    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
+    reason = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
+    step = state.drained.step if state.drained is not None else None
+    reason += "" if step is None else f"; checkpoint of step {step}"
+    return RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
+
+
+def is_killed_stop(state: RunState) -> bool:
+    """Tell whether all workers have stopped on the user's wish, while Slurm ends the job.
+
+    Then the batch script may be killed before it can write the ending down.
+    """
+    drained = state.drained
+    return drained is not None and drained.cause in USERS_WISH and state.explained is not None
