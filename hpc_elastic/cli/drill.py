@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import signal
 import threading
@@ -27,7 +28,7 @@ from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Note
+from hpc_elastic.rendezvous.journal import DrillBegan, DrillCalledOff
 from hpc_elastic.rendezvous.run_log import open_log, read_records
 from hpc_elastic.report.drill_grace import judge
 from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
@@ -125,9 +126,8 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     words, array = target.text(chosen, is_one_task=is_array(run)), is_array(run)
     node = target.member.node if chosen in ON_A_NODE else ""
     log = open_log(run.paths, LOGIN)
-    text = f"drill: {words} (round {run.state.rounds})"
-    last = log.commit(lambda state: Note(state.epoch, text, node)).last
-    number = log.appended
+    text, drill_id = f"drill: {words} (round {run.state.rounds})", secrets.token_hex(4)
+    last = log.commit(lambda state: DrillBegan(state.epoch, drill_id, node, text)).last
     try:
         struck = striker.strike(chosen, target)
     except (UnsureError, SlurmTimeoutError, KeyboardInterrupt):
@@ -138,7 +138,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
         raise
     except HpcElasticError as error:
         off = f"the drill was called off, nothing was struck: {_in_one_line(error)}"
-        log.commit(lambda state: Note(state.epoch, off, calls_off=number))
+        log.commit(lambda state: DrillCalledOff(state.epoch, drill_id, off))
         say("nothing was struck, and the run goes on as before:", err=True)
         raise
     is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
@@ -153,6 +153,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
         last,
         struck.step,
         is_whole,
+        drill_id,
     )
 
 
@@ -255,5 +256,5 @@ def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> N
     if course.noticed or course.overtaken:  # who went on is another one
         return
     text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
-    open_log(run.paths, LOGIN).commit(lambda state: Note(state.epoch, text, calls_off=blow.last))
+    open_log(run.paths, LOGIN).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
     say(f"rank {target.rank} on {target.member.node} goes on")

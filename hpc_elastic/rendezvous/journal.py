@@ -276,15 +276,36 @@ class FailedLeaving(NamedTuple):
     failure: dict[str, Any]
 
 
+class FailedAlike(NamedTuple):
+    """Workers of one more node failed as those did that ended a round: neither node is to blame."""
+
+    epoch: Epoch
+    number: Count  # of the round
+    node: str
+
+
+class DrillBegan(NamedTuple):
+    """A drill is about to be done to the run; written before, so that it counts against no node."""
+
+    epoch: Epoch
+    id: str  # of the drill, unique in the run
+    node: str  # that looks faulty for it until its next round; empty: none does
+    detail: Prose  # for people: what is done, and in which round
+
+
+class DrillCalledOff(NamedTuple):
+    """A drill has done nothing after all: what happens to its node counts against the node."""
+
+    epoch: Epoch
+    id: str  # of the drill
+    detail: Prose  # for people
+
+
 class Note(NamedTuple):
     """Something that people are to know of a start of the job; it changes nothing."""
 
     epoch: Epoch
     text: Prose
-    node: str = ""  # that a drill is done to: what happens there next is no fault of the node's
-    calls_off: int = 0  # number of the note of a drill that did nothing after all
-    failed_too: str = ""  # a node whose workers failed as those did that ended a round
-    number: int = 0  # of that round
 
 
 Entry = (
@@ -306,6 +327,9 @@ Entry = (
     | RanksStopped
     | WarningHeld
     | FailedLeaving
+    | FailedAlike
+    | DrillBegan
+    | DrillCalledOff
     | Note
 )
 
@@ -338,6 +362,9 @@ _KINDS: dict[str, type] = {
     "ranks_stopped": RanksStopped,
     "warning_held": WarningHeld,
     "failed_leaving": FailedLeaving,
+    "failed_alike": FailedAlike,
+    "drill": DrillBegan,
+    "drill_called_off": DrillCalledOff,
     "note": Note,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}

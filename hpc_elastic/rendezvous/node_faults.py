@@ -15,13 +15,15 @@ from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.journal import (
     Cause,
     Drained,
+    DrillBegan,
+    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
+    FailedAlike,
     Member,
     NodeTaken,
     NodeUnfit,
-    Note,
     Record,
     RoundEnded,
     RoundFormed,
@@ -57,9 +59,9 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
     loop, hangs = _Loop("", 0), _Hangs()
     drilled: frozenset[str] = frozenset()
     records = list(records)
-    notes = [one.entry for one in records if isinstance(one.entry, Note)]
-    called_off = {note.calls_off for note in notes}
-    common = {(note.epoch, note.number) for note in notes if note.failed_too}
+    entries = [one.entry for one in records]
+    called_off = {one.id for one in entries if isinstance(one, DrillCalledOff)}
+    common = {(one.epoch, one.number) for one in entries if isinstance(one, FailedAlike)}
     taken = {(one.entry.loss, one.entry.node) for one in records if isinstance(one.entry, NodeTaken)}
     together = lost_together(records)
     for record in records:
@@ -72,7 +74,7 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
                 is_common = state.rounds in together
                 lives = {one for one, _, _ in faults if is_common or _lives_on(one, state, record, records)}
                 faults = [one for one in faults if one[1] is not Fault.NODE_LOSS or one[0] not in lives]
-            is_void = isinstance(record.entry, Note) and record.number in called_off
+            is_void = isinstance(record.entry, DrillBegan) and record.entry.id in called_off
             drilled = drilled if is_void else _drilled(drilled, record.entry)
             for host, fault, detail in faults:
                 event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
@@ -84,7 +86,7 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
 
 def _drilled(nodes: frozenset[str], entry: Entry) -> frozenset[str]:
     """Return the nodes that a drill was done to, until they are in a round again or the job starts anew."""
-    if isinstance(entry, Note) and entry.node:
+    if isinstance(entry, DrillBegan) and entry.node:
         return nodes | {entry.node}
     if isinstance(entry, RoundFormed):
         return nodes.difference(member.node for member in entry.members)

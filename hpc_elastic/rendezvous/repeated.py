@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_elastic.rendezvous.journal import Note, RoundEnded
-    from hpc_elastic.rendezvous.state import RunState
+    from hpc_elastic.rendezvous.journal import RoundEnded
 
 EARLY_S = 10.0  # workers that fail sooner may fail on all nodes: those of the others are ended too soon to
 _HEAD = 160  # characters of a message that count
@@ -44,18 +43,6 @@ def is_early(ended: RoundEnded) -> bool:
     """
     ran_s = (ended.failure or {}).get("ran_s")
     return not isinstance(ran_s, int | float) or ran_s < EARLY_S
-
-
-def failed_too(state: RunState, note: Note) -> dict[str, Any]:
-    """Return the fields of a state that a note of one more node with the same failure changes."""
-    ended = state.ended
-    if ended is None or not note.failed_too or (note.epoch, note.number) != (state.epoch, ended.number):
-        return {}
-    if len(ended.nodes) != 1 or note.failed_too in ended.nodes:
-        return {}
-    both = ended._replace(nodes=(*ended.nodes, note.failed_too))
-    is_newest = bool(state.repeated) and state.repeated[-1] is ended
-    return {"ended": both, "repeated": (*state.repeated[:-1], both) if is_newest else state.repeated}
 
 
 def lone_node(ends: Sequence[RoundEnded]) -> str | None:

@@ -14,11 +14,11 @@ from hpc_elastic.rendezvous.journal import (
     DrainExplained,
     DrainRequested,
     Entry,
+    FailedAlike,
     FailedLeaving,
     HangSuspected,
     NeverAsked,
     NodeLeft,
-    Note,
     RanksStopped,
     RoundEnded,
     RunEnded,
@@ -70,9 +70,8 @@ class RunReports(ABC):
     def report_failed_too(self, number: int, failure: dict[str, Any]) -> RunState:
         """Tell that workers on this node failed as those did that ended a round: neither node is to blame."""
         own = RoundEnded(number, Cause.CRASH, (self.node,), failure)
-        text = f"the workers on {self.node} failed in the same way"
-        note = Note(self.membership.epoch, text, failed_too=self.node, number=number)
-        return self.commit(note, only_if=lambda state: _is_another(state.ended, own))
+        alike = FailedAlike(self.membership.epoch, number, self.node)
+        return self.commit(alike, only_if=lambda state: _is_another(state.ended, own))
 
     def report_failed_leaving(self, number: int, failure: dict[str, Any]) -> RunState:
         """Tell that a worker on this node failed while all were to save and leave."""

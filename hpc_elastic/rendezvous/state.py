@@ -16,9 +16,12 @@ from hpc_elastic.rendezvous.journal import (
     Drained,
     DrainExplained,
     DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
+    FailedAlike,
     FailedLeaving,
     HangSuspected,
     NeverAsked,
@@ -38,7 +41,7 @@ from hpc_elastic.rendezvous.journal import (
     WarningHeld,
 )
 from hpc_elastic.rendezvous.progress import BEGINNING, Progress
-from hpc_elastic.rendezvous.repeated import failed_too, signature
+from hpc_elastic.rendezvous.repeated import signature
 
 NO_EPOCH = Epoch(-1, 0, 0, 0)
 MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
@@ -73,7 +76,7 @@ class RunState(NamedTuple):
     requeued: bool = False  # this start of the job has been handed back to Slurm
     size: SizeWanted | None = None  # what the user wanted last
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
-    note: Note | None = None  # the newest one of this epoch
+    note: Note | DrillBegan | DrillCalledOff | None = None  # the newest one of this epoch; it decides nothing
     progress: Progress = Progress()  # of the starts of this submission
     never_asks: bool = False  # the workers of this submission do not ask whether to stop
     stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
@@ -223,7 +226,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
     if wrong or has_left or state.running is not None or state.leaving:
         return state
     back = frozenset(member.node for member in entry.members)
-    return state._replace(
+    return _blamed(state, entry.lost)._replace(
         rounds=entry.number,
         round=entry,
         ended=None,
@@ -236,22 +239,21 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
         left=frozenset(),
         progress=state.progress.formed(entry.checkpoint.step if entry.checkpoint else BEGINNING),
-        **_blamed(state, entry),
     )
 
 
-def _blamed(state: RunState, entry: RoundFormed) -> dict[str, Any]:
-    """Return the fields that count causes with the last round's put right.
+def _blamed(state: RunState, lost: tuple[str, ...]) -> RunState:
+    """Return the state with the cause of the last round put right, by the nodes that were lost in it.
 
     When a node vanishes, the workers of the others often fail first, for want of a peer. That is a
     node loss, not a crash, and costs no restart.
     """
     ended = state.ended
-    if not entry.lost or ended is None or ended.cause is not Cause.CRASH:
-        return {}
+    if not lost or ended is None or ended.cause is not Cause.CRASH:
+        return state
     losses = state.counts.get(Cause.NODE_LOSS, 0) + 1
     counts = {**state.counts, Cause.CRASH: state.crashes - 1, Cause.NODE_LOSS: losses}
-    return {"counts": counts, "repeated": state.repeated[:-1]}
+    return state._replace(counts=counts, repeated=state.repeated[:-1])
 
 
 def _ended(state: RunState, entry: RoundEnded) -> RunState:
@@ -443,8 +445,21 @@ def _failed_leaving(state: RunState, entry: FailedLeaving) -> RunState:
     return state._replace(failed_leaving=(*state.failed_leaving, entry))
 
 
-def _note(state: RunState, entry: Note) -> RunState:
-    return state if entry.epoch < state.epoch else state._replace(note=entry, **failed_too(state, entry))
+def _failed_alike(state: RunState, entry: FailedAlike) -> RunState:
+    """Name one more node in the end of the round; one is enough to tell that it is no single node's fault."""
+    ended = state.ended
+    if ended is None or (entry.epoch, entry.number) != (state.epoch, ended.number):
+        return state
+    if len(ended.nodes) != 1 or entry.node in ended.nodes:
+        return state
+    both = ended._replace(nodes=(*ended.nodes, entry.node))
+    if not state.repeated or state.repeated[-1] is not ended:
+        return state._replace(ended=both)
+    return state._replace(ended=both, repeated=(*state.repeated[:-1], both))
+
+
+def _note(state: RunState, entry: Note | DrillBegan | DrillCalledOff) -> RunState:
+    return state if entry.epoch < state.epoch else state._replace(note=entry)
 
 
 _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
@@ -466,5 +481,8 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     RanksStopped: _ranks_stopped,
     WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
+    FailedAlike: _failed_alike,
+    DrillBegan: _note,
+    DrillCalledOff: _note,
     Note: _note,
 }

@@ -35,6 +35,7 @@ class Blow(NamedTuple):
         last: number of the last record before it.
         step: the last step that was completed then, if workers tell.
         is_whole: whether it was done to all nodes of the job.
+        id: what the records call it.
     """
 
     causes: frozenset[Cause]
@@ -46,6 +47,7 @@ class Blow(NamedTuple):
     last: int
     step: int | None = None
     is_whole: bool = False
+    id: str = ""
 
     @property
     def kills_agent(self) -> bool:

@@ -18,8 +18,11 @@ from hpc_elastic.rendezvous.journal import (
     Drained,
     DrainExplained,
     DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
     Epoch,
     EpochStarted,
+    FailedAlike,
     FailedLeaving,
     HangSuspected,
     NeverAsked,
@@ -98,7 +101,9 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
             text_of: _Text = _without_agents if _has_no_agent(record) else texts[type(record.entry)]
             text = text_of(record.entry, state, _span_s(record, newest))
             entry, epoch = record.entry, after.epoch
-            if isinstance(entry, Note | NodeTaken):  # perhaps of an earlier start
+            if isinstance(
+                entry, Note | DrillBegan | DrillCalledOff | NodeTaken
+            ):  # perhaps of an earlier start
                 epoch = entry.epoch
             moments.append(Moment(record.at, max(epoch.submission, 0), text))
             newest[type(record.entry)] = record
@@ -357,6 +362,14 @@ def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | No
     return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
 
 
+def _failed_alike(entry: FailedAlike, _before: RunState, _span_s: float | None) -> str:
+    return f"the workers on {entry.node} failed in the same way"
+
+
+def _drill(entry: DrillBegan | DrillCalledOff, _before: RunState, _span_s: float | None) -> str:
+    return entry.detail
+
+
 def _noted(entry: Note, _before: RunState, _span_s: float | None) -> str:
     return entry.text
 
@@ -384,6 +397,9 @@ _TEXTS: dict[type, _Text] = {
     RanksStopped: _ranks_stopped,
     WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
+    FailedAlike: _failed_alike,
+    DrillBegan: _drill,
+    DrillCalledOff: _drill,
     Note: _noted,
 }
 

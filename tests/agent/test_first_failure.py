@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Note, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, Decision, FailedAlike, RoundEnded
 from tests.agent.agents import Agents, MakeAgents, crash, gone, is_running, wait_for
 
 PATIENT = ("--lease", "20")  # nobody is given up while the agents are stopped
@@ -116,11 +116,11 @@ def test_nodes_that_fail_in_the_same_way_are_known(make: MakeAgents) -> None:
     agents = make(AT_ONCE.replace('10 + int(os.environ["RANK"])', "7"))
     fail_at_once(agents, [agents.start(node, *PATIENT, "--nnodes", "2") for node in range(2)])
     assert [["1"], ["3"]] == [told(agents.output(node)) for node in range(2)]
-    (ended,), (note,), known = agents.entries(RoundEnded), agents.entries(Note), agents.state().ended
+    (ended,), (note,), known = agents.entries(RoundEnded), agents.entries(FailedAlike), agents.state().ended
     assert known is not None
     assert ended.number == note.number
-    assert note.failed_too not in ended.nodes
-    assert (*ended.nodes, note.failed_too) == known.nodes
+    assert note.node not in ended.nodes
+    assert (*ended.nodes, note.node) == known.nodes
     assert ended.failure["ran_s"] >= 0
 
 

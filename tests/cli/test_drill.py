@@ -14,7 +14,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, DrillBegan, DrillCalledOff, RoundEnded
 from hpc_elastic.rendezvous.run_log import read_records, read_state
 from hpc_elastic.slurm import drill_on_node
 from hpc_elastic.testing.waiting import wait_until
@@ -43,10 +43,10 @@ def drill(run: LocalRun, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def notes(run: LocalRun) -> list[tuple[int, Note]]:
-    """Return what was noted, with the numbers of the records."""
-    records = read_records(run.paths)
-    return [(record.number, record.entry) for record in records if isinstance(record.entry, Note)]
+def told(run: LocalRun) -> list[DrillBegan | DrillCalledOff]:
+    """Return what the records tell of drills."""
+    entries = (record.entry for record in read_records(run.paths))
+    return [entry for entry in entries if isinstance(entry, DrillBegan | DrillCalledOff)]
 
 
 def phases(text: str) -> list[str]:
@@ -79,9 +79,10 @@ def test_a_node_is_drilled(run: LocalRun) -> None:
     assert "a node was lost (local2)" in text
     assert "the run came back" in text
     assert not os.path.exists(f"/proc/{agent}")
-    ((_, note),) = notes(run)
+    (note,) = told(run)
+    assert isinstance(note, DrillBegan)
     assert ("drill: the agent and the workers on local2 are killed (round 1)", "local2") == (
-        note.text,
+        note.detail,
         note.node,
     )
 
@@ -105,8 +106,11 @@ def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
     assert (1, []) == (code, phases(text)), text
     assert "nobody has noticed" in text
     assert "rank 0 on local1 goes on" in text
-    (number, _), (_, over) = notes(run)
-    assert number == over.calls_off  # what happens to the node from now on is no drill
+    began, over = told(run)
+    assert (DrillCalledOff, began.id) == (
+        type(over),
+        over.id,
+    )  # what happens to the node from now on is no drill
     assert "a hang is found after half an hour at the earliest" in text
     error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
     wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=30)
@@ -156,9 +160,9 @@ def test_a_drill_that_strikes_nothing_leaves_no_trace(tmp_path: Path, started: l
     assert (
         "nothing was struck, and the run goes on as before:\nerror: --rank: there is no rank 1 here" in text
     )
-    (number, _), (_, off) = notes(run)
-    assert number == off.calls_off
-    assert off.text.startswith("the drill was called off, nothing was struck: --rank: there is no rank 1")
+    began, off = told(run)
+    assert (DrillCalledOff, began.id) == (type(off), off.id)
+    assert off.detail.startswith("the drill was called off, nothing was struck: --rank: there is no rank 1")
     os.kill(agent, signal.SIGCONT)
     run.wait_for_round(2)
     app.run(["cancel", run.paths.root])
@@ -178,7 +182,7 @@ def test_a_round_that_ends_while_its_owner_is_asked_is_left_alone(run: LocalRun)
         assert ExitCode.USAGE == drilling.wait(60)
     os.close(asks)
     os.close(answers)
-    assert [] == notes(run)
+    assert [] == told(run)
 
 
 def test_what_cannot_be_drilled_is_refused(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:

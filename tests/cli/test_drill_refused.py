@@ -13,11 +13,12 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import (
     Decision,
+    DrillBegan,
+    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
     Member,
-    Note,
     RoundFormed,
     RunEnded,
 )
@@ -62,7 +63,7 @@ def write(paths: RunPaths, *entries: Entry) -> None:
 def refused(paths: RunPaths, capfd: pytest.CaptureFixture[str], *words: str) -> str:
     """Return the error of a drill; nothing is noted of it."""
     assert ExitCode.USAGE == app.run(["drill", paths.root, "--yes", *words])
-    assert not [record for record in read_records(paths) if isinstance(record.entry, Note)]
+    assert not [record for record in read_records(paths) if isinstance(record.entry, DrillBegan)]
     return capfd.readouterr().err
 
 
@@ -112,7 +113,9 @@ def test_a_drill_that_slurm_refuses_is_called_off_with_all_its_words(
     )
     assert error.startswith(last)
     assert "nothing was struck, and the run goes on as before:\n" in error.partition(last)[2]
-    notes = [one.entry.text for one in read_records(paths) if isinstance(one.entry, Note)]
+    notes = [
+        one.entry.detail for one in read_records(paths) if isinstance(one.entry, DrillBegan | DrillCalledOff)
+    ]
     words = "scancel: error: Kill job error Unable to contact slurm controller (connect failure)"
     off = f"called off, nothing was struck: scancel failed with exit code 1; Slurm says: {words}"
     assert notes[-1].endswith(off)

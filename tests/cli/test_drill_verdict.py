@@ -13,8 +13,8 @@ from hpc_elastic.rendezvous.journal import (
     Checkpoint,
     Drained,
     DrainRequested,
+    DrillBegan,
     EpochStarted,
-    Note,
     Requeued,
     StopAgreed,
     Then,
@@ -55,7 +55,7 @@ def test_a_save_that_a_preemption_would_cut_off_is_no_success(
     job.set(KillWait=kill_wait, Partition="low")
 
     def come_back() -> None:
-        wait_until(lambda: isinstance(read_records(paths)[-1].entry, Note), "the drill", timeout_s=60)
+        wait_until(lambda: isinstance(read_records(paths)[-1].entry, DrillBegan), "the drill", timeout_s=60)
         wait_until(lambda: bool(job.calls), "the signal", timeout_s=60)
         write(paths, *COMES_BACK)
 

@@ -12,9 +12,12 @@ from hpc_elastic.rendezvous.journal import (
     Drained,
     DrainExplained,
     DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
+    FailedAlike,
     Member,
     NodeTaken,
     NodeUnfit,
@@ -64,7 +67,7 @@ def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
 FOUR = "n1 n2 n3 n4"
 PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
 SET_DOWN = DrainExplained(EPOCH, Cause.NODE_LOSS, "the node is down")
-DRILL = Note(EPOCH, "drill: the agent and the workers on n2 are killed", "n2")
+DRILL = DrillBegan(EPOCH, "5f", "n2", "drill: the agent and the workers on n2 are killed")
 WEDGED = {"exitcode": ExitCode.WEDGED}
 
 
@@ -138,12 +141,12 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         ),
         pytest.param([formed(1), DRILL, ended(1, Cause.HANG, "n2")], [], id="drilled-hang"),
         pytest.param(
-            [formed(1), DRILL, Note(EPOCH, "called off", calls_off=3), ended(1, Cause.NODE_LOSS, "n2")],
+            [formed(1), DRILL, DrillCalledOff(EPOCH, "5f", "called off"), ended(1, Cause.NODE_LOSS, "n2")],
             ["n2 node_loss"],
             id="called-off",
         ),
         pytest.param(
-            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2"), Note(EPOCH, "called off", calls_off=3)],
+            [formed(1), DRILL, ended(1, Cause.NODE_LOSS, "n2"), DrillCalledOff(EPOCH, "5f", "called off")],
             ["n2 node_loss"],
             id="called-off-late",
         ),
@@ -173,7 +176,7 @@ def test_failures_in_a_row_on_one_node_are_held_against_it() -> None:
 
 def test_what_fails_soon_or_elsewhere_too_is_held_against_nobody() -> None:
     """A program that cannot be started fails everywhere, though only one node comes to tell of it."""
-    same = Note(EPOCH, "the workers on n1 failed in the same way", failed_too="n1", number=3)
+    same = FailedAlike(EPOCH, 3, "n1")
     assert [] == told(*crashes("n2", "n2", "n2"), same)
     soon = {"exitcode": 2, "ran_s": 0.3}
     entries = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Note, RoundEnded
+from hpc_elastic.rendezvous.journal import Cause, FailedAlike, RoundEnded
 from hpc_elastic.rendezvous.repeated import is_early, lone_node, repeated_text, signature
 from tests.rendezvous.build import E0, after, formed, start
 
@@ -82,19 +82,19 @@ def test_a_failure_that_a_lost_node_caused_is_forgotten() -> None:
 def test_another_node_with_the_same_failure_is_named() -> None:
     """One is enough; what is told of another round changes nothing."""
     entries = (start(), formed(1), failed(ran_s=60.0), formed(2), failed(number=2, ran_s=60.0))
-    same = Note(E0, "n2 failed in the same way", failed_too="n2", number=2)
+    same = FailedAlike(E0, 2, "n2")
     state = after(*entries, same)
     assert ("n1", "n2") == state.repeated[-1].nodes
     assert state.ended is state.repeated[-1]
     assert "on n1 (2 times), n2; " in repeated_text(state.repeated)
-    assert state.repeated == after(*entries, same, same._replace(failed_too="n3")).repeated
+    assert state.repeated == after(*entries, same, same._replace(node="n3")).repeated
     assert ("n1",) == after(*entries, same._replace(number=1)).repeated[-1].nodes
 
 
 def test_a_note_of_what_was_no_failure_of_workers_repeats_nothing() -> None:
     """The end of the round names both nodes all the same."""
     lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
-    state = after(start(), formed(1), lost, Note(E0, "", failed_too="n2", number=1))
+    state = after(start(), formed(1), lost, FailedAlike(E0, 1, "n2"))
     assert ((), ("n1", "n2")) == (state.repeated, state.ended.nodes if state.ended else None)
 
 

@@ -59,7 +59,7 @@ def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") ->
 
 def follow(blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = ()) -> Course:
     """Return what is known once these records have followed, one a second after the drill."""
-    before = [Record(number, 1.0, "n1", Note(EPOCH, "x", "")) for number in range(1, blow.last + 1)]
+    before = [Record(number, 1.0, "n1", Note(EPOCH, "x")) for number in range(1, blow.last + 1)]
     after = [
         Record(number, blow.at + number - blow.last, "n1", entry) for number, entry in enumerate(entries, 5)
     ]
