@@ -35,7 +35,7 @@ path_hash() { printf '%s' "$repository" | sha256sum | cut -c1-12; }
 # the jobs of the test cluster belong to them.
 find_python() {
     local name found first=""
-    for name in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+    for name in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3 python3.14 python3.14 python3.13 python3.12 python3.11 python3.10; do
         found=$("$name" -c 'import sys; assert sys.version_info >= (3, 10); print(sys.executable)' 2>/dev/null) \
             || continue
         first=${first:-$found}

@@ -8,6 +8,8 @@ forkserver  a copy of a small process that is started once; it can have modules 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import io
 import multiprocessing
@@ -15,7 +17,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import (
     context,
     forkserver,
@@ -75,6 +77,23 @@ def new_file() -> int:
         return os.dup(file.fileno())
 
 
+@contextlib.contextmanager
+def _shared_tracker() -> Iterator[None]:
+    """Leave a process that is forked here the resource tracker of this one, as `multiprocessing` does.
+
+    Python (seen with 3.14.10) closes it in other copies of a process.
+    """
+    intent = getattr(resource_tracker, "_fork_intent", None)
+    if intent is None:
+        yield
+        return
+    intent.preserve_fd = True
+    try:
+        yield
+    finally:
+        intent.preserve_fd = False
+
+
 def start_spawned(job: Job) -> Process:
     """Start a fresh interpreter that calls the function."""
     tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
@@ -89,7 +108,8 @@ def start_spawned(job: Job) -> Process:
         code = _CODE.format(isolation=_isolation(), tracker=tracker, payload=payload, parent=reading)
         flags = [flag for flag in util._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined]
         argv = (os.fsdecode(spawning.get_executable()), *flags, "-c", code, "--multiprocessing-fork")
-        child = spawn(job.spec._replace(argv=argv), pass_fds=(*popen.fds, tracker, payload, reading))
+        with _shared_tracker():
+            child = spawn(job.spec._replace(argv=argv), pass_fds=(*popen.fds, tracker, payload, reading))
     except BaseException:
         os.close(writing)
         raise
@@ -118,10 +138,16 @@ def start_forked(job: Job) -> Process:
     def be_child() -> int:
         os.close(writing)
         own_streams(out=job.spec.stdout is not None, err=job.spec.stderr is not None)
-        return int(process._bootstrap(parent_sentinel=reading))
+        atexit._clear()  # what this process has registered is not the child's to run
+        atexit.register(util._exit_function)  # type: ignore[attr-defined] # hands over what queues hold
+        try:
+            return int(process._bootstrap(parent_sentinel=reading))
+        finally:
+            atexit._run_exitfuncs()  # since Python 3.13 the caller's
 
     try:
-        child = spawn(job.spec._replace(argv=(job.name,)), call=be_child)
+        with _shared_tracker():
+            child = spawn(job.spec._replace(argv=(job.name,)), call=be_child)
     except BaseException:
         os.close(writing)
         raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
@@ -249,10 +251,11 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
 
 
 def _dup_or_null(fd: int) -> int:
-    try:
-        return os.dup(fd)
-    except OSError:  # this process was started without it
-        return os.open(os.devnull, os.O_WRONLY if fd else os.O_RDONLY)
+    if (sys.__stdin__, sys.__stdout__, sys.__stderr__)[fd] is not None:
+        with contextlib.suppress(OSError):
+            return os.dup(fd)
+    # this process was started without it, and another file may have got its number
+    return os.open(os.devnull, os.O_WRONLY if fd else os.O_RDONLY)
 
 
 def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:

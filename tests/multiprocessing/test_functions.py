@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import pytest
@@ -73,6 +75,24 @@ def test_signal_is_told(method: str, tmp_path: Path) -> None:
     assert (failure.exitcode, failure.signal_name()) == (-11, "SIGSEGV")
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork"])  # a fork server does so since Python 3.13
+def test_what_a_worker_leaves_for_its_exit_is_done(method: str, tmp_path: Path) -> None:
+    """Functions given to atexit are called, those of the worker only."""
+    mine = Path(tmp_path / "parent").touch
+    atexit.register(mine)
+    done = run(workers.touch_at_exit, (str(tmp_path / "worker"),), method=method, log_dir=str(tmp_path))
+    atexit.unregister(mine)
+    assert not done.is_failed()
+    assert [True, False] == [(tmp_path / name).exists() for name in ("worker", "parent")]
+
+
+@every_method
+def test_workers_share_the_resource_tracker(method: str, tmp_path: Path) -> None:
+    """It is that of their parent, so that what one of them shares outlives it, as with multiprocessing."""
+    mine = workers.resource_tracker_pipe()
+    assert {0: mine} == run(workers.resource_tracker_pipe, (), method=method, log_dir=tmp_path).return_values
+
+
 @pytest.mark.parametrize(("code", "exitcode"), [(3, 3), ("text", 1), (255, 255)])
 def test_exit_code_of_a_function_that_leaves(code: object, exitcode: int, tmp_path: Path) -> None:
     """sys.exit with a code or a text is a failure like that of a script."""
@@ -121,7 +141,7 @@ def test_value_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
 
 def test_function_that_cannot_be_pickled_is_refused(tmp_path: Path) -> None:
     """A function that only the parent has is refused at once; nothing is left running."""
-    with pytest.raises((AttributeError, TypeError), match="pickle"):
+    with pytest.raises((AttributeError, TypeError, PicklingError), match="pickle"):
         start_processes("t", lambda: 1, {0: ()}, {0: {}}, start_method="spawn", log_dir=str(tmp_path))
 
 

@@ -35,7 +35,7 @@ def test_a_debugger_takes_its_commands_from_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", [False, True])
 def test_programs_read_what_their_parent_would(tmp_path: Path, *, closed: bool) -> None:
     """Nothing, where that was started without a standard input."""
-    program = f"import os; os.close(0)\n{COPIES}" if closed else COPIES
-    argv = [sys.executable, "-c", program, str(tmp_path)]
+    script = 'exec "$@" <&-' if closed else 'exec "$@"'
+    argv = ["sh", "-c", script, "sh", sys.executable, "-c", COPIES, str(tmp_path)]
     done = subprocess.run(argv, input="data", capture_output=True, text=True, timeout=60, check=False)
     assert ("\n" if closed else "data\n", 0) == (done.stdout, done.returncode), done.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import resource_tracker
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,16 @@ def zeros(size: int) -> bytes:
 def fail(text: str) -> None:
     """Raise."""
     raise ValueError(text)
+
+
+def resource_tracker_pipe() -> int:
+    """Return which pipe leads to the resource tracker of this process."""
+    return os.fstat(resource_tracker.getfd() or 0).st_ino
+
+
+def touch_at_exit(path: str) -> None:
+    """Make a file when this process ends."""
+    atexit.register(Path(path).touch)
 
 
 def leave(code: object) -> None:
