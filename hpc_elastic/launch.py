@@ -44,6 +44,7 @@ from hpc_elastic.rendezvous.shared_run import SharedRun
 from hpc_elastic.slurm.admission import admit, ended_text
 from hpc_elastic.slurm.environment import SlurmEnv
 from hpc_elastic.store.mount import mount_at, safe_lease
+from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.trust.root import HeldRoot
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _open_log(path: str) -> int:
         RunDirError: it cannot be written.
     """
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return open_to_append(path)
     except OSError as error:
         raise RunDirError(
             f"the agent's log {path} cannot be written on {os.uname().nodename}: {error.strerror}",

@@ -66,7 +66,7 @@ class LineFile:
             os.mkdir(self._directory, 0o700)
         except FileExistsError:
             pass
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         inherited, self._fd = self._fd, os.open(self.path, flags, 0o600)
         self._pid = os.getpid()
         if inherited >= 0:

@@ -100,6 +100,14 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         file.write_line("text")
 
 
+def test_no_reader_of_a_pipe_is_waited_for(tmp_path: Path) -> None:
+    """Somebody else may have put one in the way, and never read from it."""
+    file = LineFile(tmp_path, "lines", ".txt")
+    os.mkfifo(file.path)
+    with pytest.raises(OSError, match="No such device"):
+        file.write_line("text")
+
+
 def test_a_missing_parent_is_told(tmp_path: Path) -> None:
     """One directory is made, not a whole path that may be a mistake."""
     file = LineFile(tmp_path / "a" / "b", "lines", ".txt")

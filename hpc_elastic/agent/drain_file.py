@@ -7,6 +7,7 @@ import os
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.journal import RoundFormed
 from hpc_elastic.rendezvous.rules import is_proposer
+from hpc_elastic.store.plain_file import list_plain
 
 BEATS = 5  # a listing per heartbeat would be a third operation beside its two, for something so rare
 
@@ -39,7 +40,9 @@ class DrainFile:
         if now >= self._look_at and running is not None and is_proposer(running, node_id):
             self._look_at = now + self._interval
             try:
-                self._is_there = os.path.basename(self._paths.drain) in os.listdir(self._paths.root)
+                # nobody else is to end the run by putting a directory of his in the place of the run's
+                names = list_plain(self._paths.root, links=True)
+                self._is_there = os.path.basename(self._paths.drain) in names
             except OSError:
                 pass
         return self._is_there

@@ -12,6 +12,7 @@ from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.files import list_names
 from hpc_elastic.worker.checkpoints import KEPT, complete_marks
 
 KEEP = 2
@@ -97,7 +98,8 @@ class Saves:
         root = worker.run_dir()
         if root is None:
             return
-        old = outdated(os.listdir(self._directory), os.listdir(RunPaths(root).checkpoints), self._keep)
+        marks = list_names(RunPaths(root).checkpoints)  # of this user's alone: by them others are removed
+        old = outdated(os.listdir(self._directory), marks, self._keep)
         for name in old:
             path = os.path.join(self._directory, name)
             if os.path.isdir(path) and not os.path.islink(path):

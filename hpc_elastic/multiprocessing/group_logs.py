@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.multiprocessing.sinks import Console, Sink, sink_of
 from hpc_elastic.multiprocessing.tail import MAX_LAG, Limits, Tail, blocked_fds, pump_all
+from hpc_elastic.store.plain_file import open_to_append
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.pump import PumpThread
@@ -58,8 +59,7 @@ class GroupLogs:
                 limits = Limits() if self._in_background else Limits(lag=MAX_LAG)
                 self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), limits=limits)
             if paths and texts and common:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                file = os.open(common, flags, 0o666)
+                file = open_to_append(common, 0o666)
                 self._files.append(file)
                 self._add(paths, Console(file), wanted=_contains(texts))
 

@@ -15,6 +15,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.linux import die_with_parent, open_pidfd, set_limit_mark
 from hpc_elastic.multiprocessing.procfs import MARKER_ENV, mark_number
+from hpc_elastic.store.plain_file import open_to_append
 
 UNKNOWN_EXIT_CODE: Final = 255
 """Reported when somebody else has taken the exit status (SIGCHLD ignored, a foreign wait)."""
@@ -236,7 +237,7 @@ def open_stdio(spec: ProcessSpec) -> list[int]:
             if path is not None:
                 # a run directory needs no links; the names of other files are the user's choice
                 is_ours = path.startswith(f"{spec.env.get(Env.RUN_DIR, os.sep)}{os.sep}")
-                fds.append(os.open(path, _LOG_FLAGS | (os.O_NOFOLLOW if is_ours else 0), 0o666))
+                fds.append(open_to_append(path, 0o666) if is_ours else os.open(path, _LOG_FLAGS, 0o666))
             else:
                 fds.append(_dup_or_null(own))
     except OSError as error:

@@ -100,6 +100,22 @@ def open_plain(path: str, flags: int = os.O_RDONLY, *, own: bool = True) -> int:
     return _open(path, flags, own=own)[0]
 
 
+def open_to_append(path: str, mode: int = 0o600) -> int:
+    """Open a plain file of this user's for writing at its end, and return its descriptor; never blocks.
+
+    Args:
+        path: the file, which is made if it is not there.
+        mode: its permissions then, without those of the umask.
+
+    Raises:
+        UnfitFileError: it is foreign, or no plain file.
+        OSError: the file system refused.
+    """
+    fd = _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, own=True, mode=mode)[0]
+    os.set_blocking(fd, True)  # as programs expect of the log that they write to
+    return fd
+
+
 def list_plain(directory: str, *, links: bool = False) -> list[str]:
     """Return all names in a directory of this user's or root's, in no order.
 
@@ -131,24 +147,24 @@ def owner_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _open(path: str, flags: int, *, own: bool) -> tuple[int, os.stat_result]:
+def _open(path: str, flags: int, *, own: bool, mode: int = 0o600) -> tuple[int, os.stat_result]:
     """Open a file; one that has just been replaced is found at the second try.
 
     An NFS client takes the file that a name had before, and keeps to it until it is told that the directory
     has changed: what it opened then has a stale handle. Opening the directory makes it ask.
     """
     try:
-        return _open_once(path, flags, own=own)
+        return _open_once(path, flags, own=own, mode=mode)
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
     _close(os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY | _FLAGS))
-    return _open_once(path, flags, own=own)
+    return _open_once(path, flags, own=own, mode=mode)
 
 
-def _open_once(path: str, flags: int, *, own: bool) -> tuple[int, os.stat_result]:
+def _open_once(path: str, flags: int, *, own: bool, mode: int) -> tuple[int, os.stat_result]:
     with _explained(path, stat.S_IFREG):
-        fd = os.open(path, flags | _FLAGS | (os.O_NOFOLLOW if own else 0))
+        fd = os.open(path, flags | _FLAGS | (os.O_NOFOLLOW if own else 0), mode)
     try:
         found = os.fstat(fd)
         _require(path, found, stat.S_IFREG, own=own)

@@ -129,6 +129,19 @@ def test_the_drain_file_is_taken_away(tmp_path: Path) -> None:
     assert not file.asks(FORMED, "n0.1", 99.0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+def test_a_directory_of_somebody_elses_in_the_place_of_the_runs_asks_for_nothing(tmp_path: Path) -> None:
+    """It may be there for one look only, and the run would have ended without a word of it."""
+    paths = RunPaths(tmp_path / "run")
+    Path(paths.root).mkdir()
+    Path(paths.drain).touch()
+    look = looking(paths, "n0.1")
+    os.chown(paths.root, 65534, 65534)
+    assert not look(0.0)
+    os.chown(paths.root, 0, 0)
+    assert look(1.0)
+
+
 def test_a_run_directory_that_does_not_answer_asks_for_nothing(tmp_path: Path) -> None:
     """What cannot be listed is looked at again later."""
     look = looking(RunPaths(tmp_path / "none"), "n0.1")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.frameworks import ElasticLoop, saving
 from hpc_elastic.frameworks.saving import Saves, outdated, sync, sync_file_system
 from hpc_elastic.ids import Env
@@ -95,6 +95,23 @@ def test_runs_may_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("hpc_elastic.worker.run_dir", lambda name=name: str(tmp_path / name))
         found.append(Saves(5, tmp_path / "saved").path(5))
     assert [str(tmp_path / "saved" / name / "step-5-0") for name in ("one", "two")] == found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+def test_marks_of_somebody_else_remove_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He may have put a directory with marks of later steps in the place of the run's."""
+    paths = RunPaths(tmp_path / "run")
+    monkeypatch.setenv(Env.RUN_DIR, paths.root)
+    environ = {"RANK": "0", "WORLD_SIZE": "1", Env.RUN_DIR: paths.root}
+    saves = Saves(5, tmp_path / "mine", keep=1, environ=environ)
+    path = saves.path(5)
+    Path(path).touch()
+    Path(paths.checkpoints).mkdir(parents=True)
+    (Path(paths.checkpoints) / mark(10**6, 0, 1)).touch()
+    os.chown(paths.checkpoints, 65534, 65534)
+    with pytest.raises(UnfitFileError, match="it belongs to user nobody"):
+        saves.saved(5, path)
+    assert Path(path).exists()
 
 
 def test_everything_below_a_directory_is_synced(tmp_path: Path) -> None:

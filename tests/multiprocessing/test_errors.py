@@ -63,6 +63,31 @@ def test_exception_is_recorded_as_torch_does_and_raised(error_file: Path) -> Non
     assert [path.name for path in error_file.parent.iterdir()] == ["error.json"]
 
 
+def test_an_error_file_is_not_written_through_a_link(error_file: Path, tmp_path: Path) -> None:
+    """Whoever guesses a name beside it cannot have another file of the user's written over."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (f"{error_file.name}.{os.getpid()}.tmp", f"{error_file.name}.tmp", error_file.name):
+        error_file.with_name(name).symlink_to(victim)
+
+    @record
+    def main() -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        main()
+    assert ("precious", False) == (victim.read_text(), error_file.is_symlink())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_an_error_file_of_somebody_elses_says_nothing(tmp_path: Path) -> None:
+    """It would be recorded as what the worker has said."""
+    path = tmp_path / "error.json"
+    path.write_text('{"message": "forged"}')
+    os.chown(path, 65534, 65534)
+    assert "<N/A>" == ProcessFailure(0, 1, 1, str(path)).error_file
+
+
 def test_record_returns_the_value_and_keeps_the_name() -> None:
     """With and without brackets, a function that succeeds is unchanged."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.linux import die_with_parent
 from hpc_elastic.multiprocessing.process import UNKNOWN_EXIT_CODE, ProcessSpec, WorkerStartError, spawn
 from tests.multiprocessing.waiting import wait_readable
@@ -80,6 +81,16 @@ def test_log_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     """A log file in a missing directory gives an error with its path, before anything starts."""
     with pytest.raises(WorkerStartError, match="nowhere"):
         spawn(ProcessSpec(("true",), os.environ, stdout=str(tmp_path / "nowhere" / "out")))
+
+
+@pytest.mark.timeout(20)  # nothing here waits
+def test_a_pipe_in_the_place_of_a_runs_log_is_refused_at_once(tmp_path: Path) -> None:
+    """Whoever has put it there would hold up the agent as long as he does not read from it."""
+    path = tmp_path / "stdout.log"
+    os.mkfifo(path)
+    environ = {**os.environ, Env.RUN_DIR: str(tmp_path)}
+    with pytest.raises(WorkerStartError, match="it is a FIFO, not a plain file"):
+        spawn(ProcessSpec(("true",), environ, stdout=str(path)))
 
 
 def test_path_is_searched_in_the_worker_environment(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.errors import UnfitFileError
 from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import list_plain, open_plain, read_given, read_plain
+from hpc_elastic.store.plain_file import list_plain, open_plain, open_to_append, read_given, read_plain
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 NOBODY = 65534
@@ -139,6 +139,47 @@ def test_the_names_in_a_directory_of_somebody_else_are_not_told(tmp_path: Path) 
     os.chown(tmp_path / "members", NOBODY, NOBODY)
     with pytest.raises(UnfitFileError, match="it belongs to user nobody"):
         files.list_names(str(tmp_path / "members"))
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_nothing_is_written_into_a_pipe_in_the_place_of_a_log(tmp_path: Path, has_reader: bool) -> None:
+    """Nor is a reader waited for, who would hold up an agent as long as he likes."""
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if has_reader else -1
+    with pytest.raises(UnfitFileError, match="it is a FIFO, not a plain file"):
+        open_to_append(str(path))
+    if has_reader:
+        os.close(reader)
+
+
+def test_nothing_is_appended_through_a_link(tmp_path: Path) -> None:
+    """Somebody else's link may lead to any file of the user's."""
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnfitFileError, match="it is a link"):
+        open_to_append(str(tmp_path / "log"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@needs_root
+def test_nothing_is_appended_to_a_file_of_somebody_else(tmp_path: Path) -> None:
+    """He could read it."""
+    path = tmp_path / "log"
+    path.touch()
+    os.chown(path, NOBODY, NOBODY)
+    with pytest.raises(UnfitFileError, match="it belongs to user nobody"):
+        open_to_append(str(path))
+
+
+def test_a_log_is_made_and_goes_on(tmp_path: Path) -> None:
+    """Programs that inherit it write to it as to any file."""
+    path = tmp_path / "log"
+    for text in (b"one\n", b"two\n"):
+        fd = open_to_append(str(path))
+        assert os.get_blocking(fd)
+        os.write(fd, text)
+        os.close(fd)
+    assert (b"one\ntwo\n", 0o600) == (path.read_bytes(), path.stat().st_mode & 0o777)
 
 
 def test_a_fact_is_not_told_through_a_link(tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ def _seconds(value: object) -> float | None:
 
 
 def read_reply(path: str) -> ErrorReply | None:
-    """Return what an error file says, None when there is none."""
+    """Return what an error file of this user's says, None when there is none."""
     if not path:
         return None
     try:
-        with os.fdopen(open_plain(path, own=False), "rb") as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             written_s = os.fstat(file.fileno()).st_mtime
             reply = parse_reply(file.read(_MAX_READ))
     except OSError:
@@ -106,8 +106,9 @@ def write_data(path: str, data: Mapping[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"  # others may have made a link of any name
+    made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with open(made, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(data, file)
         file.flush()
         os.fsync(file.fileno())
