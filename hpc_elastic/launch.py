@@ -35,7 +35,7 @@ from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.guard import Guard, remove_directory
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Then
+from hpc_elastic.rendezvous.journal import Role, Then
 from hpc_elastic.rendezvous.node_name import claim_node_name
 from hpc_elastic.rendezvous.rules import RendezvousSettings
 from hpc_elastic.rendezvous.run_directory import KEPT_LOGS, prepare_run_dir
@@ -367,7 +367,7 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
     from hpc_elastic.slurm.taken_nodes import note_taken  # noqa: PLC0415 - rare
 
     try:
-        note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), by=options.node, say=log.say)
+        note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), (options.node, Role.AGENT), log.say)
         remember_run(options.paths, read_records(options.paths), os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")

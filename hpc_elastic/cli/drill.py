@@ -28,7 +28,7 @@ from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import DrillBegan, DrillCalledOff
+from hpc_elastic.rendezvous.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.rendezvous.run_log import open_log, read_records
 from hpc_elastic.report.drill_grace import judge
 from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
@@ -125,7 +125,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     """
     words, array = target.text(chosen, is_one_task=is_array(run)), is_array(run)
     node = target.member.node if chosen in ON_A_NODE else ""
-    log = open_log(run.paths, LOGIN)
+    log = open_log(run.paths, LOGIN, Role.COMMAND)
     text, drill_id = f"drill: {words} (round {run.state.rounds})", secrets.token_hex(4)
     last = log.commit(lambda state: DrillBegan(state.epoch, drill_id, node, text)).last
     try:
@@ -256,5 +256,5 @@ def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> N
     if course.noticed or course.overtaken:  # who went on is another one
         return
     text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
-    open_log(run.paths, LOGIN).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
+    open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
     say(f"rank {target.rank} on {target.member.node} goes on")

@@ -19,7 +19,7 @@ from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
 from hpc_elastic.multiprocessing.sinks import Console
 from hpc_elastic.multiprocessing.tail import Tail
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.rendezvous.journal import Role, RoundFormed
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, Wanted
@@ -191,7 +191,7 @@ def _pump_all(tail: Tail) -> None:
 def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
     """Show what comes, over rounds and requeues, until the run has ended or its job is gone."""
     said, ask_at = Phase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
-    job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN), None
+    job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN, Role.COMMAND), None
     while True:
         if log.refresh().last != run.state.last:
             run = read_run(run.paths)

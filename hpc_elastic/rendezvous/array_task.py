@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch
+from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, StopKind
 from hpc_elastic.rendezvous.state import RunState
 
 _FOR_GOOD = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL)  # no start of the run follows by itself
-HELD = "held"  # what the ids in the records of a script that has put its task on hold begin with
 _MARK = "@"  # in the ids of such agents, and in no others
 _N = "[0-9]{1,18}"
 _TAG = re.compile(rf".+@({_N}_{_N})-({_N})-({_N})")
@@ -71,8 +70,8 @@ def was_released(state: RunState, start: TaskStart) -> bool:
     """Tell whether the user has released a task that was put on hold with its run."""
     if state.ending is None or state.ending.decision is not Decision.HELD:
         return False
-    held = [one for node_id in state.left if node_id.startswith(HELD) and (one := start_of(node_id))]
-    return any(one.task == start.task and one.restart < start.restart for one in held)
+    held = [one for one in state.tasks_stopped if one.how is StopKind.HELD and one.task == start.task]
+    return any(one.restart < start.restart for one in held)
 
 
 def epoch_now(state: RunState, submission: int, start: TaskStart | None = None) -> Epoch:

@@ -57,6 +57,22 @@ class Decision(str, Enum):
     CANCELLED = "cancelled"
 
 
+class Role(str, Enum):
+    """What kind of process has written a record."""
+
+    AGENT = "agent"
+    SCRIPT = "script"  # finish, for the batch script of a job or of one task of an array
+    COMMAND = "command"  # a command of the user: stop, cancel, scale, drill
+
+
+class StopKind(str, Enum):
+    """How a batch script of an array task has ended a start in which its agent has not said why it leaves."""
+
+    FAILED = "failed"  # a line of the script failed before srun
+    HELD = "held"  # the task waits in the queue until its user releases it
+    GIVEN_UP = "given_up"  # nobody starts it again; the run goes on without it
+
+
 class Epoch(NamedTuple):
     """One start of the job: a higher one fences every agent of a lower one."""
 
@@ -141,7 +157,7 @@ class DrainRequested(NamedTuple):
     """Workers are to save and stop at one agreed step."""
 
     cause: Cause
-    node: str
+    node: str  # whose agent or batch script asks; empty: a command of the user
     then: Then
     detail: Prose  # for people: the signal, the user
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
@@ -177,6 +193,17 @@ class NodeLeft(NamedTuple):
     node: str
     cause: Cause
     detail: Prose = ""  # for people: the signal, the size that is wanted
+
+
+class TaskStopped(NamedTuple):
+    """The batch script of an array task has ended a start of the task, not its agent."""
+
+    epoch: Epoch
+    how: StopKind
+    task: str  # <id of the array>_<index>
+    restart: Count  # SLURM_RESTART_COUNT of the task
+    node: str  # empty if it is not known
+    detail: Prose  # for people
 
 
 class Drained(NamedTuple):
@@ -316,6 +343,7 @@ Entry = (
     | DrainExplained
     | StopAgreed
     | NodeLeft
+    | TaskStopped
     | Drained
     | RunEnded
     | Requeued
@@ -339,8 +367,9 @@ class Record(NamedTuple):
 
     number: int
     at: float  # [s since the epoch]
-    by: str
+    by: str  # name of the writer, for people: a node, a task of an array, or what `role` says
     entry: Entry
+    role: Role = Role.AGENT  # of the writer
 
 
 _KINDS: dict[str, type] = {
@@ -351,6 +380,7 @@ _KINDS: dict[str, type] = {
     "explained": DrainExplained,
     "stop_at": StopAgreed,
     "node_left": NodeLeft,
+    "task_stopped": TaskStopped,
     "drained": Drained,
     "ending": RunEnded,
     "requeue": Requeued,
@@ -388,13 +418,14 @@ class _Head(NamedTuple):
 
     at: float
     by: Prose
+    role: Role
 
 
-def encode(entry: Entry, *, at: float, by: str) -> bytes:
+def encode(entry: Entry, *, at: float, by: str, role: Role = Role.AGENT) -> bytes:
     """Return the JSON form of a record; its number is its file name."""
     kind = _KIND_OF[type(entry)]
-    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3), "by": by}
-    data = {**head, **entry._asdict()}
+    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3)}
+    data = {**head, "by": by, "role": role, **entry._asdict()}
     return json.dumps(data).encode()
 
 
@@ -416,7 +447,7 @@ def parse(number: int, data: bytes) -> Record:
         if kind is None:
             raise _unknown(number, f"is of the unknown kind {word!r}", form)
         head = decode(_Head, fields)
-        return Record(number, head.at, head.by, cast("Entry", decode(kind, fields)))
+        return Record(number, head.at, head.by, cast("Entry", decode(kind, fields)), head.role)
     except DamagedError as error:
         raise RendezvousStateError(
             f"journal record {number} is damaged: {error}\n"

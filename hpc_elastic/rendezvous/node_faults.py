@@ -25,6 +25,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeTaken,
     NodeUnfit,
     Record,
+    Role,
     RoundEnded,
     RoundFormed,
     Then,
@@ -185,7 +186,7 @@ def _lives_on(node: str, state: RunState, record: Record, records: Iterable[Reco
         formed_in |= isinstance(entry, RoundFormed) and entry.number == since
         if not formed_in:
             continue
-        if start is not None and one.by == f"batch {start.task}":
+        if start is not None and one.role is Role.SCRIPT and one.by == start.task:
             return True
         if isinstance(entry, RoundFormed) and one.number > record.number and old is not None:
             again = next((member for member in entry.members if member.node == node), None)

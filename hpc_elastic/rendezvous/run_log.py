@@ -9,7 +9,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import RendezvousStateError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import Entry, Record
+from hpc_elastic.rendezvous.journal import Entry, Record, Role
 from hpc_elastic.rendezvous.roster import MEMBERS, news_name
 from hpc_elastic.rendezvous.state import RunState, fits, fold
 from hpc_elastic.store.lock import ContentionLock
@@ -29,6 +29,7 @@ class RunLog:
         clock: for the time shown with a record.
         writer: who writes, for people: a node's name, "batch" or "login".
         lock: keeps contenders from wasting work; None for none.
+        role: what kind of process writes.
 
     Attributes:
         is_member: whether the writer tells the others of a new record by its own name among the
@@ -39,10 +40,18 @@ class RunLog:
     is_member = True
     appended = 0
 
-    def __init__(self, store: Store, clock: Clock, writer: str, lock: ContentionLock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        writer: str,
+        lock: ContentionLock | None = None,
+        role: Role = Role.AGENT,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._writer = writer
+        self._role = role
         self._lock = lock
         self.state = RunState()
 
@@ -84,7 +93,8 @@ class RunLog:
         entry = choose(state)
         if entry is None or not fits(state, entry):
             return True
-        number, data = state.last + 1, journal.encode(entry, at=self._clock.wall(), by=self._writer)
+        number, at = state.last + 1, self._clock.wall()
+        data = journal.encode(entry, at=at, by=self._writer, role=self._role)
         if not self._store.append(LOG, number, data):
             return False
         self.appended = number
@@ -96,10 +106,10 @@ class RunLog:
         return True
 
 
-def open_log(paths: RunPaths, writer: str) -> RunLog:
+def open_log(paths: RunPaths, writer: str, role: Role = Role.AGENT) -> RunLog:
     """Return the journal of a run directory, as a command on a login node or batch host uses it."""
     clock = SystemClock()
-    log = RunLog(SharedDirStore(paths.root), clock, writer, ContentionLock(paths.lock, clock))
+    log = RunLog(SharedDirStore(paths.root), clock, writer, ContentionLock(paths.lock, clock), role)
     log.is_member = False
     return log
 

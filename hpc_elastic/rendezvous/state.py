@@ -37,6 +37,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
+    TaskStopped,
     Then,
     WarningHeld,
 )
@@ -61,6 +62,7 @@ class RunState(NamedTuple):
     lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
     unfit: Mapping[str, str] = {}  # nodes whose probe failed in this epoch, and why
     left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
+    tasks_stopped: tuple[TaskStopped, ...] = ()  # by their batch scripts, since the newest round began
     rounds: int = 0  # rounds formed in the life of the run
     round: RoundFormed | None = None  # the newest round of this epoch
     ended: RoundEnded | None = None  # how it ended; None while it runs
@@ -238,6 +240,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         lost=state.lost.union(entry.lost) - back,
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
         left=frozenset(),
+        tasks_stopped=(),
         progress=state.progress.formed(entry.checkpoint.step if entry.checkpoint else BEGINNING),
     )
 
@@ -377,6 +380,14 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     return _ended(state, RoundEnded(running.number, why.cause, (why.node,), None))
 
 
+def _task_stopped(state: RunState, entry: TaskStopped) -> RunState:
+    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
+    known = [(one.task, one.restart, one.how) for one in state.tasks_stopped]
+    if entry.epoch != state.epoch or is_over or (entry.task, entry.restart, entry.how) in known:
+        return state
+    return state._replace(tasks_stopped=(*state.tasks_stopped, entry))
+
+
 def _drained(state: RunState, entry: Drained) -> RunState:
     if entry.epoch != state.epoch or state.drained is not None or state.ending is not None:
         return state
@@ -470,6 +481,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     DrainExplained: _explained,
     StopAgreed: _stop_at,
     NodeLeft: _node_left,
+    TaskStopped: _task_stopped,
     Drained: _drained,
     RunEnded: _ending,
     Requeued: _requeued,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from hpc_elastic.rendezvous.array_task import start_of
 from hpc_elastic.rendezvous.asked_by import requeued_for, sent_signal, who_asked
-from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed
+from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed, TaskStopped
 from hpc_elastic.rendezvous.roster import natural, parse_name
 from hpc_elastic.rendezvous.state import RunState, fold
 from hpc_elastic.report.unfit_text import is_for_unfit
@@ -76,6 +76,7 @@ def task_requeues(records: Iterable[Record], members: Iterable[str], submission:
         submission: its number.
     """
     names = [name for name in map(parse_name, members) if name is not None]
+    times: dict[str, int] = {}
     ids = {name.node_id for name in names if name.epoch.submission == submission}
     for record in records:
         entry = record.entry
@@ -83,7 +84,8 @@ def task_requeues(records: Iterable[Record], members: Iterable[str], submission:
             ids.update(member.node_id for member in entry.members)
         elif isinstance(entry, NodeLeft) and entry.epoch.submission == submission:
             ids.add(entry.node_id)
-    times: dict[str, int] = {}
+        elif isinstance(entry, TaskStopped) and entry.epoch.submission == submission:
+            times[entry.task] = max(times.get(entry.task, 0), entry.restart)
     for start in filter(None, map(start_of, ids)):
         times[start.task] = max(times.get(start.task, 0), start.restart)
     return {task: number for task, number in sorted(times.items(), key=_place) if number}

@@ -26,13 +26,14 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
+    TaskStopped,
 )
 from hpc_elastic.report.drill_traces import Blow, is_stop_of_task, is_trace, is_trace_after, is_undecided
-from hpc_elastic.report.timeline import CAUSES, failure_text, stop_text
+from hpc_elastic.report.timeline import CAUSES, failure_text, stop_text, task_stopped_text
 from hpc_elastic.wording import count_text
 
 MEANWHILE = "not the drill"  # name of what something else has done
-_NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, EpochStarted, SizeWanted)
+_NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, TaskStopped, EpochStarted, SizeWanted)
 
 
 class Saved(NamedTuple):
@@ -234,7 +235,8 @@ def _told(entry: object) -> str:
     elif isinstance(entry, DrainRequested):
         is_pause = entry.cause is Cause.MEMBERSHIP and entry.detail
         cause = CAUSES.get(entry.cause, entry.cause.value)
-        text = f"pause asked for: {entry.detail}" if is_pause else f"{cause}: told by {entry.node}"
+        told = f"{cause}: told by {entry.node or 'a command'}"
+        text = f"pause asked for: {entry.detail}" if is_pause else told
     elif isinstance(entry, DrainExplained):
         text = f"Slurm says: {entry.detail}"
     elif isinstance(entry, NodeLeft):
@@ -245,7 +247,7 @@ def _told(entry: object) -> str:
         text = f"round {entry.number} was formed without the agent that was killed"
     elif isinstance(entry, EpochStarted):
         text = "the job started again"
-    return text
+    return task_stopped_text(entry) if isinstance(entry, TaskStopped) else text
 
 
 def _noticed(entry: object, blow: Blow) -> str:

@@ -33,11 +33,14 @@ from hpc_elastic.rendezvous.journal import (
     RanksStopped,
     Record,
     Requeued,
+    Role,
     RoundEnded,
     RoundFormed,
     RunEnded,
     SizeWanted,
     StopAgreed,
+    StopKind,
+    TaskStopped,
     Then,
     WarningHeld,
 )
@@ -46,7 +49,6 @@ from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.slurm.lifecycle import BATCH, LOGIN
 from hpc_elastic.wording import count_text
 
 _MOST_NAMES = 8
@@ -137,12 +139,12 @@ def _for(word: str, span_s: float | None) -> str:
 
 def _is_formal(record: Record) -> bool:
     """Tell whether nothing happened: a start is written with the ending of a job that never ran."""
-    return isinstance(record.entry, EpochStarted) and record.by == LOGIN
+    return isinstance(record.entry, EpochStarted) and record.role is Role.COMMAND
 
 
 def _has_no_agent(record: Record) -> bool:
     """Tell whether a start is on record that no agent has announced: the job script did, as it ended."""
-    return isinstance(record.entry, EpochStarted) and record.by.partition(" ")[0] == BATCH
+    return isinstance(record.entry, EpochStarted) and record.role is Role.SCRIPT
 
 
 def _without_agents(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
@@ -248,7 +250,7 @@ def cause_text(cause: Cause, state: RunState) -> str:
         return who_asked(state, cause) or CAUSES[cause]
     if cause is not Cause.MEMBERSHIP:
         return f"{drain.node} leaves ({_signal_text(cause, drain.detail)})"
-    if drain.node == LOGIN and state.size is not None and state.wanted is not None:
+    if not drain.node and state.size is not None and state.wanted is not None:
         return _size_text(state.size)
     return drain.detail or CAUSES[cause]
 
@@ -266,11 +268,12 @@ def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None
         return f"{entry.node} is to leave, the others go on: {_signal_text(entry.cause, entry.detail)}"
     if entry.then is Then.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
+    on = f" on {entry.node}" if entry.node else ""
     says_all = entry.detail.startswith(CAUSES[entry.cause])
     if says_all or (entry.cause is Cause.PREEMPTION and entry.detail):  # a signal may mean something else
-        return f"drain asked for on {entry.node}: {entry.detail}"
+        return f"drain asked for{on}: {entry.detail}"
     detail = f" ({entry.detail})" if entry.detail else ""
-    return f"drain asked for on {entry.node}: {CAUSES[entry.cause]}{detail}"
+    return f"drain asked for{on}: {CAUSES[entry.cause]}{detail}"
 
 
 def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float | None) -> str:
@@ -300,6 +303,23 @@ def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:
     if entry.cause is Cause.CANCEL:
         return f"{entry.node} left: its task was cancelled"
     return f"{entry.node} left: {_signal_text(entry.cause, entry.detail)}"
+
+
+def _task_stopped(entry: TaskStopped, _before: RunState, _span_s: float | None) -> str:
+    return task_stopped_text(entry)
+
+
+def task_stopped_text(entry: TaskStopped) -> str:
+    """Return what the batch script of an array task tells of the end of one of its starts."""
+    where = f"task {entry.task}" + (f" on {entry.node}" if entry.node else "")
+    return f"{where} {_STOPS[entry.how]}: {entry.detail}"
+
+
+_STOPS = {
+    StopKind.FAILED: "could not start its agent",
+    StopKind.HELD: "is held",
+    StopKind.GIVEN_UP: "is given up",
+}
 
 
 def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
@@ -386,6 +406,7 @@ _TEXTS: dict[type, _Text] = {
     DrainExplained: _drain_explained,
     StopAgreed: _stop_agreed,
     NodeLeft: _node_left,
+    TaskStopped: _task_stopped,
     Drained: _drained,
     Requeued: _requeued,
     NodeUnfit: _node_unfit,

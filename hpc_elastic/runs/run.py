@@ -10,7 +10,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
-from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.journal import Decision, Role
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import Wanted
@@ -97,7 +97,8 @@ class Run:
         """
         clock = self._clock
         give_up_at = float("inf") if timeout is None else clock.monotonic() + timeout
-        log, ask_at, read_at = open_log(self._paths, LOGIN), clock.monotonic() + _LOOK_S, clock.monotonic()
+        log = open_log(self._paths, LOGIN, Role.COMMAND)
+        ask_at, read_at = clock.monotonic() + _LOOK_S, clock.monotonic()
         while True:
             try:
                 asks = clock.monotonic() >= ask_at

@@ -18,7 +18,9 @@ from hpc_elastic.rendezvous.journal import (
     Note,
     Record,
     Requeued,
+    Role,
     RunEnded,
+    StopKind,
     Then,
 )
 from hpc_elastic.rendezvous.progress import BEGINNING
@@ -32,7 +34,7 @@ from hpc_elastic.slurm.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.hand_back import HandBack, Outcome, last_line
 from hpc_elastic.slurm.job_start import Ended, Say, Start
-from hpc_elastic.slurm.lifecycle import BATCH, Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
+from hpc_elastic.slurm.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 from hpc_elastic.slurm.look import look
 from hpc_elastic.slurm.patience import GONE_PATIENCE_S, PATIENCE_S, Patience
 from hpc_elastic.slurm.run_files import stored_spec
@@ -79,7 +81,7 @@ class ArrayFinish:
         self._slurm = slurm
         self._clock = clock
         self._say = say
-        self._log: RunLog = open_log(start.paths, f"{BATCH} {self._task.task}")
+        self._log: RunLog = open_log(start.paths, self._task.task, Role.SCRIPT)
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:
@@ -147,7 +149,7 @@ class ArrayFinish:
     def _explain(self, cause: Cause, why: str) -> None:
         """Write down why a task goes back; whoever misses its agent is to know that its node lives."""
         if self._failure:
-            self._note(self._failure, is_given_up=False)
+            self._stopped(StopKind.FAILED, self._failure)
         elif cause is Cause.AGENT_ERROR:
             self._tell(why)
 
@@ -156,7 +158,7 @@ class ArrayFinish:
             case Hold(why, record):
                 return self._hold_run(why, record, records)
             case SaveFirst(cause, reason, is_held):
-                self._write(DrainRequested(cause, f"batch {self._task.task}", Then.LEAVE, reason))
+                self._write(DrainRequested(cause, self._node, Then.LEAVE, reason))
                 return self._hold(reason, records) if is_held else Ended(ExitCode.FAILED, 0, self._log.state)
             case GiveUp(reason):
                 return self._give_up(reason)
@@ -243,14 +245,14 @@ class ArrayFinish:
         except StoreError as error:
             self._say(f"this is not in the run's records: {error}")
 
-    def _note(self, reason: str, *, is_given_up: bool) -> None:
+    def _stopped(self, how: StopKind, detail: str) -> None:
+        """Record that this script has ended the start of its task."""
         self._begin_submission()
-        epoch = self._log.state.epoch
-        self._write(array_records.note(self._task, epoch, self._node, reason, is_given_up=is_given_up))
+        self._write(array_records.stopped(self._task, self._log.state.epoch, how, self._node, detail))
 
     def _give_up(self, reason: str) -> Ended:
         """Leave the run to the other tasks; if they are given up, too, it has failed."""
-        self._note(reason, is_given_up=True)
+        self._stopped(StopKind.GIVEN_UP, reason)
         others = self._others(self._patiently(lambda: read_records(self._paths)))
         if others is None or others.any:
             self._say("the run goes on without it")
@@ -271,7 +273,7 @@ class ArrayFinish:
     def _hold(self, why: str, records: list[Record]) -> Ended:
         """Have this task wait in the queue until its user releases it."""
         task = self._task
-        self._write(array_records.held_note(task, self._log.state.epoch, self._node, why))
+        self._write(array_records.stopped(task, self._log.state.epoch, StopKind.HELD, self._node, why))
         handed = HandBack(self._slurm, task.task, task.restart, self._clock).hold(why)
         if handed.outcome is Outcome.DONE:
             self._say(f"task {task.task} waits in the queue; to go on: scontrol release {task.array}")

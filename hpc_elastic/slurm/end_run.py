@@ -18,6 +18,7 @@ from hpc_elastic.rendezvous.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    Role,
     RunEnded,
     Then,
 )
@@ -106,7 +107,7 @@ class EndRun:
         self._say = say
         self._silent_s: float | None = None  # for how long no agent has given a sign of life
         self._run: RunFiles = read_run(paths)
-        self._log = open_log(paths, LOGIN)
+        self._log = open_log(paths, LOGIN, Role.COMMAND)
         self._log.refresh()
 
     def stop(self) -> None:
@@ -170,7 +171,7 @@ class EndRun:
         return "" if silent_s is None else f"no agent has given a sign of life for {silent_s:.0f} s"
 
     def _ask_workers(self) -> None:
-        asked = DrainRequested(Cause.STOP, LOGIN, Then.LEAVE, "hpc-elastic stop")
+        asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
         state = self._write(asked)
         if state.ending is not None:
             raise self._has_ended()

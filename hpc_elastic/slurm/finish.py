@@ -22,6 +22,7 @@ from hpc_elastic.rendezvous.journal import (
     Note,
     Record,
     Requeued,
+    Role,
     RunEnded,
 )
 from hpc_elastic.rendezvous.progress import BEGINNING
@@ -84,7 +85,7 @@ class Finish:
         self._slurm = slurm
         self._clock = clock
         self._say = say
-        self._log: RunLog = open_log(start.paths, lifecycle.BATCH)
+        self._log: RunLog = open_log(start.paths, lifecycle.BATCH, Role.SCRIPT)
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.rendezvous.journal import Role
 from hpc_elastic.slurm.commands import Slurm
 from hpc_elastic.slurm.job_start import Ended, Say, Start
 from hpc_elastic.slurm.lifecycle import BATCH
@@ -33,7 +34,7 @@ def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, cloc
     if start.local:
         return finish()
     if start.task is None:  # a task of an array that loses its node is told so by Slurm
-        note_taken(start.paths, start.epoch, start.job_ref, slurm, by=BATCH, say=say)
+        note_taken(start.paths, start.epoch, start.job_ref, slurm, (BATCH, Role.SCRIPT), say)
     requeue = look_after(start.paths, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:

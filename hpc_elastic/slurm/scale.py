@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, SizeWanted, Then
+from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Role, SizeWanted, Then
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.rendezvous.state import RunState
 from hpc_elastic.slurm.array_job import is_array
@@ -59,7 +59,7 @@ def scale(
 
         spares = None if keep_spares else int(run.spec.get("spares") or 0)
         provide(run, size, slurm, say, spares=spares)
-    log = open_log(paths, LOGIN)
+    log = open_log(paths, LOGIN, Role.COMMAND)
     submission = max(run.submission, run.state.epoch.submission, 0)
     state = log.commit(lambda now: SizeWanted(submission, size, _WHO, spares, _running(now) or None))
     log.commit(lambda now: _pause(now, size) if _running(now) > size else None)
@@ -72,7 +72,7 @@ def _running(state: RunState) -> int:
 
 def _pause(state: RunState, size: int) -> DrainRequested:
     words = f"scaled from {_running(state)} to {count_text(size, 'node')} by the user ({_WHO})"
-    return DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, words)
+    return DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, words)
 
 
 def _look_for_room(run: RunFiles, size: int, slurm: Slurm, say: Callable[[str], None]) -> None:

@@ -11,7 +11,7 @@ from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.rendezvous.journal import Decision, Role
 from hpc_elastic.rendezvous.run_log import open_log
 from hpc_elastic.slurm import (
     array_rules,
@@ -308,7 +308,7 @@ def _is_uncertain(error: SlurmCommandError) -> bool:
 
 
 def _refuse_done(paths: RunPaths, newest: int) -> None:
-    state = open_log(paths, LOGIN).refresh()
+    state = open_log(paths, LOGIN, Role.COMMAND).refresh()
     ending = state.ending
     if ending is None or ending.decision is not Decision.DONE or state.epoch.submission < newest:
         return
@@ -321,7 +321,7 @@ def _refuse_done(paths: RunPaths, newest: int) -> None:
 
 def _not_again(paths: RunPaths, newest: int, job_id: str, job: JobState) -> InputError:
     """Return why a run is not queued again beside a job of its own."""
-    state = open_log(paths, LOGIN).refresh()
+    state = open_log(paths, LOGIN, Role.COMMAND).refresh()
     why, fix = why_not_again(state, newest, job_id, job, paths.root)
     return InputError(why, where="--resume", fix=fix)
 

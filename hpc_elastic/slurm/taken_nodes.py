@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, NodeTaken
+from hpc_elastic.rendezvous.journal import Epoch, NodeTaken, Role
 from hpc_elastic.rendezvous.node_faults import Blamed, node_faults
 from hpc_elastic.rendezvous.run_log import open_log, read_records
 from hpc_elastic.slurm.client.nodes import taken_away
@@ -16,7 +16,9 @@ from hpc_elastic.slurm.nodes import one_line
 from hpc_elastic.store.node_events import Fault
 
 
-def note_taken(paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, *, by: str, say: Say) -> None:
+def note_taken(
+    paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
+) -> None:
     """Write into the records which nodes of a start Slurm was told to take.
 
     Slurm is asked only if nodes were lost. Never raises: what Slurm does not tell is held against the node.
@@ -26,7 +28,7 @@ def note_taken(paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, *, by:
         epoch: the start of its job, while Slurm still knows its nodes.
         job_ref: the job.
         slurm: Slurm's commands.
-        by: who writes.
+        by: who writes, and what kind of process that is.
         say: prints a line.
     """
     try:
@@ -43,7 +45,7 @@ def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
 
 
 def _note_those_taken(
-    paths: RunPaths, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, by: str, say: Say
+    paths: RunPaths, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
 ) -> None:
     states = slurm.node_states(sorted({one.event.host for one in lost}), job_ref)
     for one in lost:
@@ -54,5 +56,5 @@ def _note_those_taken(
             say(f"nothing is held against {one.event.host}: {reason}")
 
 
-def _write(paths: RunPaths, entry: NodeTaken, by: str) -> None:
-    open_log(paths, by).commit(lambda _state: entry)
+def _write(paths: RunPaths, entry: NodeTaken, by: tuple[str, Role]) -> None:
+    open_log(paths, *by).commit(lambda _state: entry)

@@ -36,6 +36,8 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
+    StopKind,
+    TaskStopped,
     Then,
     WarningHeld,
 )
@@ -84,6 +86,7 @@ _REQUEUED = (
     EpochStarted(E1, "7", ("n1", "n2"), "n1", "1:2"),
     SizeWanted(0, 2, "alice", 1, 1),
     NodeLeft(E1, "n2.8", "n2", Cause.MEMBERSHIP, "given back"),
+    TaskStopped(E1, StopKind.HELD, "7_1", 2, "n2", "a budget is spent"),
 )
 ENTRIES: tuple[Entry, ...] = (
     *_REQUEUED,
@@ -95,7 +98,7 @@ _STORIES: Mapping[str, Sequence[Entry]] = {
     "requeued": _REQUEUED,
     "failed": ENTRIES,
     "held": (*_REQUEUED, RunEnded(Decision.HELD, 75, "max_preemptions is spent", None, E1, Cause.PREEMPTION)),
-    "stopping": (*_START, DrainRequested(Cause.STOP, "login", Then.LEAVE, "stop", E0)),
+    "stopping": (*_START, DrainRequested(Cause.STOP, "", Then.LEAVE, "stop", E0)),
     "done": (*_START, RunEnded(Decision.DONE, 0, "all workers succeeded", None, E0)),
     "empty": (),
 }

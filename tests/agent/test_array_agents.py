@@ -112,7 +112,7 @@ def test_nodes_that_are_not_needed_leave(make: MakeAgents) -> None:
     start(agents, 3, "--nnodes", "1:3", *TOGETHER, "--warn-timeout", "1")
     log = open_log(agents.paths, "login")
     log.commit(lambda _: SizeWanted(0, 1, "scale", 1))
-    log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, "login", Then.REJOIN, "scale"))
+    log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale"))
     agents.wait_workers(2, 2)
     assert ExitCode.REQUEUE == agents.code(2)
     assert "no more than 1 node is wanted" in agents.output(2)
@@ -136,7 +136,7 @@ def test_a_stop_ends_all_tasks_together(make: MakeAgents) -> None:
     agents = make(STEPS).submitted("50")
     start(agents, 2, "--nnodes", "1:2", *TOGETHER)
     open_log(agents.paths, "login").commit(
-        lambda _: DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+        lambda _: DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
     )
     assert [0, 0] == [agents.code(0), agents.code(1)]
     agents.start(2, "--nnodes", "1:2", *TOGETHER, env=task(2))

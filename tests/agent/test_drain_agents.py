@@ -105,7 +105,7 @@ def test_a_pause_is_no_part_of_a_later_drain(make: MakeAgents) -> None:
     agents = make(STEPS)
     agents.start(0)
     agents.wait_workers(1, 2)
-    pause = DrainRequested(Cause.MEMBERSHIP, "login", Then.REJOIN, "scale")
+    pause = DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale")
     open_log(agents.paths, "login").commit(lambda _: pause)
     agents.wait_workers(2, 2)
     Path(agents.paths.drain).touch()

@@ -76,7 +76,7 @@ def test_the_reason_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
     assert 1 == outputs.count("Slurm: the time limit is reached; workers have")
 
 
-LEAVE = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+LEAVE = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
 
 
 def asked(agents: Agents) -> None:

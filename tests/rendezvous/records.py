@@ -32,6 +32,8 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
+    StopKind,
+    TaskStopped,
     Then,
     WarningHeld,
 )
@@ -91,6 +93,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     ),
     st.builds(Requeued, epochs, causes, text),
     st.builds(NodeLeft, epochs, text, nodes, causes, text),
+    st.builds(TaskStopped, epochs, st.sampled_from(StopKind), text, small, nodes, text),
     st.builds(NodeUnfit, epochs, nodes, text),
     st.builds(SizeWanted, small, st.integers(1, 8), text, st.none() | small, st.none() | small),
     st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),

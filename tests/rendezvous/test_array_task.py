@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.array_task import (
-    HELD,
     TaskStart,
     array_of,
     epoch_now,
@@ -28,6 +27,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    StopKind,
+    TaskStopped,
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, fold
@@ -93,7 +94,7 @@ def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
         (state_of(STARTED, ROUND, left(IDS[0])), 0, EPOCH),
         (state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1])), 0, Epoch(0, 0, 3, 0)),
         (state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "")), 0, Epoch(0, 0, 3, 0)),
-        (state_of(STARTED, ROUND, DrainRequested(Cause.STOP, "login", Then.LEAVE, "")), 0, EPOCH),
+        (state_of(STARTED, ROUND, DrainRequested(Cause.STOP, "", Then.LEAVE, "")), 0, EPOCH),
         (state_of(STARTED, Drained(EPOCH, Cause.STOP, None, "")), 0, EPOCH),
         (state_of(STARTED, RunEnded(Decision.DONE, 0, "", None)), 0, EPOCH),
         (state_of(STARTED, RunEnded(Decision.HELD, 76, "", None)), 0, EPOCH),
@@ -120,7 +121,7 @@ def test_all_tasks_share_a_start_until_it_is_left_as_a_whole(
 
 
 HOLD = RunEnded(Decision.HELD, 76, "", None)
-ON_HOLD = left(f"{HELD}n1.7{FIRST.tag}")
+ON_HOLD = TaskStopped(EPOCH, StopKind.HELD, FIRST.task, FIRST.restart, "n1", "a budget is spent")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,21 @@ ON_HOLD = left(f"{HELD}n1.7{FIRST.tag}")
         ((ROUND, ON_HOLD, HOLD), FIRST, False),
         ((ROUND, ON_HOLD, HOLD), TaskStart("12_1", 1, 0), False),
         ((ROUND, left(IDS[0]), HOLD), SECOND, False),
+        ((ROUND, left(f"held7.7{FIRST.tag}"), HOLD), SECOND, False),
+        ((ROUND, ON_HOLD._replace(how=StopKind.GIVEN_UP), HOLD), SECOND, False),
         ((ROUND, ON_HOLD), SECOND, False),
         ((ROUND, ON_HOLD, RunEnded(Decision.DONE, 0, "", None)), SECOND, False),
     ],
-    ids=["released", "the same start", "another task", "not put on hold", "not held", "done"],
+    ids=[
+        "released",
+        "the same start",
+        "another task",
+        "not put on hold",
+        "a host called held7",
+        "given up",
+        "not held",
+        "done",
+    ],
 )
 def test_a_task_is_released_by_its_next_start(
     entries: tuple[Entry, ...], start: TaskStart, released: bool

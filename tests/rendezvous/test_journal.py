@@ -31,6 +31,12 @@ def test_types_are_kept(entry: Entry) -> None:
     assert repr(entry) == repr(parsed)
 
 
+def test_no_field_is_named_as_what_stands_in_every_record() -> None:
+    """An entry's field of such a name would take its place."""
+    head = {"format", "version", "kind", "at", "by", "role"}
+    assert not [kind for kind in get_args(Entry) if head & set(kind._fields)]
+
+
 def test_every_kind_is_tested() -> None:
     """A new kind of record needs a strategy."""
     branches = records.entries.branches

@@ -23,6 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     NodeUnfit,
     Note,
     Record,
+    Role,
     RoundEnded,
     RoundFormed,
     Then,
@@ -247,7 +248,7 @@ def test_a_node_whose_srun_died_is_not_lost() -> None:
     )
     assert [("n2", Fault.NODE_LOSS)] == told(*entries)
     records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
-    said = Record(7, 1000.0, "batch 7_1", Note(EPOCH, "task 7_1: srun ended with exit code 137"))
+    said = Record(7, 1000.0, "7_1", Note(EPOCH, "task 7_1: srun ended with exit code 137"), Role.SCRIPT)
     assert [] == node_faults([*records[:3], said], "run")
     assert 1 == len(node_faults([*records, said], "run"))  # its next start says so
     again = EPOCH._replace(relaunch=1)

@@ -20,7 +20,7 @@ from tests.rendezvous.build import (
     start,
 )
 
-STOP = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+STOP = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
 
 
 def test_a_stop_that_a_requeue_has_overtaken_still_counts() -> None:

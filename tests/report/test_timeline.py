@@ -17,6 +17,7 @@ from hpc_elastic.rendezvous.journal import (
     Member,
     Record,
     Requeued,
+    Role,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -26,7 +27,6 @@ from hpc_elastic.rendezvous.journal import (
     WarningHeld,
 )
 from hpc_elastic.report.timeline import failure_text, names_text, span_text, timeline
-from hpc_elastic.slurm.lifecycle import LOGIN
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\nmore"}
@@ -123,19 +123,18 @@ def test_a_pause_and_a_relaunch_are_told_apart_from_a_drain_and_a_start() -> Non
 
 
 @pytest.mark.parametrize(
-    ("by", "epoch", "text"),
+    ("role", "epoch", "text"),
     [
-        ("batch", FIRST._replace(relaunch=1), "no agent could be started again (relaunch 1)"),
-        ("batch 12_1", FIRST._replace(relaunch=1), "no agent could be started again (relaunch 1)"),
-        ("batch1.1", FIRST._replace(relaunch=1), "agents started again (relaunch 1)"),
-        ("batch", FIRST._replace(restart=1), "job 7 started (restart 1), but none of its agents"),
-        ("n1.1", FIRST._replace(restart=1), "job 7 started (restart 1)"),
+        (Role.SCRIPT, FIRST._replace(relaunch=1), "no agent could be started again (relaunch 1)"),
+        (Role.AGENT, FIRST._replace(relaunch=1), "agents started again (relaunch 1)"),
+        (Role.SCRIPT, FIRST._replace(restart=1), "job 7 started (restart 1), but none of its agents"),
+        (Role.AGENT, FIRST._replace(restart=1), "job 7 started (restart 1)"),
     ],
 )
-def test_a_start_in_which_no_agent_came_is_told_apart(by: str, epoch: Epoch, text: str) -> None:
+def test_a_start_in_which_no_agent_came_is_told_apart(role: Role, epoch: Epoch, text: str) -> None:
     """The job script records it, since no agent has, so that the next start is another one."""
     records = [Record(1, 0.0, "n1.1", EpochStarted(FIRST, "7", ("n1",)))]
-    records.append(Record(2, 1.0, by, EpochStarted(epoch, "7", ())))
+    records.append(Record(2, 1.0, "batch", EpochStarted(epoch, "7", ()), role))
     assert text == timeline(records)[-1].text
 
 
@@ -147,7 +146,7 @@ def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
         (0, EpochStarted(FIRST, "7", ())),
         (1, first),
         (4.7, SizeWanted(0, 1, "hpc-elastic scale")),
-        (4.8, DrainRequested(Cause.MEMBERSHIP, LOGIN, Then.REJOIN, "scale to 1 node")),
+        (4.8, DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale to 1 node")),
         (5, ended),
         (6, first._replace(number=2, members=BOTH[:1])),
         (8, DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "n3 wants to join")),
@@ -182,8 +181,8 @@ def test_records_that_changed_nothing_are_left_out() -> None:
 
 def test_a_start_that_was_written_to_end_a_waiting_job_is_left_out() -> None:
     """The job never ran."""
-    start = Record(1, 0.0, LOGIN, EpochStarted(FIRST, "7", ()))
-    ending = Record(2, 0.0, LOGIN, RunEnded(Decision.STOPPED, 0, "", None))
+    start = Record(1, 0.0, "login", EpochStarted(FIRST, "7", ()), Role.COMMAND)
+    ending = Record(2, 0.0, "login", RunEnded(Decision.STOPPED, 0, "", None), Role.COMMAND)
     assert ["stopped"] == [moment.text for moment in timeline([start, ending])]
 
 

@@ -150,7 +150,7 @@ class ArrayScenario(Scenario):
         node = self.world.new_node("login")
         mount = Mount(node, self.chances.weather, self.invariants)
         log = RunLog(mount, node, "login", SimulatedLock(self.lock, node))
-        pause = DrainRequested(Cause.MEMBERSHIP, "login", Then.REJOIN, "scale")
+        pause = DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale")
 
         def ask(state: RunState) -> Entry | None:
             is_on = state.epoch > NO_EPOCH and state.ending is None

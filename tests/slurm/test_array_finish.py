@@ -22,6 +22,8 @@ from hpc_elastic.rendezvous.journal import (
     Requeued,
     RoundFormed,
     RunEnded,
+    StopKind,
+    TaskStopped,
 )
 from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm import run_dir, submissions
@@ -200,7 +202,7 @@ def test_a_line_that_bash_cannot_make_out_is_told_in_its_words(tmp_path: Path) -
     end.log(f"job.sbatch: line 9: syntax error near `)'\nhpc_elastic: {own}\n")
     assert ExitCode.FAILED == end.finish(failure=own).code
     note = read_records(end.paths)[-1].entry
-    assert isinstance(note, NodeLeft)
+    assert isinstance(note, TaskStopped)
     assert "a line that bash cannot make out (syntax error near `)')" in note.detail
     assert "trap" not in note.detail
 
@@ -317,8 +319,8 @@ def test_a_failing_line_of_the_script_is_recorded(tmp_path: Path) -> None:
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
     assert ExitCode.REQUEUE == end.finish(failure="setup failed (exit code 1): module load x").code
     left = read_records(end.paths)[-1].entry
-    assert isinstance(left, NodeLeft)
-    assert ("n2", Cause.LAUNCH_FAILURE) == (left.node, left.cause)
+    assert isinstance(left, TaskStopped)
+    assert ("n2", StopKind.FAILED) == (left.node, left.how)
     assert "module load x" in left.detail
 
 

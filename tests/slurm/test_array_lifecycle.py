@@ -25,6 +25,7 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
+    StopKind,
     Then,
 )
 from hpc_elastic.rendezvous.state import RunState, fold
@@ -37,7 +38,7 @@ from hpc_elastic.slurm.array_lifecycle import (
     decide,
     not_requeued,
 )
-from hpc_elastic.slurm.array_records import given_up, goodbye_of, note, starts_in_vain
+from hpc_elastic.slurm.array_records import given_up, goodbye_of, starts_in_vain, stopped
 from hpc_elastic.slurm.lifecycle import (
     CANCELLED_CODE,
     Budgets,
@@ -119,7 +120,7 @@ def test_a_left_over_does_nothing() -> None:
 
 def test_the_last_task_of_a_stopped_run_records_it() -> None:
     """Before the others have saved nobody ends the run."""
-    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "hpc-elastic stop")
+    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
     saving = BASE._replace(state=state_of(STARTED, ROUND, asked))
     assert isinstance(decide(saving, BUDGETS), Leave)
     over = saving._replace(state=state_of(STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "stop")))
@@ -374,8 +375,8 @@ def test_a_task_finds_its_own_goodbye() -> None:
 
 def test_a_task_is_given_up_until_it_is_in_a_round_again() -> None:
     """Its user may have requeued it; a failed start is no reason to give it up, and no goodbye."""
-    failed = note(START, EPOCH, "n2", "setup failed", is_given_up=False)
-    over = note(START, EPOCH, "n2", "setup failed", is_given_up=True)
+    failed = stopped(START, EPOCH, StopKind.FAILED, "n2", "setup failed")
+    over = stopped(START, EPOCH, StopKind.GIVEN_UP, "n2", "setup failed")
     records = records_of(STARTED, failed)
     assert frozenset() == given_up(records)
     assert goodbye_of(records, START) is None

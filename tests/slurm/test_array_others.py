@@ -7,15 +7,13 @@ import pytest
 from hpc_elastic.rendezvous.array_task import TaskStart
 from hpc_elastic.rendezvous.journal import Decision, RunEnded
 from hpc_elastic.slurm.array_lifecycle import decide
-from hpc_elastic.slurm.array_records import held_note, starts_in_vain
+from hpc_elastic.slurm.array_records import starts_in_vain
 from tests.slurm.test_array_lifecycle import (
     BASE,
     BUDGETS,
     CANCELLED,
-    EPOCH,
     ROUND,
     RUNNING,
-    START,
     STARTED,
     records_of,
     state_of,
@@ -34,8 +32,3 @@ def test_the_ending_of_an_earlier_submission_does_not_count(decision: Decision) 
 def test_rounds_of_other_tasks_do_not_count() -> None:
     """A task that was in none has started in vain each time."""
     assert 5 == starts_in_vain(records_of(STARTED, ROUND), TaskStart("12_7", 4, 0))
-
-
-def test_a_task_on_hold_is_told_with_its_node() -> None:
-    """If it is known; else with its own name."""
-    assert ["n1", "12_1"] == [held_note(START, EPOCH, node, "why").node for node in ("n1", "")]

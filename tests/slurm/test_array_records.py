@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import Cause, Entry, Epoch, Member, NodeLeft, Record, RoundFormed
-from hpc_elastic.slurm.array_records import given_up, goodbye_of, held_note, note, starts_in_vain
+from hpc_elastic.rendezvous.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    Member,
+    NodeLeft,
+    Record,
+    RoundFormed,
+    StopKind,
+    TaskStopped,
+)
+from hpc_elastic.slurm.array_records import given_up, goodbye_of, starts_in_vain, stopped
 
 EPOCH = Epoch(0, 0, 0, 0)
 FIRST = TaskStart("12_0", 0, 0)
@@ -17,6 +27,15 @@ OTHER = TaskStart("12_1", 0, 0)
 def records(*entries: Entry) -> list[Record]:
     """Return a journal with these entries."""
     return [Record(number, 0.0, "test", entry) for number, entry in enumerate(entries, 1)]
+
+
+@pytest.mark.parametrize("host", ["given-up-rack3", "held7", "batch", "held", "given-up@12_0-0-0"])
+def test_a_host_may_be_called_as_it_likes(host: str) -> None:
+    """What its agent records is the goodbye of an agent, and neither gives its task up nor holds it."""
+    leaves = NodeLeft(EPOCH, f"{host}.7{FIRST.tag}", host, Cause.PREEMPTION, "SIGTERM")
+    assert leaves == goodbye_of(records(leaves), FIRST)
+    assert frozenset() == given_up(records(leaves))
+    assert 0 == starts_in_vain(records(leaves), FIRST)
 
 
 def left(start: TaskStart, words: str = "SIGTERM") -> NodeLeft:
@@ -30,10 +49,10 @@ def formed(*starts: TaskStart) -> RoundFormed:
     return RoundFormed(1, EPOCH, members, "n1", 1, None)
 
 
-GIVEN_UP = note(FIRST, EPOCH, "n1", "no GPU", is_given_up=True)
-IN_VAIN = note(FIRST, EPOCH, "n1", "no GPU", is_given_up=False)
+GIVEN_UP = stopped(FIRST, EPOCH, StopKind.GIVEN_UP, "n1", "no GPU")
+IN_VAIN = stopped(FIRST, EPOCH, StopKind.FAILED, "n1", "no GPU")
 PLAIN = formed()._replace(members=(Member("n1.7", "n1", 2),))  # its agent is no task's
-HELD = held_note(FIRST, EPOCH, "n1", "budget spent")
+HELD = stopped(FIRST, EPOCH, StopKind.HELD, "n1", "budget spent")
 
 
 def test_the_newest_goodbye_of_a_start_is_found() -> None:
@@ -44,11 +63,8 @@ def test_the_newest_goodbye_of_a_start_is_found() -> None:
 
 
 def test_what_batch_scripts_record() -> None:
-    """Who writes, where, and why; a task whose node is not known stands for it."""
-    assert (f"given-up{FIRST.tag}", "n1", Cause.LAUNCH_FAILURE, "no GPU") == GIVEN_UP[1:5]
-    assert (f"batch{FIRST.tag}", "n1", Cause.LAUNCH_FAILURE, "no GPU") == IN_VAIN[1:5]
-    assert (f"held{FIRST.tag}", "n1", Cause.REQUEUE, "held: budget spent") == HELD[1:5]
-    assert "12_0" == note(FIRST, EPOCH, "", "", is_given_up=True).node == held_note(FIRST, EPOCH, "", "").node
+    """Which start of which task, where, and why."""
+    assert TaskStopped(EPOCH, StopKind.GIVEN_UP, "12_0", 0, "n1", "no GPU") == GIVEN_UP
 
 
 @pytest.mark.parametrize(
@@ -60,7 +76,7 @@ def test_what_batch_scripts_record() -> None:
         ((GIVEN_UP, formed(OTHER)), {"12_0"}),
         ((GIVEN_UP, formed(OTHER, SECOND)), set()),
         ((formed(FIRST), GIVEN_UP), {"12_0"}),
-        ((GIVEN_UP, GIVEN_UP._replace(node_id="given-up"), PLAIN), {"12_0"}),
+        ((GIVEN_UP, PLAIN), {"12_0"}),
     ],
     ids=[
         "nothing",

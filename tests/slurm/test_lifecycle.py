@@ -234,7 +234,7 @@ def test_a_stop_on_request_ends_the_run(cause: Cause, job: JobFacts | None) -> N
 
 def test_a_requested_stop_counts_even_if_the_agents_were_killed_before_they_had_stopped() -> None:
     """The request stands in the journal although nobody wrote that it was carried out."""
-    choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "login", Then.LEAVE, "")), BUDGETS)
+    choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "", Then.LEAVE, "")), BUDGETS)
     assert isinstance(choice, Exit)
 
 

@@ -71,7 +71,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     sent = "a SIGTERM that somebody sent, which counts as a preemption"
     why = f"the budget max_preemptions = 0 is spent; now: {sent}"
     assert (why, Cause.PREEMPTION) == (first.reason, first.cause)
-    told = DrainRequested(first.cause, "batch 12_1", Then.LEAVE, why)
+    told = DrainRequested(first.cause, "n1", Then.LEAVE, why)
     drained = Drained(TASK_EPOCH, Cause.PREEMPTION, 4, why)
     state = state_of(TASK_STARTED, TASK_ROUND, asked, ended, again, told, drained)
     other = decide_task(TASK._replace(state=state, start=TaskStart("12_0", 1, 0)), budgets)
@@ -85,7 +85,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
 )
 def test_what_was_carried_out_is_told_before_what_was_asked(records: int, words: str) -> None:
     """The record of the stop may know more than the request."""
-    asked = DrainRequested(Cause.STOP, "login", Then.LEAVE, "asked")
+    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "asked")
     entries = (asked, Drained(EPOCH, Cause.STOP, 40, "done"))[:records]
     choice = decide(facts(STARTED, ROUND, *entries), BUDGETS)
     assert isinstance(choice, Exit)

@@ -13,7 +13,7 @@ from tests.rendezvous.build import after, formed, start
 RUNS = after(start(), formed(1))
 CANCELLED = after(start(), formed(1), RunEnded(Decision.CANCELLED, 130, "by the user", None))
 HELD = after(start(), formed(1), RunEnded(Decision.HELD, 1, "a budget is spent", None))
-STOPS = after(start(), formed(1), DrainRequested(Cause.STOP, "login", Then.LEAVE, ""))
+STOPS = after(start(), formed(1), DrainRequested(Cause.STOP, "", Then.LEAVE, ""))
 PREEMPTED = after(start(), formed(1), DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, ""))
 STOP = "stop it first: hpc-elastic stop '/my run'"
 

@@ -43,7 +43,7 @@ log = open_log(RunPaths(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(sys.argv[3])):
-    log.commit(lambda state: EpochStarted(Epoch(0, state.epoch.restart + 1, 0), "", ()))
+    log.commit(lambda state: EpochStarted(Epoch(0, 0, state.epoch.restart + 1, 0), "", ()))
 """
 
 Hold = Callable[[str | Path], "subprocess.Popen[str]"]
