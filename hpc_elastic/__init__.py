@@ -8,8 +8,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hpc_elastic.runs import Run as Run
-    from hpc_elastic.runs import submit as submit
+    from hpc_elastic.api import Run as Run
+    from hpc_elastic.api import submit as submit
 
 _RUNS = ("Run", "submit")
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> object:
     if name in _RUNS:
         from importlib import import_module  # noqa: PLC0415 - only for programs that submit runs
 
-        return getattr(import_module("hpc_elastic.runs"), name)
+        return getattr(import_module("hpc_elastic.api"), name)
     from hpc_elastic.lazy_names import submodule  # noqa: PLC0415 - importing the package loads nothing
 
     return submodule(__name__, name)

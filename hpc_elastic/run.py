@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from hpc_elastic.cli.run_script import run_script_path
+from hpc_elastic.cli.run.script import run_script_path
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpc_elastic.argparse_util import check_env, env
-    from hpc_elastic.cli.run_nodes import Place
+    from hpc_elastic.cli.run.nodes import Place
     from hpc_elastic.launcher import LaunchConfig, elastic_launch
     from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
     from hpc_elastic.multiprocessing.errors import record
@@ -77,7 +77,7 @@ class FlagError(InputError, ValueError, AssertionError):
 
 def get_args_parser() -> ArgumentParser:
     """Return the parser of the command line, with torchrun's defaults."""
-    from hpc_elastic.cli.run_flags import torchs_parser  # noqa: PLC0415 - workers of --run-path import this
+    from hpc_elastic.cli.run.flags import torchs_parser  # noqa: PLC0415 - workers of --run-path import this
 
     made = torchs_parser()
     made.conflict_handler = "resolve"  # a program that adds a flag of its own knows nothing of ours
@@ -109,7 +109,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
     Raises:
         ValueError: it is no number, or there is no such device.
     """
-    from hpc_elastic.cli.run_values import slots  # noqa: PLC0415 - workers of --run-path import this module
+    from hpc_elastic.cli.run.values import slots  # noqa: PLC0415 - workers of --run-path import this module
 
     with _as_torch():
         return slots(nproc_per_node, None, os.environ)
@@ -137,7 +137,8 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         FlagError: a value cannot be used.
         RuntimeError: ``--nnodes`` has more than two parts.
     """
-    from hpc_elastic.cli import run_values, run_work  # noqa: PLC0415 - workers of --run-path import this module
+    from hpc_elastic.cli.run import values  # noqa: PLC0415 - workers of --run-path import this module
+    from hpc_elastic.cli.run import work as run_work  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.launcher import LaunchConfig  # noqa: PLC0415 - the same
 
     _complete(args)
@@ -156,7 +157,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         work = run_work.work_of(args)
         logs = run_work.logs_specs_of(args, args.log_dir)
         numa = run_work.numa_of(args)
-        run_values.meanings("", "", args.signals_to_handle)
+        values.meanings("", "", args.signals_to_handle)
     config = LaunchConfig(
         min_nodes=low,
         max_nodes=high,
@@ -227,7 +228,7 @@ def run(args: Namespace) -> None:
         ChildFailedError: a worker failed for good.
         FlagError: a value cannot be used.
     """
-    from hpc_elastic.cli.run_work import logs_of  # noqa: PLC0415 - workers of --run-path import this module
+    from hpc_elastic.cli.run.work import logs_of  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.run import elastic_launch  # noqa: PLC0415 - or what a program has put there
 
     _complete(args)
@@ -244,8 +245,8 @@ def run(args: Namespace) -> None:
 
 def _choose_place(args: Namespace) -> Place | None:
     """Put the directory in which the nodes meet into the flags, unless they meet without one."""
-    from hpc_elastic.cli.run_nodes import BACKENDS, place_of  # noqa: PLC0415 - as above
-    from hpc_elastic.slurm.environment import SlurmEnv  # noqa: PLC0415 - as above
+    from hpc_elastic.cli.run.nodes import BACKENDS, place_of  # noqa: PLC0415 - as above
+    from hpc_elastic.slurm.client.environment import SlurmEnv  # noqa: PLC0415 - as above
 
     _, most = parse_min_max_nnodes(args.nnodes)
     if args.standalone:
@@ -298,8 +299,8 @@ def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
     Returns:
         The exit code of the process.
     """
-    from hpc_elastic.cli.run_command import main as run_agent  # noqa: PLC0415 - as above
-    from hpc_elastic.cli.run_nodes import BACKENDS  # noqa: PLC0415 - as above
+    from hpc_elastic.cli.run.command import main as run_agent  # noqa: PLC0415 - as above
+    from hpc_elastic.cli.run.nodes import BACKENDS  # noqa: PLC0415 - as above
 
     try:
         args = parse_args(argv)

@@ -53,7 +53,7 @@ HEAVY = {
     "typer",
     "urllib",
 }
-LIGHT_STARTS = ["hpc_elastic.cli.main", "hpc_elastic.cli.run_command", "hpc_elastic.cli.finish_command"]
+LIGHT_STARTS = ["hpc_elastic.cli.main", "hpc_elastic.cli.run.command", "hpc_elastic.cli.commands.finish"]
 AGENT_SIDE = {"hpc_elastic.agent", "hpc_elastic.multiprocessing", "hpc_elastic.rendezvous"}
 WORKER_LIGHT = HEAVY | AGENT_SIDE | {"subprocess"}
 
@@ -116,7 +116,7 @@ def _called(tree: ast.Module) -> Iterator[str]:
 def test_one_file_prints_for_people() -> None:
     """What the commands print goes through one place, where no name acts on the terminal."""
     sources = [path for path in PACKAGE_SOURCES if path.is_relative_to(PACKAGE / "cli")]
-    light = {"hpc_elastic/cli/run_command.py"}  # starts on every node, and prints one error by itself
+    light = {"hpc_elastic/cli/run/command.py"}  # starts on every node, and prints one error by itself
     found = {name for name, tree in _trees(sources) if PRINTS & set(_called(tree))}
     assert {"hpc_elastic/cli/say.py"} == found - light
 
@@ -257,23 +257,23 @@ def test_importing_the_package_loads_nothing() -> None:
 
 # Who names this interpreter for something else than to start a process of ours with it.
 NAMES_PYTHON = {
-    "hpc_elastic/cli/doctor_checks.py": "tells it to people",
+    "hpc_elastic/cli/commands/doctor_checks.py": "tells it to people",
     "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
-    "hpc_elastic/launch.py": "runs the user's script",
+    "hpc_elastic/start/agent.py": "runs the user's script",
     "hpc_elastic/launcher/api.py": "compares it",
-    "hpc_elastic/runs/function.py": "tells it to people",
-    "hpc_elastic/slurm/request.py": "runs the user's script; own_argv makes the agents' command",
-    "hpc_elastic/slurm/validate.py": "compares it",
+    "hpc_elastic/api/function.py": "tells it to people",
+    "hpc_elastic/slurm/submit/request.py": "runs the user's script; own_argv makes the agents' command",
+    "hpc_elastic/slurm/submit/validate.py": "compares it",
 }
 STARTS_MODULES = {
     "hpc_elastic/cli/job_options.py": "a flag of our own",
-    "hpc_elastic/cli/run_flags.py": "a flag of our own",
-    "hpc_elastic/cli/run_work.py": "the user's module",
+    "hpc_elastic/cli/run/flags.py": "a flag of our own",
+    "hpc_elastic/cli/run/work.py": "the user's module",
     "hpc_elastic/isolated/argv.py": "isolated",
-    "hpc_elastic/multiprocessing/guard.py": "a message to the guard",
-    "hpc_elastic/slurm/worker_words.py": "names a flag of our own",
-    "hpc_elastic/slurm/script.py": "the user's module",
-    "hpc_elastic/slurm/worker_script.py": "reads commands",
+    "hpc_elastic/processes/guard.py": "a message to the guard",
+    "hpc_elastic/slurm/job/worker_words.py": "names a flag of our own",
+    "hpc_elastic/slurm/job/script.py": "the user's module",
+    "hpc_elastic/slurm/job/worker_script.py": "reads commands",
 }
 
 

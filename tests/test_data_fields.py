@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.spec import RunResult, SpecError, WorkerSpec, WorkerState
+from hpc_elastic.meet.interface import RendezvousStoreInfo
 from hpc_elastic.multiprocessing.errors import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.multiprocessing.pcontext import RunProcsResult
-from hpc_elastic.rendezvous.dynamic_settings import RendezvousSettings, RendezvousTimeout
-from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
+from hpc_elastic.node.spec import RunResult, SpecError, WorkerSpec, WorkerState
+from hpc_elastic.rendezvous.dynamic.settings import RendezvousSettings, RendezvousTimeout
 
 MADE: tuple[tuple[Any, str, Any], ...] = (
     (WorkerSpec(entrypoint="prog"), "local_world_size", 4),
@@ -138,6 +138,6 @@ def test_an_agent_does_without_that_module() -> None:
     import subprocess  # noqa: PLC0415 - of this test alone
     import sys  # noqa: PLC0415
 
-    code = "import sys, hpc_elastic.agent.spec; print('dataclasses' in sys.modules)"
+    code = "import sys, hpc_elastic.node.spec; print('dataclasses' in sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -47,8 +47,8 @@ def test_a_module_needs_no_import() -> None:
     """As with torch, whose packages import all of theirs; only what is named is loaded."""
     code = (
         "import sys, hpc_elastic\n"
-        "assert hpc_elastic.store.kv.KeyValueStore\n"
-        "print('hpc_elastic.store.kv' in sys.modules, 'hpc_elastic.agent' in sys.modules)"
+        "assert hpc_elastic.store.memory.MemoryStore\n"
+        "print('hpc_elastic.store.memory' in sys.modules, 'hpc_elastic.agent' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "True False\n" == said

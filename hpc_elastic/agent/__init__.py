@@ -16,17 +16,17 @@ from hpc_elastic.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hpc_elastic.agent.server.api import SimpleElasticAgent
     from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from hpc_elastic.agent.spec import ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+    from hpc_elastic.node.spec import ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 
 _HOMES = {
     "SimpleElasticAgent": "server.api",
     "LocalElasticAgent": "server.local_elastic_agent",
-    "ElasticAgent": "spec",
-    "RunResult": "spec",
-    "Worker": "spec",
-    "WorkerGroup": "spec",
-    "WorkerSpec": "spec",
-    "WorkerState": "spec",
+    "ElasticAgent": ".node.spec",
+    "RunResult": ".node.spec",
+    "Worker": ".node.spec",
+    "WorkerGroup": ".node.spec",
+    "WorkerSpec": ".node.spec",
+    "WorkerState": ".node.spec",
 }
 
 __all__ = [

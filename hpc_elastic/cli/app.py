@@ -11,24 +11,12 @@ from typing import Annotated
 import typer
 
 from hpc_elastic import __version__
-from hpc_elastic.cli import (
-    adopt,
-    doctor_command,
-    drill,
-    job_options,
-    logs,
-    nodes,
-    render,
-    scale,
-    status,
-    stop,
-    submit,
-    usage,
-)
+from hpc_elastic.cli import job_options, usage
+from hpc_elastic.cli.commands import adopt, doctor, drill, logs, nodes, render, scale, status, stop, submit
 from hpc_elastic.cli.say import say
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.slurm.commands import hint_for as slurm_hint
+from hpc_elastic.slurm.client.commands import hint_for as slurm_hint
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer shows only this one of its errors
 
@@ -57,7 +45,7 @@ app.command("stop", rich_help_panel=_LOOK_AFTER)(stop.stop)
 app.command("cancel", rich_help_panel=_LOOK_AFTER)(stop.cancel)
 app.command("scale", rich_help_panel=_LOOK_AFTER)(scale.scale)
 app.command("drill", rich_help_panel=_LOOK_AFTER)(drill.drill)
-app.command("doctor", rich_help_panel=_CLUSTER)(doctor_command.doctor)
+app.command("doctor", rich_help_panel=_CLUSTER)(doctor.doctor)
 app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job_file import JobFile, build_spec, placed, read_job_file
-from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job.job_file import JobFile, build_spec, placed, read_job_file
+from hpc_elastic.slurm.job.spec import JobSpec
 
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "What to run": (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.run_status import RunView, status_of
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.run_files import ask_job, read_run
-from hpc_elastic.wording import visible
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run
+from hpc_elastic.text import visible
 
 
 def line_of_living(paths: RunPaths) -> str:

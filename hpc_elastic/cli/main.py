@@ -22,11 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_callers_directory()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
-        from hpc_elastic.cli.run_command import main as run  # noqa: PLC0415 - light on nodes
+        from hpc_elastic.cli.run.command import main as run  # noqa: PLC0415 - light on nodes
 
         return run(words[1:], owns_process=True)
     if words[:1] == ["finish"]:
-        from hpc_elastic.cli.finish_command import main as finish  # noqa: PLC0415 - light on nodes
+        from hpc_elastic.cli.commands.finish import main as finish  # noqa: PLC0415 - light on nodes
 
         return finish(words[1:])
     from hpc_elastic.cli.app import run as run_app  # noqa: PLC0415 - heavy, not for nodes

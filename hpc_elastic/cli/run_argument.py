@@ -16,10 +16,10 @@ from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import EpochStarted
-from hpc_elastic.rendezvous.run_log import read_records
-from hpc_elastic.slurm import run_dir
-from hpc_elastic.slurm.existing_run import (
+from hpc_elastic.record.journal import EpochStarted
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.slurm.run_jobs.chain_links import read_links
+from hpc_elastic.slurm.run_jobs.existing_run import (
     Folder,
     existing_run,
     foreign_owner,
@@ -27,11 +27,11 @@ from hpc_elastic.slurm.existing_run import (
     look_into,
     names_of_runs,
 )
-from hpc_elastic.slurm.links import read_links
-from hpc_elastic.slurm.run_files import stored_spec
-from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.slurm.run_jobs.run_files import stored_spec
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
-from hpc_elastic.wording import visible
+from hpc_elastic.text import visible
 
 RunArgument = Annotated[
     str,

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from hpc_elastic.wording import visible_lines
+from hpc_elastic.text import visible_lines
 
 
 def say(text: str = "", *, err: bool = False) -> None:

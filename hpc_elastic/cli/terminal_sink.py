@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_elastic.multiprocessing.sinks import Sink
-from hpc_elastic.wording import visible_log
+from hpc_elastic.processes.sinks import Sink
+from hpc_elastic.text import visible_log
 
 
 class TerminalSink:

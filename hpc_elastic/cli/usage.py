@@ -8,8 +8,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from hpc_elastic.slurm import options
-from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.spec import JobSpec
 
 _JOB_COMMANDS = ("submit", "render")
 _FLAGS = frozenset(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.multiprocessing.procfs import MARKER_ENV, all_processes
+from hpc_elastic.processes.procfs import MARKER_ENV, all_processes
 from hpc_elastic.timer.stacks import ask_for_stacks
 
 

@@ -12,8 +12,8 @@ from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import KEPT, complete_marks
 from hpc_elastic.store.files import list_names
-from hpc_elastic.worker.checkpoints import KEPT, complete_marks
 
 KEEP = 2
 _FOLDER = "saved"

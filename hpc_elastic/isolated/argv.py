@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 PACKAGE: Final = "hpc_elastic"
-CALL: Final = "hpc_elastic.runs.call"
+CALL: Final = "hpc_elastic.api.call"
 """The module that workers run whose work is a function."""
 
 _START: Final = "import runpy; runpy.run_module({module!r}, None, '__main__', True)"

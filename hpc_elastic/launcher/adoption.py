@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from hpc_elastic.multiprocessing.linux import adopt_orphans, adopts_orphans
+from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 
 _T = TypeVar("_T")
 

@@ -16,24 +16,24 @@ import hpc_elastic.rendezvous.registry as rdzv_registry
 from hpc_elastic import events, metrics
 from hpc_elastic.agent.server.api import WorkerSpec
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from hpc_elastic.agent.spec import SpecError
 from hpc_elastic.errors import InputError
 from hpc_elastic.launcher.adoption import ADOPTION, AsBefore
 from hpc_elastic.launcher.changed_agent import is_changed
 from hpc_elastic.launcher.config import LaunchConfig
+from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from hpc_elastic.multiprocessing.pcontext import SignalException
 from hpc_elastic.multiprocessing.signals import SIGNALS_ENV
-from hpc_elastic.rendezvous.interface import RendezvousHandler
+from hpc_elastic.node.spec import SpecError
 from hpc_elastic.rendezvous.other_names import directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
 from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
 from hpc_elastic.utils.logging import get_logger
 
 if TYPE_CHECKING:
-    from hpc_elastic.agent.health_check import HealthCheckServer
+    from hpc_elastic.node.listeners.health_check import HealthCheckServer
 
 __all__ = [
     "DefaultLogsSpecs",

@@ -12,7 +12,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 
 if TYPE_CHECKING:
-    from hpc_elastic.multiprocessing.numa import NumaOptions
+    from hpc_elastic.processes.numa import NumaOptions
 
 _SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, "30")  # variable, and what holds without it [s]
 _EXIT_BARRIER: Final = (Env.EXIT_BARRIER_TIMEOUT, "300")

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from hpc_elastic.agent.outcome import Outcome
-from hpc_elastic.agent.spec import WorkerState
 from hpc_elastic.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -26,6 +24,8 @@ from hpc_elastic.multiprocessing.errors.summary import (
     first_failures,
 )
 from hpc_elastic.multiprocessing.pcontext import SignalException
+from hpc_elastic.node.outcome import Outcome
+from hpc_elastic.node.spec import WorkerState
 
 
 class RecordedFailure(ProcessFailure):

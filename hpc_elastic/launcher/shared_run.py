@@ -8,19 +8,19 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from hpc_elastic.agent.parts import AgentTimes, SignalMeanings
-from hpc_elastic.agent.wish import DrainTimes
 from hpc_elastic.errors import RendezvousClosedError
-from hpc_elastic.launch import LaunchOptions, open_agent
-from hpc_elastic.launch_rendezvous import ended_before
 from hpc_elastic.launcher.adoption import ADOPTION
 from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.launcher.failures import error_of, run_failed
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
+from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.node.setup.stop_request import DrainTimes
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler
-from hpc_elastic.slurm.admission import admit, ended_text
-from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
+from hpc_elastic.start.agent import LaunchOptions, open_agent
+from hpc_elastic.start.meeting import ended_before
 
 logger = logging.getLogger(__name__)
 

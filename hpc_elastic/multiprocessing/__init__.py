@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.context import SubprocessContext
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
-    from hpc_elastic.multiprocessing.guard import Guard
     from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from hpc_elastic.multiprocessing.pcontext import (
         PContext,
@@ -28,21 +27,22 @@ if TYPE_CHECKING:
         StartSettings,
     )
     from hpc_elastic.multiprocessing.plugins import load_logs_specs
-    from hpc_elastic.multiprocessing.process import WorkerStartError
     from hpc_elastic.multiprocessing.start import start_processes
     from hpc_elastic.multiprocessing.std import Std, to_map
+    from hpc_elastic.processes.guard import Guard
+    from hpc_elastic.processes.process import WorkerStartError
 
 _HOMES = {
     "PContext": "pcontext",
     "StartSettings": "pcontext",
     "SubprocessContext": "context",
-    "Guard": "guard",
+    "Guard": ".processes.guard",
     "DefaultLogsSpecs": "logs",
     "LogsDest": "logs",
     "LogsSpecs": "logs",
     "Std": "std",
     "to_map": "std",
-    "WorkerStartError": "process",
+    "WorkerStartError": ".processes.process",
     "RunProcsResult": "pcontext",
     "SignalException": "pcontext",
     "_validate_full_rank": "api",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, SignalException, StartSettings
-from hpc_elastic.multiprocessing.process import Process, spawn
+from hpc_elastic.processes.process import Process, spawn
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.subprocess_handler import SubprocessHandler

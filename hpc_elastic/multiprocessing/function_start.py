@@ -31,7 +31,7 @@ from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Meeting, Served, own_streams, run
-from hpc_elastic.multiprocessing.process import TELLING, Process, ProcessSpec, open_stdio, spawn
+from hpc_elastic.processes.process import TELLING, Process, ProcessSpec, open_stdio, spawn
 
 _OF_THE_PARENT: Final = ("sys_path", "init_main_from_name", "init_main_from_path")  # no worker wants them
 _CODE: Final = (

@@ -150,8 +150,8 @@ def reset_death_signals(ignored: Collection[int]) -> None:
 
 def _take_place(served: Served, env: Mapping[str, str]) -> None:
     """Do what the parent does for other workers between fork and exec."""
-    from hpc_elastic.multiprocessing.linux import die_with_parent  # noqa: PLC0415 - needs ctypes
-    from hpc_elastic.multiprocessing.process import bear_mark, take_stdio  # noqa: PLC0415
+    from hpc_elastic.processes.linux import die_with_parent  # noqa: PLC0415 - needs ctypes
+    from hpc_elastic.processes.process import bear_mark, take_stdio  # noqa: PLC0415
 
     _let_the_server_end()
     os.setsid()

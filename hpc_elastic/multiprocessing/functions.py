@@ -15,7 +15,7 @@ from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.multiprocessing.pcontext import Entrypoint, RunProcsResult, StartSettings
-from hpc_elastic.multiprocessing.process import Process
+from hpc_elastic.processes.process import Process
 
 
 class MultiprocessContext(ProcessGroup):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.group_logs import GroupLogs
-from hpc_elastic.multiprocessing.linux import adopt_orphans
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.multiprocessing.pcontext import (
     Entrypoint,
@@ -20,13 +19,14 @@ from hpc_elastic.multiprocessing.pcontext import (
     RunProcsResult,
     StartSettings,
 )
-from hpc_elastic.multiprocessing.process import Process
-from hpc_elastic.multiprocessing.reap import Reaper
-from hpc_elastic.multiprocessing.stop import Stopper
+from hpc_elastic.processes.linux import adopt_orphans
+from hpc_elastic.processes.process import Process
+from hpc_elastic.processes.reap import Reaper
+from hpc_elastic.processes.stop import Stopper
 
 if TYPE_CHECKING:
-    from hpc_elastic.multiprocessing.lasting import LastingThread
     from hpc_elastic.multiprocessing.signals import LentTrap, SignalTrap
+    from hpc_elastic.processes.lasting import LastingThread
 
 _CONFIRM_S: Final = 1.0  # a slower start (stalled file system) must not stop the agent's heartbeat
 _CONSOLE_RETRY_S: Final = 0.01
@@ -132,7 +132,7 @@ class ProcessGroup(PContext):
     def _start_lasting(self) -> None:
         """Start all so that they outlive this thread, if this is not the main one."""
         if not self._settings.is_driven:
-            from hpc_elastic.multiprocessing import lasting  # noqa: PLC0415 - needs threading
+            from hpc_elastic.processes import lasting  # noqa: PLC0415 - needs threading
 
             if not lasting.is_main_thread():
                 self._lasting = lasting.LastingThread()

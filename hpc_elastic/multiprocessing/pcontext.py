@@ -13,10 +13,10 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
-from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.logs import LogsSpecs
-from hpc_elastic.multiprocessing.process import ProcessSpec
-from hpc_elastic.multiprocessing.procfs import MARKER_ENV
+from hpc_elastic.processes.guard import Guard
+from hpc_elastic.processes.process import ProcessSpec
+from hpc_elastic.processes.procfs import MARKER_ENV
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.signals import SignalTrap
@@ -211,7 +211,7 @@ class PContext(ABC):
     def _cpus(self, rank: int, env: Mapping[str, str]) -> tuple[int, ...]:
         if self._numa_options is None:
             return ()
-        from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
+        from hpc_elastic.processes.numa import cpus_of  # noqa: PLC0415 - rare
 
         return cpus_of(rank, self._numa_options, env)
 

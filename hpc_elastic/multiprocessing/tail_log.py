@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.multiprocessing.pump import PumpThread
-from hpc_elastic.multiprocessing.sinks import Sink, TextSink, sink_of
-from hpc_elastic.multiprocessing.tail import Tail
+from hpc_elastic.processes.pump import PumpThread
+from hpc_elastic.processes.sinks import Sink, TextSink, sink_of
+from hpc_elastic.processes.tail import Tail
 
 __all__ = ["TailLog", "tail_logfile"]
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from hpc_elastic.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
     from hpc_elastic.errors import RendezvousStateError as RendezvousStateError
     from hpc_elastic.errors import RendezvousTimeoutError as RendezvousTimeoutError
-    from hpc_elastic.rendezvous.interface import RendezvousHandler as RendezvousHandler
-    from hpc_elastic.rendezvous.interface import RendezvousInfo as RendezvousInfo
-    from hpc_elastic.rendezvous.interface import RendezvousStoreInfo as RendezvousStoreInfo
+    from hpc_elastic.meet.interface import RendezvousHandler as RendezvousHandler
+    from hpc_elastic.meet.interface import RendezvousInfo as RendezvousInfo
+    from hpc_elastic.meet.interface import RendezvousStoreInfo as RendezvousStoreInfo
     from hpc_elastic.rendezvous.parameters import RendezvousParameters as RendezvousParameters
     from hpc_elastic.rendezvous.registry import RendezvousHandlerCreator as RendezvousHandlerCreator
     from hpc_elastic.rendezvous.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry

@@ -10,7 +10,7 @@ from hpc_elastic.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.registry import (
     RendezvousHandlerCreator,

@@ -100,8 +100,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         RendezvousConnectionError: the directory does not answer.
     """
     from hpc_elastic.paths import RunPaths  # noqa: PLC0415 - only if a backend is made by parameters
+    from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
     from hpc_elastic.rendezvous.round_store import open_round_store  # noqa: PLC0415
-    from hpc_elastic.rendezvous.run_directory import prepare_run_dir  # noqa: PLC0415
 
     check_c10d(params)
     paths = RunPaths(directory_of(params))

@@ -11,14 +11,14 @@ from hpc_elastic.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
-from hpc_elastic.rendezvous.dynamic_handler import DynamicRendezvousHandler
-from hpc_elastic.rendezvous.dynamic_settings import (
+from hpc_elastic.rendezvous.dynamic.handler import DynamicRendezvousHandler
+from hpc_elastic.rendezvous.dynamic.settings import (
     RendezvousSettings,
     RendezvousTimeout,
     timeout_from,
 )
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.rendezvous.utils import _delay, _PeriodicTimer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from hpc_elastic.rendezvous.interface import RendezvousHandler
+from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 
 __all__ = [
@@ -113,7 +113,7 @@ class RendezvousHandlerRegistry:
 
 
 def _shared_fs(params: RendezvousParameters) -> RendezvousHandler:
-    from hpc_elastic.rendezvous.create import create_handler  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.rendezvous.shared_fs.create import create_handler  # noqa: PLC0415 - only if it is asked for
 
     return create_handler(params)
 

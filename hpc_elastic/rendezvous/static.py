@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 
 DEFAULT_TIMEOUT_S = 600
@@ -116,7 +116,7 @@ def _store(params: RendezvousParameters, timeout: float) -> Any:
 
 
 def _store_in_memory() -> Any:
-    from hpc_elastic.store.kv import KeyValueStore  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.store.kv.store import KeyValueStore  # noqa: PLC0415 - only if it is asked for
     from hpc_elastic.store.memory import MemoryStore  # noqa: PLC0415 - as above
 
     return KeyValueStore(MemoryStore(), "kv")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, Decision, RunEnded, Then
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Cause, Decision, RunEnded, Then
+from hpc_elastic.record.state import RunState
 
 USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.errors import HpcElasticError, RendezvousError
-from hpc_elastic.rendezvous.create import create_handler
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs_handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs.create import create_handler
+from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
 
 BACKEND = "hpc_elastic"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.rendezvous.dynamic.periodic_timer import PeriodicTimer as _PeriodicTimer
 from hpc_elastic.rendezvous.endpoint import matches_this_machine as _matches_machine_hostname
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config as _parse_rendezvous_config
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
 from hpc_elastic.rendezvous.endpoint import try_parse_port as _try_parse_port
-from hpc_elastic.rendezvous.periodic_timer import PeriodicTimer as _PeriodicTimer
 
 __all__ = [
     "_PeriodicTimer",

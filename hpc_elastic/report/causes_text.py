@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hpc_elastic.rendezvous.array_task import start_of
-from hpc_elastic.rendezvous.asked_by import requeued_for, sent_signal, who_asked
-from hpc_elastic.rendezvous.journal import Cause, NodeLeft, Record, Requeued, RoundFormed, TaskStopped
-from hpc_elastic.rendezvous.roster import natural, parse_name
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.array_task import start_of
+from hpc_elastic.record.journal import Cause, NodeLeft, Record, Requeued, RoundFormed, TaskStopped
+from hpc_elastic.record.member_names import natural, parse_name
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.record.why_left import requeued_for, sent_signal, who_asked
 from hpc_elastic.report.unfit_text import is_for_unfit
-from hpc_elastic.wording import count_text
+from hpc_elastic.text import count_text
 
 _UNFIT = "unfit node"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import BinaryIO, NamedTuple
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Record, RoundFormed
-from hpc_elastic.rendezvous.roster import natural
+from hpc_elastic.record.journal import Record, RoundFormed
+from hpc_elastic.record.member_names import natural
 from hpc_elastic.store.plain_file import list_plain, open_plain
 from hpc_elastic.typed_json import whole_number
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.rendezvous.journal import NodeUnfit, Record, RoundFormed
-from hpc_elastic.rendezvous.roster import natural
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import hostlist
+from hpc_elastic.record.journal import NodeUnfit, Record, RoundFormed
+from hpc_elastic.record.member_names import natural
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client import hostlist
 
 _EMPTY = ("", "None", "(null)")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.member_names import MemberName, Phase, natural
+from hpc_elastic.record.state import RunState
 from hpc_elastic.report.timeline import names_text
-from hpc_elastic.wording import are_text, count_text
+from hpc_elastic.text import are_text, count_text
 
 _ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 _HELD = "held; to let it go on: scontrol release {job}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_elastic.rendezvous.roster import Phase, natural, parse_name
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.member_names import Phase, natural, parse_name
+from hpc_elastic.record.state import RunState
 from hpc_elastic.report.timeline import names_text
-from hpc_elastic.wording import count_text
+from hpc_elastic.text import count_text
 
 
 def size_text(state: RunState, members: Iterable[str]) -> str:

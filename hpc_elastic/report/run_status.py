@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.asked_by import requeued_for, who_asked
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
+from hpc_elastic.record.state import RunState
+from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.timeline import (
     CAUSES,
     cause_text,
@@ -20,11 +20,11 @@ from hpc_elastic.report.timeline import (
 )
 from hpc_elastic.report.torchrun_status import Mark, have_left, headline, newest_marks
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.slurm.lifecycle import JobFacts
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.run_files import RunFiles
-from hpc_elastic.slurm.signs_of_life import member_times
-from hpc_elastic.wording import count_text
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end.lifecycle import JobFacts
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
+from hpc_elastic.text import count_text
 
 
 class Phase(str, Enum):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.client import hostlist
 
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: (.+)$", re.MULTILINE)
 _START_ENDS = "hpc_elastic finish: "  # what was said before it is of an earlier start

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.asked_by import early_text, requeued_for, who_asked
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -44,12 +43,13 @@ from hpc_elastic.rendezvous.journal import (
     Then,
     WarningHeld,
 )
-from hpc_elastic.rendezvous.progress import BEGINNING
-from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.state import NO_EPOCH, RunState, apply
+from hpc_elastic.record.why_left import early_text, requeued_for, who_asked
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.wording import count_text
+from hpc_elastic.text import count_text
 
 _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.roster import MemberName, Phase, natural
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.member_names import MemberName, Phase, natural
+from hpc_elastic.record.state import RunState
 from hpc_elastic.report.timeline import names_text, span_text
-from hpc_elastic.wording import count_text
+from hpc_elastic.text import count_text
 
 NOT_RECORDED = (
     "torchrun, whose agents only meet here: restarts, checkpoints, logs and how the workers ended are "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.rendezvous.roster import natural
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.wording import count_text
+from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.member_names import natural
+from hpc_elastic.record.state import RunState
+from hpc_elastic.text import count_text
 
 _MOST_NAMES = 4
 _MOST_WORDS = 80  # of a reason; the node's own line has all of it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.wording import count_text
+from hpc_elastic.record.state import RunState
+from hpc_elastic.text import count_text
 
 
 def unsaved_text(state: RunState, saved: int | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpc_elastic.clock import clock_text, date_text
-from hpc_elastic.rendezvous.journal import EpochStarted, Record, RoundEnded
+from hpc_elastic.record.journal import EpochStarted, Record, RoundEnded
 from hpc_elastic.report.timeline import span_text
 
 JOIN_TIMEOUT_S, LAST_CALL_S = 600.0, 30.0  # of a job spec

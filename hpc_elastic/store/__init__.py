@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
     from hpc_elastic.errors import StoreError as DistError
     from hpc_elastic.errors import StoreTimeoutError as DistStoreError
-    from hpc_elastic.store.kv import KeyValueStore
-    from hpc_elastic.store.of_run import from_env, open_store
-    from hpc_elastic.store.prefix import PrefixStore
-    from hpc_elastic.store.util import barrier, get_all, store_timeout, synchronize
+    from hpc_elastic.store.kv.of_run import from_env, open_store
+    from hpc_elastic.store.kv.prefix import PrefixStore
+    from hpc_elastic.store.kv.store import KeyValueStore
+    from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 
 __all__ = [
     "DistError",
@@ -37,17 +37,17 @@ __all__ = [
 _HOMES = {
     "DistError": ".errors:StoreError",
     "DistStoreError": ".errors:StoreTimeoutError",
-    "KeyValueStore": "kv",
-    "PrefixStore": "prefix",
+    "KeyValueStore": "kv.store",
+    "PrefixStore": "kv.prefix",
     "QueueEmptyError": ".errors",
     "StoreError": ".errors",
     "StoreTimeoutError": ".errors",
-    "barrier": "util",
-    "from_env": "of_run",
-    "get_all": "util",
-    "open_store": "of_run",
-    "store_timeout": "util",
-    "synchronize": "util",
+    "barrier": "kv.util",
+    "from_env": "kv.of_run",
+    "get_all": "kv.util",
+    "open_store": "kv.of_run",
+    "store_timeout": "kv.util",
+    "synchronize": "kv.util",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

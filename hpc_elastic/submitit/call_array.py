@@ -13,22 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_elastic.api.run import Run
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.runs.run import Run
-from hpc_elastic.slurm import request, run_dir, submissions
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.options import header_line
-from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.slurm.script import quote
-from hpc_elastic.slurm.site import ask_site, keep_site
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.submit import Submitter, UncertainSubmissionError
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.grace_times import ask_site, keep_site
+from hpc_elastic.slurm.job.options import header_line
+from hpc_elastic.slurm.job.script import quote
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import request, run_dir
+from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
 from hpc_elastic.store import files
 
 if TYPE_CHECKING:
-    from hpc_elastic.slurm.job_spec import JobSpec
+    from hpc_elastic.slurm.job.spec import JobSpec
 
 _THREADS = 16
 AT_ONCE = 256  # how many tasks of an array run at once where nobody says, as with submitit's Slurm executor

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from submitit.core.core import AsyncJobProxy, InfoWatcher, Job, R
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
+from hpc_elastic.api.errors import NotDoneError
+from hpc_elastic.api.run import Run
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import RoundFormed
-from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.run_log import read_records
 from hpc_elastic.report import log_files
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
-from hpc_elastic.runs.errors import NotDoneError
-from hpc_elastic.runs.run import Run
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.lifecycle import JobFacts
-from hpc_elastic.slurm.run_files import RunFiles, ask_job, newest_world_size, read_run, stored_spec
-from hpc_elastic.slurm.submissions import read_submissions
-from hpc_elastic.slurm.values import parse_nodes
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.lifecycle import JobFacts
+from hpc_elastic.slurm.job.values import parse_nodes
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, newest_world_size, read_run, stored_spec
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.submitit.shared_look import SharedLook
 

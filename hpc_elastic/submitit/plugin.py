@@ -23,7 +23,7 @@ from hpc_elastic.submitit import parameters as names
 from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
 
 if TYPE_CHECKING:
-    from hpc_elastic.slurm.job_spec import JobSpec
+    from hpc_elastic.slurm.job.spec import JobSpec
 
 NAME = "hpcelastic"  # class name without Executor, in small letters: submitit allows no underscore
 
@@ -86,8 +86,8 @@ class HpcElasticExecutor(Executor):
         super()._internal_update_parameters(**kwargs)
 
     def _spec(self, parameters: dict[str, Any], name: str) -> JobSpec:
-        from hpc_elastic.runs.function import MODULE  # noqa: PLC0415 - submitit imports this module early
-        from hpc_elastic.slurm.job_spec import JobSpec  # noqa: PLC0415 - the same
+        from hpc_elastic.api.function import MODULE  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.slurm.job.spec import JobSpec  # noqa: PLC0415 - the same
 
         fields = {"name": name, **names.fields_of(parameters), "module": MODULE}
         if self._python is not None:
@@ -120,7 +120,7 @@ class HpcElasticExecutor(Executor):
         return f"with hpcelastic_chain={spec.chain} each of them is a chain of jobs" if spec.chain else ""
 
     def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[Job[Any]]:
-        from hpc_elastic.runs import function  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.api import function  # noqa: PLC0415 - submitit imports this module early
         from hpc_elastic.submitit import submission  # noqa: PLC0415 - the same
 
         for delayed in delayed_submissions:
@@ -163,7 +163,7 @@ class HpcElasticJobEnvironment(JobEnvironment):
     @property
     def raw_job_id(self) -> str:
         """The id of the run's first job, which is submitit's name for the run."""
-        from hpc_elastic.slurm.environment import job_ref  # noqa: PLC0415 - submitit imports this module early
+        from hpc_elastic.slurm.client.environment import job_ref  # noqa: PLC0415 - submitit imports this module early
         from hpc_elastic.submitit import job  # noqa: PLC0415 - the same
 
         known = job.first_job_id(os.environ[Env.RUN_DIR])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import SlurmError
-from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.client.commands import Slurm
 
 FRESH_S = 10.0  # how old an answer may be
 

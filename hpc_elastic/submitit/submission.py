@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from submitit.core.utils import FailedSubmissionError, JobPaths
 
+from hpc_elastic.api.start import named_as_fields, start
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmError
 from hpc_elastic.paths import readable_name
-from hpc_elastic.runs.start import named_as_fields, start
-from hpc_elastic.slurm import options
-from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job import options
 from hpc_elastic.submitit import call_array
 from hpc_elastic.submitit.job import HpcElasticJob
 from hpc_elastic.submitit.parameters import parameter_of
 
 if TYPE_CHECKING:
-    from hpc_elastic.slurm.job_spec import JobSpec
+    from hpc_elastic.slurm.job.spec import JobSpec
 
 _Start = Callable[[], list[HpcElasticJob[Any]]]
 

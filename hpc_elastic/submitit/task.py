@@ -16,7 +16,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 
 if TYPE_CHECKING:
-    from hpc_elastic.rendezvous.state import RunState
+    from hpc_elastic.record.state import RunState
 
 _DRAIN_S = 90.0  # how long `checkpoint` waits for the workers of all nodes
 _LOOK_S = 0.1
@@ -76,7 +76,7 @@ class ElasticTask:
             ChildFailedError: the run has failed; on all nodes for the same reason.
             UncompletedJobError: the run was stopped, or cannot be requeued.
         """
-        from hpc_elastic.runs import function  # noqa: PLC0415 - not where the task is submitted
+        from hpc_elastic.api import function  # noqa: PLC0415 - not where the task is submitted
 
         env = _environment()
         _check_shape(env)
@@ -113,9 +113,9 @@ class ElasticTask:
         return RunPaths(os.path.join(folder, f"{env.job_id}_run"))
 
     def _launch(self, env: JobEnvironment, paths: RunPaths, call: bytes) -> None:
-        from hpc_elastic.cli.run_values import slots  # noqa: PLC0415 - not where the task is submitted
+        from hpc_elastic.cli.run.values import slots  # noqa: PLC0415 - not where the task is submitted
         from hpc_elastic.launcher import LaunchConfig, launch_agent  # noqa: PLC0415 - the same
-        from hpc_elastic.slurm.environment import SlurmEnv  # noqa: PLC0415 - the same
+        from hpc_elastic.slurm.client.environment import SlurmEnv  # noqa: PLC0415 - the same
 
         workers = self.workers_per_node or slots(None, SlurmEnv.from_environ(os.environ), os.environ)
         config = LaunchConfig(
@@ -139,8 +139,8 @@ def work(root: str, call: bytes, job_id: str) -> None:
     """
     import pickle  # noqa: PLC0415 - only for functions
 
-    from hpc_elastic.runs import call as runs_call  # noqa: PLC0415 - the same
-    from hpc_elastic.runs import function, value  # noqa: PLC0415 - the same
+    from hpc_elastic.api import call as runs_call  # noqa: PLC0415 - the same
+    from hpc_elastic.api import function, value  # noqa: PLC0415 - the same
 
     paths, rank = RunPaths(root), int(os.environ["RANK"])
     following = paths.function_of(job_id)
@@ -180,7 +180,7 @@ def _check_shape(env: JobEnvironment) -> None:
 
 
 def _state(paths: RunPaths) -> RunState:
-    from hpc_elastic.rendezvous.run_log import read_state  # noqa: PLC0415 - not where the task is submitted
+    from hpc_elastic.record.run_log import read_state  # noqa: PLC0415 - not where the task is submitted
 
     return read_state(paths)
 
@@ -192,8 +192,8 @@ def _world_size(paths: RunPaths) -> int:
 
 def _drain(paths: RunPaths) -> None:
     """Ask all agents to have their workers save and stop, and wait for that."""
-    from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Then  # noqa: PLC0415 - rare
-    from hpc_elastic.rendezvous.run_log import open_log  # noqa: PLC0415 - rare
+    from hpc_elastic.record.journal import Cause, DrainRequested, Then  # noqa: PLC0415 - rare
+    from hpc_elastic.record.run_log import open_log  # noqa: PLC0415 - rare
 
     clock, log = SystemClock(), open_log(paths, os.uname().nodename)
     asked = DrainRequested(Cause.PREEMPTION, os.uname().nodename, Then.LEAVE, "submitit's signal")
@@ -219,10 +219,10 @@ def _hand_back(env: JobEnvironment, paths: RunPaths) -> None:
     if env.cluster != "slurm":
         env._requeue(0)  # noqa: SLF001 - what submitit's own handler calls; ends this process
         sys.exit(0)
-    from hpc_elastic.slurm.commands import Slurm  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.finish import Finish  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.job_start import Start  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.lifecycle import Budgets  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.end.finish import Finish  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.end.lifecycle import Budgets  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_jobs.job_start import Start  # noqa: PLC0415 - rare
 
     start = Start.from_environ(paths, os.environ, relaunch=0, srun_exit_code=0)
     ended = Finish(start, Budgets(max_relaunch=0), Slurm(), SystemClock(), _say).run()

@@ -22,8 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
+    from hpc_elastic.record.checkpoints import Checkpoint
     from hpc_elastic.worker.atomic import AtomicWrite
-    from hpc_elastic.worker.checkpoints import Checkpoint
     from hpc_elastic.worker.critical_section import CriticalSection
     from hpc_elastic.worker.progress import WorkerProgress
     from hpc_elastic.worker.sections import Block

@@ -9,10 +9,10 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.record import checkpoints
+from hpc_elastic.record.checkpoints import Checkpoint, MarkName
 from hpc_elastic.worker.atomic import AtomicWrite
 from hpc_elastic.worker.channel import Channel, ChannelError, section_name
-from hpc_elastic.worker.checkpoints import Checkpoint, MarkName
 from hpc_elastic.worker.critical_section import CriticalDepth, CriticalSection
 from hpc_elastic.worker.sections import Block
 from hpc_elastic.worker.stacks import arm

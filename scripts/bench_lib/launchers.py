@@ -87,4 +87,4 @@ TORCHRUN = Launcher(
     " torch.distributed.elastic.agent.server.local_elastic_agent,"
     " torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
 )
-HPC_ELASTIC = Launcher("hpc_elastic", _hpc_elastic, "import hpc_elastic.cli.run_command")
+HPC_ELASTIC = Launcher("hpc_elastic", _hpc_elastic, "import hpc_elastic.cli.run.command")

@@ -130,7 +130,7 @@ def _make_nodes(order: Order, meter: Meter, turns: Turns) -> list[Node]:
         ]
     from bench_lib.scale_nodes import World, make_rendezvous  # noqa: PLC0415 - torch's nodes need none of it
     from hpc_elastic.paths import RunPaths  # noqa: PLC0415
-    from hpc_elastic.rendezvous.run_directory import prepare_run_dir  # noqa: PLC0415
+    from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
     from hpc_elastic.store.shared_dir import SharedDirStore  # noqa: PLC0415
 
     world = World(RunPaths(order.place), order.nodes, order.system == "known")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.meet.membership import Membership, NodeFacts
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
+from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
-from hpc_elastic.rendezvous.membership import Membership, NodeFacts
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
+from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 

@@ -76,7 +76,7 @@ def _watch_members(metered: _Metered, root: str, size: int, span_s: float) -> Co
     """Have a round of nodes live for a while by a clock that only ever jumps to the next heartbeat."""
     from bench_lib.scale_nodes import World, make_round, make_run  # noqa: PLC0415
     from hpc_elastic.paths import RunPaths  # noqa: PLC0415 - the launchers are measured without it
-    from hpc_elastic.rendezvous.run_directory import prepare_run_dir  # noqa: PLC0415
+    from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
     from hpc_elastic.store.shared_dir import SharedDirStore  # noqa: PLC0415
     from hpc_elastic.testing.clock import FakeClock  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
 from chaos_lib.recovery import Strike
 from chaos_lib.training import USER, SubmitError
 from hpc_elastic.clock import clock_text
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.state import RunState
 
 LOOK_S = 0.1
 RECOVERY_LIMIT_S = 240.0

@@ -16,7 +16,7 @@ from chaos_lib.faults import FAULTS, Scene
 from chaos_lib.recovery import Effect, effects
 from chaos_lib.training import USER, Shape, SubmitError, Training, undisturbed
 from hpc_elastic.clock import clock_text
-from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.record.journal import Decision
 from hpc_elastic.report.timeline import timeline
 from tests.real_slurm.cluster import Cluster
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from chaos_lib.training import Mark, Shape
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.checkpoints import complete_marks
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -21,8 +22,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.state import NO_EPOCH, RunState
-from hpc_elastic.worker.checkpoints import complete_marks
+from hpc_elastic.record.state import NO_EPOCH, RunState
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
 SAME_FAILURE = 3  # so often in a row, with nothing saved in between, is enough to give up

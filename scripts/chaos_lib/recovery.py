@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Drained,
     DrainRequested,
     EpochStarted,

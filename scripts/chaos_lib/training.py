@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from chaos_lib.processes import Process, Role, of_user
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Record
-from hpc_elastic.rendezvous.run_log import read_records, read_state
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.worker.checkpoints import MarkName, parse_name
+from hpc_elastic.record.checkpoints import MarkName, parse_name
+from hpc_elastic.record.journal import Record
+from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 USER = "alice"

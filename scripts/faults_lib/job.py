@@ -16,8 +16,8 @@ from chaos_lib.processes import Process, Role, of_user
 from chaos_lib.training import PYTHON, USER
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Record
-from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.record.journal import Record
+from hpc_elastic.record.run_log import read_records
 from tests.real_slurm.cluster import Cluster
 
 WORKER = Path(__file__).with_name("stamps.py")

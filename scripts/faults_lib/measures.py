@@ -13,7 +13,7 @@ from devcluster_lib import faults as cluster_faults
 from devcluster_lib.layout import Layout
 
 from faults_lib.job import Job, Launcher, MeasureError, Shape
-from hpc_elastic.rendezvous.journal import DrainRequested, EpochStarted, NodeLeft, Requeued, RoundEnded
+from hpc_elastic.record.journal import DrainRequested, EpochStarted, NodeLeft, Requeued, RoundEnded
 from tests.real_slurm.cluster import Cluster
 
 SETTLE_S = 1.0

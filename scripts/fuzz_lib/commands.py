@@ -24,10 +24,10 @@ from fuzz_lib.target import Target, allowed, expect
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import signs_of_life
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.end_run import EndRun
-from hpc_elastic.testing.fake_slurm.model import State
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.slurm.run_jobs import signs_of_life
+from hpc_elastic.testing.fake_slurm.cluster.model import State
 
 _DONE = re.compile(r"^\S*: done\b|^toy-1 .*\bdone\b", re.MULTILINE)
 _CODES = (0, 1, 2)

@@ -15,12 +15,12 @@ from fuzz_lib.strategies import odd_texts
 from fuzz_lib.target import Target, expect
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Finish
-from hpc_elastic.slurm.job_start import Ended, Start
-from hpc_elastic.slurm.lifecycle import Budgets
-from hpc_elastic.testing.fake_slurm.model import State
+from hpc_elastic.record.journal import Decision
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.testing.fake_slurm.cluster.model import State
 
 _NAMES = (
     "toy",

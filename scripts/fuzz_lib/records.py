@@ -11,26 +11,27 @@ from hypothesis import strategies as st
 from fuzz_lib.samples import ENTRIES
 from fuzz_lib.strategies import changed, changed_bytes, fields, with_fields
 from fuzz_lib.target import Target, allowed, expect
-from hpc_elastic.agent import hang_look, hang_times
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
 from hpc_elastic.multiprocessing.errors import error_file
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
-from hpc_elastic.rendezvous import dynamic_state, journal, roster
-from hpc_elastic.rendezvous.array_task import epoch_now, outdated, start_of
-from hpc_elastic.rendezvous.journal import Record
-from hpc_elastic.rendezvous.state import RunState, apply, fold
+from hpc_elastic.node.hangs import look as hang_look
+from hpc_elastic.node.setup import hang_times
+from hpc_elastic.record import checkpoints, journal, member_names
+from hpc_elastic.record.array_task import epoch_now, outdated, start_of
+from hpc_elastic.record.journal import Record
+from hpc_elastic.record.state import RunState, apply, fold
+from hpc_elastic.rendezvous.dynamic import state as dynamic_state
 from hpc_elastic.report.timeline import ending_text, failure_text, timeline
-from hpc_elastic.slurm.deadlines import Site
-from hpc_elastic.slurm.job_record import JobRecord
-from hpc_elastic.slurm.run_files import StoredJob
-from hpc_elastic.store import kv_format
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.run_jobs.job_record import JobRecord
+from hpc_elastic.slurm.run_jobs.run_files import StoredJob
+from hpc_elastic.store.kv import records as kv_format
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.node_events import NodeEvent
 from hpc_elastic.timer.file_based_local_timer import FileTimerRequest, parse_request
 from hpc_elastic.typed_json import parse, read
-from hpc_elastic.worker import checkpoints
 
 _RECORDS = tuple(journal.encode(entry, at=1700000000.5 + n, by="n1") for n, entry in enumerate(ENTRIES))
 _ERROR = json.dumps(error_file.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
@@ -97,14 +98,14 @@ def _journal(values: Sequence[bytes]) -> None:
 
 
 def _member_names(names: Sequence[str]) -> None:
-    found = [name for name in map(roster.parse_name, names) if name is not None]
+    found = [name for name in map(member_names.parse_name, names) if name is not None]
     for name in found:
-        expect(roster.parse_name(name.text()) == name, "a name is not read as it was written")
+        expect(member_names.parse_name(name.text()) == name, "a name is not read as it was written")
         start_of(name.node_id)
         epoch = name.epoch
-        roster.absent(roster.observe({}, names, epoch, 1.0))
-        roster.suspicions_in(names, epoch)
-    roster.newest_record(names, {})
+        member_names.absent(member_names.observe({}, names, epoch, 1.0))
+        member_names.suspicions_in(names, epoch)
+    member_names.newest_record(names, {})
     outdated(name.node_id for name in found)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from hpc_elastic.agent import hang_times
+from hpc_elastic.node.setup import hang_times
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record import checkpoints, journal
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -41,13 +41,13 @@ from hpc_elastic.rendezvous.journal import (
     Then,
     WarningHeld,
 )
-from hpc_elastic.slurm import job_record
-from hpc_elastic.slurm.deadlines import Site
-from hpc_elastic.slurm.job_record import JobRecord
-from hpc_elastic.store import kv_format, node_ledger
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.run_jobs import job_record
+from hpc_elastic.slurm.run_jobs.job_record import JobRecord
+from hpc_elastic.store import node_ledger
+from hpc_elastic.store.kv import records
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.shared_dir import record_name, segment_name
-from hpc_elastic.worker import checkpoints
 
 Files = Mapping[str, bytes]  # path below the run directory -> content
 E0, E1, E2 = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0), Epoch(0, 0, 1, 1)
@@ -143,8 +143,8 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "timeouts/n1.json": json.dumps(
             hang_times.encode({"step": hang_times.Length(1.5, 30)}, (0,))
         ).encode(),
-        "kv/scope/a+00000001": kv_format.encode_record(
-            kv_format.nothing_yet(b"a").successor(b"42", deleted=False, writer="5f0c")
+        "kv/scope/a+00000001": records.encode_record(
+            records.nothing_yet(b"a").successor(b"42", deleted=False, writer="5f0c")
         ),
         "logs/attempt_2/0/stdout.log": b"step 1\nstep 2\n",
         "logs/attempt_2/0/stderr.log": b"oh\n",

@@ -8,12 +8,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.testing.fake_slurm import Settings, asking, control
-from hpc_elastic.testing.fake_slurm.call import Answer, Call, Reply
-from hpc_elastic.testing.fake_slurm.model import BATCH, Ending, Job, Place, Request, Share, State, World
-from hpc_elastic.testing.fake_slurm.options import Refusal
-from hpc_elastic.testing.fake_slurm.turn import Turn
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.testing.fake_slurm import Settings
+from hpc_elastic.testing.fake_slurm.cluster.model import (
+    BATCH,
+    Ending,
+    Job,
+    Place,
+    Request,
+    Share,
+    State,
+    World,
+)
+from hpc_elastic.testing.fake_slurm.commands import asking, control
+from hpc_elastic.testing.fake_slurm.commands.call import Answer, Call, Reply
+from hpc_elastic.testing.fake_slurm.commands.options import Refusal
+from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
 
 NOW_S = 1767225700.0
 JOB = 7

@@ -13,26 +13,17 @@ from hypothesis import strategies as st
 
 from fuzz_lib.strategies import SURROGATES, changed, changed_bytes, odd_texts
 from fuzz_lib.target import Target, allowed, expect
-from hpc_elastic.cli import run_flags
+from hpc_elastic.cli.run import flags
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
 from hpc_elastic.report import queue_text, srun_said
 from hpc_elastic.report.exit_codes import job_code_text
-from hpc_elastic.slurm import (
-    adopt,
-    array_tasks,
-    deadlines,
-    hostlist,
-    ledger_rules,
-    parse,
-    setup_failure,
-    shell_text,
-    standing,
-    torchrun_line,
-    values,
-)
-from hpc_elastic.slurm.client import jobs, told
-from hpc_elastic.slurm.job_file import read_job_file
-from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.adopt import script, shell_text, torchrun_line
+from hpc_elastic.slurm.client import array_tasks, deadlines, hostlist, job_standing, jobs, parse, told
+from hpc_elastic.slurm.end import setup_failure
+from hpc_elastic.slurm.job import values
+from hpc_elastic.slurm.job.job_file import read_job_file
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.nodes import ledger_rules
 
 _TORCHRUN = """#!/bin/bash -l
 #SBATCH --nodes=4
@@ -95,7 +86,7 @@ def _adopt(text: str) -> None:
     with allowed(InputError):
         torchrun_line.find_line(text, "job.sh")
     with allowed(InputError):
-        adopt.adopt(text, "job.sh")
+        script.adopt(text, "job.sh")
 
 
 def _job_file(text: str) -> None:
@@ -131,7 +122,7 @@ def _flags(words: Sequence[str]) -> None:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), allowed(HpcElasticError):
         try:
-            run_flags.parser().parse_args([*words, "train.py"])
+            flags.parser().parse_args([*words, "train.py"])
         except SystemExit as stop:
             expect(stop.code in (0, 2), f"exit code {stop.code}")
             expect("Traceback" not in said.getvalue(), "a traceback was printed")
@@ -150,8 +141,8 @@ def _slurm(text: str) -> None:
 
 
 def _job(fields: dict[str, str]) -> None:
-    facts = standing.job_facts(fields)
-    standing.standing(facts, 0)
+    facts = job_standing.job_facts(fields)
+    job_standing.standing(facts, 0)
     deadlines.why(fields, 0, deadlines.Site())
     queue_text.queue_text(fields)
     queue_text.what_helps(fields, "run")
@@ -199,7 +190,7 @@ def _hosts(text: str) -> None:
 
 def _log(data: bytes) -> None:
     text = data.decode(errors="replace")
-    standing.due_to(text)
+    job_standing.due_to(text)
     srun_said.srun_said(text, ("n1", "n2"))
     for failure in _FAILURES:
         setup_failure.is_lasting(setup_failure.with_words(failure, text))
@@ -208,7 +199,7 @@ def _log(data: bytes) -> None:
 
 _FLAG_NAMES = tuple(
     name
-    for name in run_flags.parser().known_flags()
+    for name in flags.parser().known_flags()
     if name.startswith("--") and "_" not in name and name != "--help"
 )
 _OF_SPEC = st.dictionaries(

@@ -11,7 +11,7 @@ from hpc_elastic.agent import RunResult, SimpleElasticAgent, WorkerGroup, Worker
 from hpc_elastic.errors import StoreTimeoutError
 from hpc_elastic.multiprocessing import ProcessFailure
 from hpc_elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 

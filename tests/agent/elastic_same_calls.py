@@ -56,7 +56,7 @@ class Calls:
         if self.is_torch:
             return import_module("torch.distributed").HashStore()
         memory = import_module("hpc_elastic.store.memory").MemoryStore()
-        return import_module("hpc_elastic.store.kv").KeyValueStore(memory, "kv")
+        return import_module("hpc_elastic.store.kv.store").KeyValueStore(memory, "kv")
 
     def handler(self, waiting: Iterator[int] | None = None) -> Any:
         """Return a handler that gives a world of one node, each round another port."""

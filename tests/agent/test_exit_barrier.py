@@ -19,10 +19,10 @@ from hpc_elastic.agent.server.exit_barrier import (
     look_at_others,
     round_of,
 )
-from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreTimeoutError
 from hpc_elastic.multiprocessing.pcontext import NoTrap
+from hpc_elastic.node.spec import WorkerGroup
 from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.testing.clock import FakeClock
 from tests.agent.elastic_fakes import FakeHandler, NeverStore, new_store, spec_of

@@ -14,15 +14,15 @@ import pytest
 
 from hpc_elastic import events, timer
 from hpc_elastic.agent import LocalElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.agent.uninterruptible import UninterruptibleWatch
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RendezvousConnectionError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.meet.ports import free_port
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
-from hpc_elastic.rendezvous.ports import free_port
+from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch
 from hpc_elastic.timer import FileTimerClient
-from tests.agent.agents import is_running
 from tests.agent.elastic_fakes import FakeHandler
+from tests.node.agents import is_running
 
 NAMES = (
     *("LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpc_elastic.testing.waiting import wait_until
-from tests.agent.agents import is_running
 from tests.agent.elastic_nodes import Nodes, gate, open_gate
 from tests.agent.elastic_program import SIGNALLED, Options, handler_of
+from tests.node.agents import is_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.agent.rank_assignment import Ranks, RoleInstanceInfo, assign_ranks, identical_ranks
-from hpc_elastic.agent.worker_env import place_of
-from hpc_elastic.rendezvous.journal import Member
+from hpc_elastic.node.workers.worker_env import place_of
+from hpc_elastic.record.journal import Member
 
 SIZES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), min_size=1, max_size=6)
 

@@ -13,7 +13,8 @@ from chaos_lib.recovery import Strike, effects
 from chaos_lib.summary import table
 from chaos_lib.training import Mark, Shape
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.checkpoints import MarkName
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -26,8 +27,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
-from hpc_elastic.worker.checkpoints import MarkName
+from hpc_elastic.record.state import RunState, fold
 
 EPOCH = Epoch(0, 0, 0, 0)
 MEMBERS = (Member("n1.1", "n1", 2),)

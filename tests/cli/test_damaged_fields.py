@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Entry,
@@ -23,9 +23,9 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 EPOCH = Epoch(0, 0, 0, 0)
 RECORDS: tuple[Entry, ...] = (

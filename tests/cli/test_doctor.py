@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import __version__
-from hpc_elastic.cli.doctor_checks import package_finding, slurm_findings
-from hpc_elastic.cli.doctor_command import Group, _directory, group_of
+from hpc_elastic.cli.commands.doctor import Group, _directory, group_of
+from hpc_elastic.cli.commands.doctor_checks import package_finding, slurm_findings
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.store import mount
-from hpc_elastic.store.finding import Finding, Level, verdict
+from hpc_elastic.store.check.finding import Finding, Level, verdict
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.clock import FakeClock
 

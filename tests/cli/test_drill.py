@@ -14,9 +14,9 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Cause, DrillBegan, DrillCalledOff, RoundEnded
-from hpc_elastic.rendezvous.run_log import read_records, read_state
-from hpc_elastic.slurm import drill_on_node
+from hpc_elastic.record.journal import Cause, DrillBegan, DrillCalledOff, RoundEnded
+from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.slurm.drill import on_node
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.test_local_nodes import LONG, LocalRun, start, started
 
@@ -125,7 +125,7 @@ def test_a_crash_while_a_hang_is_waited_for_is_not_the_drills(run: LocalRun) -> 
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as drilling:
         assert drilling.stdout is not None
         assert "done: rank 0 on local1 makes no further step\n" == drilling.stdout.readline()
-        drill_on_node.do(run.paths.root, run.agent("local2"), drill_on_node.Deed.CRASH, 3)
+        on_node.do(run.paths.root, run.agent("local2"), on_node.Deed.CRASH, 3)
         text = drilling.stdout.read()
         assert 1 == drilling.wait(60)
     told = "round 1 ended: a worker failed (local2; rank 3, signal 9)"
@@ -152,7 +152,7 @@ def test_a_drill_that_strikes_nothing_leaves_no_trace(tmp_path: Path, started: l
     run.wait_for_round(1)
     agent = run.agent("local1")
     os.kill(agent, signal.SIGSTOP)  # it does not see its worker end
-    (worker,) = drill_on_node.do(run.paths.root, agent, drill_on_node.Deed.CRASH, 1)["pids"]
+    (worker,) = on_node.do(run.paths.root, agent, on_node.Deed.CRASH, 1)["pids"]
     status = Path(f"/proc/{worker}/status")
     wait_until(lambda: "State:\tZ" in status.read_text(), "the worker to end", timeout_s=30)
     code, text = drill(run, "--crash", "--rank", "1", "--yes")
@@ -175,7 +175,7 @@ def test_a_round_that_ends_while_its_owner_is_asked_is_left_alone(run: LocalRun)
     with subprocess.Popen(argv, stdin=answers, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as drilling:
         assert drilling.stdout is not None
         assert b"rank 3 on local2 is killed" in drilling.stdout.readline()
-        drill_on_node.do(run.paths.root, run.agent("local1"), drill_on_node.Deed.CRASH, 0)
+        on_node.do(run.paths.root, run.agent("local1"), on_node.Deed.CRASH, 0)
         wait_until(lambda: read_state(run.paths).rounds == 2, "the next round", timeout_s=30)
         os.write(asks, b"y\n")
         assert b"round 1 ended while you were asked; nothing was struck" in drilling.stdout.read()

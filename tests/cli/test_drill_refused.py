@@ -11,7 +11,7 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Decision,
     DrillBegan,
     DrillCalledOff,
@@ -22,9 +22,9 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_records
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.run_log import open_log, read_records
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Drained,
@@ -19,7 +19,7 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.record.run_log import read_records
 from hpc_elastic.testing.waiting import wait_until
 from tests.cli.test_drill_refused import EPOCH, ROUND, job, paths, write
 from tests.slurm.stand_in import FakeJob

@@ -12,7 +12,8 @@ import pytest
 
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     EpochStarted,
@@ -22,8 +23,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.run_log import read_state
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from hpc_elastic.record.run_log import read_state
 from tests.slurm.stand_in import FakeJob
 from tests.slurm.test_finish import DRAINED, EPOCH, ROUND, STARTED, job, kinds, paths, write
 
@@ -123,7 +123,7 @@ def test_a_local_run_that_was_told_to_end_is_stopped(paths: RunPaths, job: FakeJ
 def test_the_command_is_light(paths: RunPaths, job: FakeJob) -> None:
     """It runs on a compute node while the job's grace runs out."""
     code = (
-        "import sys, hpc_elastic.cli.main, hpc_elastic.cli.finish_command;"
+        "import sys, hpc_elastic.cli.main, hpc_elastic.cli.commands.finish;"
         "print([m for m in ('typer', 'pydantic', 'rich', 'jinja2', 'psutil') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 NOBODY = 65534
 EPOCH = Epoch(0, 0, 0, 0)

@@ -12,10 +12,10 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, Member, RoundFormed
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.journal import Epoch, EpochStarted, Member, RoundFormed
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 EPOCH = Epoch(0, 0, 0, 0)
 pytestmark = pytest.mark.timeout(30)  # nothing here waits

@@ -14,7 +14,8 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Entry,
@@ -26,12 +27,11 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.submit import read_request
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit.submit import read_request
 from hpc_elastic.testing.waiting import wait_until
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0, 0)

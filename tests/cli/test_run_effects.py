@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.testing.waiting import wait_until
-from tests.agent.agents import is_running
 from tests.cli.lines import LIMIT_S, Line
+from tests.node.agents import is_running
 
 SLEEP = "threading.Event().wait(600)\n"
 FAIL = "raise ValueError('no such thing')\n"

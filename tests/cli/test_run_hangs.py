@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from hpc_elastic.agent.hang_times import HangOptions
-from hpc_elastic.cli.run_command import parser
-from hpc_elastic.cli.run_hangs import hang_options_of
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.hangs import hang_options_of
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.script import agent_flags
+from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.slurm.job.script import agent_flags
+from hpc_elastic.slurm.job.spec import JobSpec
 
 
 def options(*flags: str) -> HangOptions:

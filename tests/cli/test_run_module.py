@@ -14,8 +14,8 @@ from hpc_elastic import run
 from hpc_elastic.launcher import LaunchConfig
 from hpc_elastic.multiprocessing import DefaultLogsSpecs
 from hpc_elastic.multiprocessing.errors import ChildFailedError
-from hpc_elastic.multiprocessing.numa import AffinityMode, NumaOptions
 from hpc_elastic.multiprocessing.std import Std
+from hpc_elastic.processes.numa import AffinityMode, NumaOptions
 from tests.cli.lines import REPORT, Line
 
 
@@ -246,13 +246,16 @@ def test_a_worker_of_run_path_imports_little() -> None:
     code = "import sys, hpc_elastic.run; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not {"hpc_elastic.launch", "hpc_elastic.launcher", "hpc_elastic.cli.run_options"} & loaded
+    assert not {"hpc_elastic.start.agent", "hpc_elastic.launcher", "hpc_elastic.cli.run.options"} & loaded
 
 
 def test_what_torchs_older_launcher_is_called_here_says_what_to_use() -> None:
     """It neither runs nothing in silence nor reports success."""
     done = subprocess.run(
-        [sys.executable, "-m", "hpc_elastic.launch", "train.py"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "hpc_elastic.start.agent", "train.py"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode != 0
     assert "fix: python -m hpc_elastic.run" in done.stderr

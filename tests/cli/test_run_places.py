@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_elastic.cli.run_command import parser
-from hpc_elastic.cli.run_nodes import Place, check_room, node_name, place_of, settings_of
-from hpc_elastic.cli.run_options import resolve
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.nodes import Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run.options import resolve
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
+from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.client.environment import SlurmEnv
 
 STATIC = ("--nnodes=2", "--master-addr=n1", "--master-port=29500")
 C10D = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29400", "--rdzv-id=100")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.agent.probe_rules import ProbeOptions
-from hpc_elastic.cli.run_command import parser
-from hpc_elastic.cli.run_probe import probe_of
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.probe import probe_of
 from hpc_elastic.errors import InputError
+from hpc_elastic.node.probe.rules import ProbeOptions
 
 
 def options(*flags: str) -> ProbeOptions:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.cli.run_command import main, parser, unshared
-from hpc_elastic.cli.run_options import resolve
+from hpc_elastic.cli.run.command import main, parser, unshared
+from hpc_elastic.cli.run.options import resolve
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.record.run_log import read_state
 from hpc_elastic.testing.waiting import wait_until
 
 STEP = {

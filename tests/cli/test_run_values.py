@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.cli import run_values
-from hpc_elastic.cli.run_command import parser
-from hpc_elastic.cli.run_work import NUMA_MODES, START_METHODS, logs_of, prefix_of, work_of
+from hpc_elastic.cli.run import values as run_values
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.work import NUMA_MODES, START_METHODS, logs_of, prefix_of, work_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
-from hpc_elastic.multiprocessing.numa import AffinityMode
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.processes.numa import AffinityMode
+from hpc_elastic.slurm.client.environment import SlurmEnv
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
 TERM, INT, HUP, QUIT = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hpc_elastic.cli.status_drain import drain_facts
+from hpc_elastic.cli.status.drain import drain_facts
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm.deadlines import Site
-from hpc_elastic.slurm.site import keep_site
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Cause, Drained, Epoch, EpochStarted
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.client.grace_times import keep_site
 
 
 def test_a_run_that_has_saved_nothing_tells_nothing(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -20,9 +21,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.membership import RUN_ID
-from hpc_elastic.rendezvous.roster import MemberName, Phase
-from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.record.run_log import open_log
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "4711", ("n1",))

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -28,10 +28,10 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.rendezvous.roster import MemberName, Phase
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from tests.slurm.stand_in import FakeJob
 
 EPOCH = Epoch(0, 0, 0, 0)

@@ -13,10 +13,10 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, Epoch, EpochStarted, RunEnded
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.journal import Decision, Epoch, EpochStarted, RunEnded
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 GONE_PID = 2**22 + 1  # above what the kernel gives
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.control_plane.__main__ import main
 from hpc_elastic.control_plane.stacks import marked_processes
-from hpc_elastic.multiprocessing.procfs import MARKER_ENV
+from hpc_elastic.processes.procfs import MARKER_ENV
 
 WORKER = """
 import sys

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from hpc_elastic.cli.app import app
-from hpc_elastic.cli.finish_command import _parser as finish_parser
-from hpc_elastic.cli.run_command import parser as run_parser
+from hpc_elastic.cli.commands.finish import _parser as finish_parser
+from hpc_elastic.cli.run.command import parser as run_parser
 
 _COMMAND = re.compile(r"(?:^|\s)(hpc-elastic (?:.|\\\n)*)")
 

@@ -30,7 +30,7 @@ PAGES = {
     "hpc_elastic.testing": "testing.md",
     "hpc_elastic.timer": "timer.md",
     "hpc_elastic.utils": "utils.md",
-    "hpc_elastic.runs": "runs.md",
+    "hpc_elastic.api": "runs.md",
     "hpc_elastic.submitit": "submitit.md",
     "hpc_elastic.worker": "worker.md",
 }
@@ -52,8 +52,8 @@ _BUILT_IN = (
 )
 # Names of modules that have others, too.
 OF_OTHERS = {
-    "hpc_elastic.multiprocessing.numa": ("AffinityMode", "NumaOptions"),
-    "hpc_elastic.rendezvous.shared_fs_backend": ("SharedFsRendezvousBackend", "create_backend"),
+    "hpc_elastic.processes.numa": ("AffinityMode", "NumaOptions"),
+    "hpc_elastic.rendezvous.shared_fs.backend": ("SharedFsRendezvousBackend", "create_backend"),
 }
 _FOR_TESTS = {"clock"}  # parameters that a page may leave out
 

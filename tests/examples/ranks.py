@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.record import checkpoints
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.record import checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "examples" / "plain" / "train.py"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, RoundFormed, Then
-from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record import checkpoints
+from hpc_elastic.record.journal import Cause, DrainRequested, RoundFormed, Then
+from hpc_elastic.record.run_log import open_log, read_records, read_state
+from hpc_elastic.record.state import RunState
 from hpc_elastic.testing.waiting import wait_until
-from hpc_elastic.worker import checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 120.0

@@ -16,7 +16,7 @@ from hpc_elastic.frameworks import ElasticLoop, saving
 from hpc_elastic.frameworks.saving import Saves, outdated, sync, sync_file_system
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.record import checkpoints
 
 COUNT = """
 import os, sys

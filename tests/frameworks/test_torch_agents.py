@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from tests.agent.agents import Agents
+from tests.node.agents import Agents
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]

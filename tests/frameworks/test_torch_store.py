@@ -23,7 +23,7 @@ from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import meeting as meeting_module
 from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.of_run import from_env
+from hpc_elastic.store.kv.of_run import from_env
 from tests.store.kv_contract import KeyValueContract
 
 LIMIT_S = 30.0

@@ -19,10 +19,10 @@ from fuzz_lib.watchdog import HangError, Watchdog
 from hypothesis import strategies as st
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision
-from hpc_elastic.rendezvous.run_log import read_records, read_state
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.testing.fake_slurm.model import State
+from hpc_elastic.record.journal import Decision
+from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.testing.fake_slurm.cluster.model import State
 
 ALL = (*records.TARGETS, *texts.TARGETS, *commands.TARGETS, *finish.TARGETS)
 

@@ -18,8 +18,8 @@ import pytest
 import hpc_elastic
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.request import own_path_of
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.submit.request import own_path_of
 from tests.isolated.planted import plant
 
 SAYS_PATH = "import json, sys; print(json.dumps(sys.path))"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.agents import wait_for
+from tests.node.agents import wait_for
 
 LIMIT_S = 30.0
 PROGRAM = Path(__file__).with_name("play_node.py")

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.outcome import FENCED, Outcome
-from hpc_elastic.agent.spec import RunResult, WorkerState
 from hpc_elastic.errors import (
     InputError,
     RendezvousClosedError,
@@ -22,6 +20,8 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.launcher.failures import RecordedFailure, RunFailedError, error_of, run_failed
 from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.multiprocessing.errors import ChildFailedError, FailureRecord, ProcessFailure
+from hpc_elastic.node.outcome import FENCED, Outcome
+from hpc_elastic.node.spec import RunResult, WorkerState
 
 ROOT = FailureRecord(
     rank=5,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.function_group import EntrypointError
 from hpc_elastic.errors import InputError, RendezvousClosedError
 from hpc_elastic.launcher import elastic_launch, launch_agent
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError
+from hpc_elastic.node.workers.function_group import EntrypointError
 from tests.launcher.jobs import config, cpus, fail_first, fail_on, handlers, rank_plus, same, shout, variables
 
 
@@ -156,7 +156,7 @@ def test_each_worker_may_see_its_own_gpu_alone(tmp_path: Path, monkeypatch: pyte
 
 def test_workers_that_cannot_be_bound_are_not_started(tmp_path: Path) -> None:
     """Unless that may be passed over."""
-    from hpc_elastic.multiprocessing.numa import AffinityMode, NumaOptions  # noqa: PLC0415
+    from hpc_elastic.processes.numa import AffinityMode, NumaOptions  # noqa: PLC0415
 
     strict = NumaOptions(AffinityMode.NODE)
     with pytest.raises((RuntimeError, InputError), match="no GPU is visible"):

@@ -14,15 +14,15 @@ import pytest
 from hpc_elastic import events
 from hpc_elastic.errors import RendezvousClosedError
 from hpc_elastic.launcher import elastic_launch
+from hpc_elastic.meet.interface import RendezvousInfo
 from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.multiprocessing.errors import ChildFailedError
-from hpc_elastic.multiprocessing.linux import adopts_orphans
+from hpc_elastic.processes.linux import adopts_orphans
 from hpc_elastic.rendezvous import registry
-from hpc_elastic.rendezvous.interface import RendezvousInfo
 from hpc_elastic.rendezvous.static import StaticRendezvous
-from tests.agent.agents import wait_for
 from tests.launcher.jobs import config, fail_on, rank_plus, started, variables, wait_forever
 from tests.launcher.test_process_state import state, without_listing
+from tests.node.agents import wait_for
 
 
 class Handler(StaticRendezvous):

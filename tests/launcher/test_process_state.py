@@ -19,7 +19,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.launcher import elastic_launch
 from hpc_elastic.launcher.adoption import AsBefore
 from hpc_elastic.multiprocessing.errors import ChildFailedError
-from hpc_elastic.multiprocessing.linux import adopts_orphans
+from hpc_elastic.processes.linux import adopts_orphans
 from tests.launcher.jobs import QUICK, config, fail_on, rank_plus
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

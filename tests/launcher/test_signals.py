@@ -13,9 +13,9 @@ import pytest
 from hpc_elastic.errors import InputError
 from hpc_elastic.launcher import elastic_launch
 from hpc_elastic.multiprocessing import SignalException
-from tests.agent.agents import wait_for
 from tests.launcher.conftest import MakeNodes
 from tests.launcher.jobs import config, ignore_signals, rank_plus, running, started, wait_forever
+from tests.node.agents import wait_for
 
 
 def signal_when_started(place: Path, number: int) -> threading.Thread:

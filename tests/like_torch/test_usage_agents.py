@@ -13,7 +13,7 @@ import pytest
 from hpc_elastic.agent import LocalElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
 from hpc_elastic.multiprocessing import DefaultLogsSpecs
 from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from tests.agent.elastic_fakes import HEALTHY, FakeAgent, FakeHandler, new_store, spec_of, succeeded
 
 WHERE = RendezvousStoreInfo("host", 1)

@@ -12,8 +12,8 @@ import pytest
 
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
-from hpc_elastic.multiprocessing.process import WorkerStartError
 from hpc_elastic.multiprocessing.std import Std
+from hpc_elastic.processes.process import WorkerStartError
 from tests.multiprocessing.waiting import ESCAPED, FOR_EVER, MakeContext, wait_gone, wait_line, wait_readable
 
 
@@ -234,7 +234,7 @@ def _agent(tmp_path: Path, program: str, fifo: str, *, guard: bool) -> str:
     return f"""
 import signal, sys
 from hpc_elastic.multiprocessing.context import StartSettings, SubprocessContext
-from hpc_elastic.multiprocessing.guard import Guard
+from hpc_elastic.processes.guard import Guard
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 guard = Guard.start() if {guard} else None
 context = SubprocessContext("t", sys.executable, {{0: ("-S", "-c", {program!r})}}, {{0: {{}}}},

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Entry
-from hpc_elastic.rendezvous.run_log import read_records, read_state
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Entry
+from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 USER = "alice"

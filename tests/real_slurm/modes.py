@@ -122,7 +122,7 @@ ARRAYS = (
     Part("preempted, lost, at its limit, back: alone", _OF_ARRAYS, (*ALONE, *LOST, *LIMIT)),
     Part("the others shrink, go on, grow again", _OF_ARRAYS, (*ALONE, *LOST)),
     Part("the first node and batch hosts are nothing special", _OF_ARRAYS, (*ALONE, *LOST)),
-    Part("scale while it runs", ("agent/node_agents.the_size_changes_while_it_runs",), SCALED),
+    Part("scale while it runs", ("node/node_agents.the_size_changes_while_it_runs",), SCALED),
     Part(
         "spares wait until they are needed",
         _OF_ARRAYS,
@@ -147,11 +147,11 @@ DRAIN = (
     Part("a drain file", ("drain.a_file_ends_the_run",), ("array_faults.a_task_at_its_limit_leaves_alone",)),
     Part("a node that is being drained", LIMIT, LIMIT),
     Part("a signal by hand", ("drain.signals_by_hand", "drain.other_signals_to_the_agents"), SCALED),
-    Part("one latched request", ("agent/drain_agents.a_drain_is_asked_for_once",), _OWN_AGENT),
+    Part("one latched request", ("node/drain_agents.a_drain_is_asked_for_once",), _OWN_AGENT),
     Part(
         "deadline from grace, KillWait, end time",
         ("drain.what_the_site_grants_is_kept_at_submit", "drain.without_grace_there_is_kill_wait"),
-        ("agent/drain_below_slurm.what_slurm_says_of_one_task_is_told_to_all",),
+        ("node/drain_below_slurm.what_slurm_says_of_one_task_is_told_to_all",),
     ),
     Part(
         "deadline from the run's own saves",
@@ -161,7 +161,7 @@ DRAIN = (
     Part("one stop step for all ranks", ("drain.a_preemption_grants_its_grace", *RESUMED), ALONE),
     Part(
         "waits for the durable mark",
-        ("drain.a_file_ends_the_run", "agent/drain_agents.the_end_waits_until_the_checkpoint_is_durable"),
+        ("drain.a_file_ends_the_run", "node/drain_agents.the_end_waits_until_the_checkpoint_is_durable"),
         ALONE,
     ),
     Part("exit barrier: success", ("main_job.three_nodes_with_two_workers_each_finish",), ONCE),
@@ -169,7 +169,7 @@ DRAIN = (
     Part("exit barrier: drain", ("drain.a_preemption_grants_its_grace",), SCALED),
     Part(
         "critical sections up to the deadline",
-        ("drain.a_preemption_grants_its_grace", "agent/drain_agents.a_critical_section_has_a_limit"),
+        ("drain.a_preemption_grants_its_grace", "node/drain_agents.a_critical_section_has_a_limit"),
         _OWN_AGENT,
     ),
     Part(
@@ -228,7 +228,7 @@ BUDGETS = (
     Part("crashes", ("faults.final_failure_ends_everything_with_one_root_cause",), ONCE),
     Part(
         "hangs",
-        ("hangs.a_hang_is_found_told_and_mended", "agent/hangs.hangs_have_a_budget_of_their_own"),
+        ("hangs.a_hang_is_found_told_and_mended", "node/hangs.hangs_have_a_budget_of_their_own"),
         ("array_faults.a_hang_is_found_told_and_mended",),
     ),
     Part("node losses", ("slurm/lifecycle_budgets.each_cause_has_a_budget_of_its_own", *FIXED), ONE_TASK),
@@ -243,7 +243,7 @@ BUDGETS = (
         "counted over all requeues",
         (
             "ending.slurm_names_the_cause_not_the_signal",
-            "agent/budgets.counts_outlive_a_requeue_but_not_a_resubmission",
+            "node/budgets.counts_outlive_a_requeue_but_not_a_resubmission",
         ),
         ("slurm/array_lifecycle.the_budget_of_a_cause_is_the_runs", *HELD),
     ),
@@ -268,7 +268,7 @@ NODE_LOSS = (
         "acted on within the lease",
         (
             "lost_nodes.survivors_of_a_node_loss_go_on_in_the_allocation",
-            "rendezvous/liveness.nobody_is_suspected_within_the_lease",
+            "meet/liveness.nobody_is_suspected_within_the_lease",
         ),
         LOST,
     ),
@@ -289,7 +289,7 @@ BAD_NODES = (
     Part("probe: GPUs", UNFIT_NODE, _OWN_AGENT),
     Part(
         "probe: nvidia-smi, space, inodes, latency, affinity",
-        ("agent/probe.measuring_a_node", "agent/probe_rules.a_fault_of_the_node_keeps_it_out"),
+        ("node/probe.measuring_a_node", "node/probe_rules.a_fault_of_the_node_keeps_it_out"),
         _OWN_AGENT,
     ),
     Part(
@@ -313,12 +313,12 @@ HANGS = (
         ("hangs.a_hang_is_found_told_and_mended",),
         ("array_faults.a_hang_is_found_told_and_mended",),
     ),
-    Part("learned timeouts with a floor", ("agent/hangs.what_was_measured_outlives_the_agents",), _OWN_AGENT),
-    Part("state D, CPU time", ("agent/uninterruptible.a_real_process_in_state_d",), _OWN_AGENT),
-    Part("out of memory", ("agent/memory.a_worker_that_the_kernel_kills_is_told_as_such",), _OWN_AGENT),
+    Part("learned timeouts with a floor", ("node/hangs.what_was_measured_outlives_the_agents",), _OWN_AGENT),
+    Part("state D, CPU time", ("node/uninterruptible.a_real_process_in_state_d",), _OWN_AGENT),
+    Part("out of memory", ("node/memory.a_worker_that_the_kernel_kills_is_told_as_such",), _OWN_AGENT),
     Part(
         "workers that cannot be killed: the node leaves",
-        ("agent/undead.who_stays_is_given_up",),
+        ("node/undead.who_stays_is_given_up",),
         ("slurm/array_lifecycle.an_agent_that_gave_its_node_up_is_not_started_there_again",),
     ),
 )

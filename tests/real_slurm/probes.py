@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
 
 PROBE = Path(__file__).with_name("signal_probe.py")

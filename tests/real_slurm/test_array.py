@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, NodeUnfit, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, Decision, NodeLeft, NodeUnfit, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     PYTHON,

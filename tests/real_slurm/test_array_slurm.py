@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed
-from hpc_elastic.rendezvous.node_faults import node_faults
-from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.record.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed
+from hpc_elastic.record.node_faults import node_faults
+from hpc_elastic.record.run_log import read_records
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, SLOW, Run, installed_for_users, nodes_of, plain, submit
 from tests.real_slurm.test_array import QUICK, STEPS, task_on, wait_empty_queue, wait_log, wait_size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import NodeTaken, NodeUnfit, RoundFormed
+from hpc_elastic.record.journal import NodeTaken, NodeUnfit, RoundFormed
 from hpc_elastic.store.node_ledger import place_for
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit

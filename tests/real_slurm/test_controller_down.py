@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Cause, Decision, NodeLeft, RoundFormed
+from hpc_elastic.record.journal import Cause, Decision, NodeLeft, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, Run, elastic, installed_for_users, plain, submit, uninterrupted
 from tests.real_slurm.test_array import QUICK, wait_size

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     DrillBegan,
@@ -16,8 +16,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
 )
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.drill import CAUSES, Drill
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.drill.drill import CAUSES, Drill
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
 from tests.real_slurm.test_array import QUICK, wait_size

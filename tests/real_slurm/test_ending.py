@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, NodeLeft, Requeued, RoundFormed
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Cause, Decision, Drained, NodeLeft, Requeued, RoundFormed
+from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, plain, submit

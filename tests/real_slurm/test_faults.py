@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, Requeued, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, Epoch, Requeued, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     PYTHON,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import Run, installed_for_users, plain, submit
 

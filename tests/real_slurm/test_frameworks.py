@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, RoundFormed
+from hpc_elastic.record.journal import Cause, Decision, Drained, RoundFormed
 from tests.frameworks import forked
 from tests.frameworks.local_runs import GATE, STEP_TIME_S
 from tests.real_slurm.cluster import Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Cause, HangSuspected, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, HangSuspected, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, example, installed_for_users, nodes_of, submit, uninterrupted
 

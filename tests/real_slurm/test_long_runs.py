@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed, WarningHeld
-from hpc_elastic.rendezvous.run_log import read_records
+from hpc_elastic.record.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed, WarningHeld
+from hpc_elastic.record.run_log import read_records
 from tests.frameworks import forked
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, THREE, installed_for_users, nodes_of, plain, submit, uninterrupted
 from tests.real_slurm.test_array import QUICK, wait_size

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Epoch, RoundFormed
-from hpc_elastic.worker.checkpoints import MarkName, encode_name, write_mark
+from hpc_elastic.record.checkpoints import MarkName, encode_name, write_mark
+from hpc_elastic.record.journal import Cause, Decision, Drained, Epoch, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     SLOW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import installed_for_users, plain, submit
 

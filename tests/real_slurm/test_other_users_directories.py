@@ -15,7 +15,7 @@ import pytest
 
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.record.run_log import read_state
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, USER, Run, installed_for_users
 

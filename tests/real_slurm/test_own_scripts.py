@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.record.journal import Decision
+from hpc_elastic.record.run_log import read_state
 from tests.docs.pages import all_blocks
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import PYTHON, USER, elastic, installed_for_users

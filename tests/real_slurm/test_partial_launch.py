@@ -9,8 +9,8 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.run_log import read_state
-from hpc_elastic.slurm.signs_of_life import SILENT_S
+from hpc_elastic.record.run_log import read_state
+from hpc_elastic.slurm.run_jobs.signs_of_life import SILENT_S
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import PYTHON, USER, elastic, installed_for_users
 

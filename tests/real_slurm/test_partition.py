@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
+from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.jobs import (
     SLOW,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainExplained
+from hpc_elastic.record.journal import Cause, Drained, DrainExplained
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, installed_for_users, submit
 

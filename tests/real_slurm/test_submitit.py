@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.record.journal import RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, USER, Run, installed_for_users
 

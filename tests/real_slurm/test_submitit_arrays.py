@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.record.journal import RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import Run, installed_for_users
 from tests.real_slurm.test_submitit import python

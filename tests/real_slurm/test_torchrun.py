@@ -12,8 +12,8 @@ import pytest
 
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
-from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.record.journal import Decision, RoundFormed
+from hpc_elastic.record.run_log import read_records, read_state
 from tests.frameworks import forked
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import EXAMPLES, PYTHON, USER, elastic, installed_for_users

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
-from tests.rendezvous.one_node import MakeNode, node_maker
+from tests.meet.one_node import MakeNode, node_maker
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.dynamic_rules import Limits, Quorum, View
-from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc, Place
+from hpc_elastic.rendezvous.dynamic.rules import Limits, Quorum, View
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place
 
 LIMITS = Limits(min_nodes=2, max_nodes=3, last_call=30.0, interval=5.0, lease=15.0)
 FOREVER = 1e9

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousError
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
 
 
 class Joining:

@@ -14,12 +14,12 @@ from hpc_elastic.rendezvous import RendezvousParameters
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import create_backend as create_c10d_backend
-from hpc_elastic.rendezvous.shared_fs_backend import (
+from hpc_elastic.rendezvous.shared_fs.backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,
     create_backend,
 )
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.shared_dir import SharedDirStore
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
-from hpc_elastic.rendezvous import dynamic_rules as rules
+from hpc_elastic.meet.store_contact import Turn
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, Token
-from hpc_elastic.rendezvous.contact import Turn
-from hpc_elastic.rendezvous.dynamic_executor import Executor, StateHolder
-from hpc_elastic.rendezvous.dynamic_rules import Action
-from hpc_elastic.rendezvous.dynamic_state import NodeDesc
+from hpc_elastic.rendezvous.dynamic import rules
+from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder
+from hpc_elastic.rendezvous.dynamic.rules import Action
+from hpc_elastic.rendezvous.dynamic.state import NodeDesc
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import LIMITS, N1, N2, N3
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from hpc_elastic.rendezvous import dynamic_rules as rules
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend
-from hpc_elastic.rendezvous.dynamic_executor import StateHolder
-from hpc_elastic.rendezvous.dynamic_rules import Action, Limits
-from hpc_elastic.rendezvous.dynamic_state import DynamicState
+from hpc_elastic.rendezvous.dynamic import rules
+from hpc_elastic.rendezvous.dynamic.executor import StateHolder
+from hpc_elastic.rendezvous.dynamic.rules import Action, Limits
+from hpc_elastic.rendezvous.dynamic.state import DynamicState
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import FOREVER, node
 

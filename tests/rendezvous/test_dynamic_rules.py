@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous import dynamic_rules as rules
-from hpc_elastic.rendezvous.dynamic_rules import Action, Operation, Pulse, Quorum, View
-from hpc_elastic.rendezvous.dynamic_state import DynamicState, NodeDesc, Place
+from hpc_elastic.rendezvous.dynamic import rules
+from hpc_elastic.rendezvous.dynamic.rules import Action, Operation, Pulse, Quorum, View
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place
 from tests.rendezvous.dynamic_build import (
     FOREVER,
     LIMITS,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import RendezvousStateError
-from hpc_elastic.rendezvous import dynamic_rules as rules
-from hpc_elastic.rendezvous.dynamic_state import (
+from hpc_elastic.rendezvous.dynamic import rules
+from hpc_elastic.rendezvous.dynamic.state import (
     DynamicState,
     NodeDesc,
     Place,

@@ -13,8 +13,8 @@ from hpc_elastic.errors import (
     RendezvousStateError,
     StoreError,
 )
-from hpc_elastic.rendezvous.contact import LastKnown, Turn, until_lease
-from hpc_elastic.rendezvous.keep_alive import KeepAlive
+from hpc_elastic.meet.store_contact import LastKnown, Turn, until_lease
+from hpc_elastic.rendezvous.dynamic.keep_alive import KeepAlive
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.meet.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous import (
     RendezvousHandler,
     RendezvousHandlerRegistry,
@@ -16,7 +17,6 @@ from hpc_elastic.rendezvous import (
     get_rendezvous_handler,
     rendezvous_handler_registry,
 )
-from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous.registry import RendezvousHandlerCreator, installed_plugins
 
 

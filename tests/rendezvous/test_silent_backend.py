@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from tests.rendezvous.nodes import agree, join_all
 

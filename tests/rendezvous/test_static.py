@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.meet.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous import RendezvousParameters
-from hpc_elastic.rendezvous.interface import RendezvousStoreInfo
 from hpc_elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous, create_rdzv_handler
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     DrainExplained,
     DrainRequested,
@@ -14,10 +14,10 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
-from tests.rendezvous.build import E0, formed, start
+from tests.meet.build import E0, formed, start
 
 
 def test_who_leaves_and_why_is_told() -> None:

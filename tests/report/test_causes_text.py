@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.asked_by import RUNS_ON
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     DrainExplained,
     DrainRequested,
@@ -17,7 +16,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.record.why_left import RUNS_ON
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,
@@ -26,7 +26,7 @@ from hpc_elastic.report.causes_text import (
     tasks_text,
     used_text,
 )
-from tests.rendezvous.build import E0, RESUBMITTED, formed, start
+from tests.meet.build import E0, RESUBMITTED, formed, start
 
 
 def test_ends_and_requeues_are_counted_by_cause() -> None:

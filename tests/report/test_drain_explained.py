@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.asked_by import RUNS_ON
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Drained,
     DrainExplained,
@@ -19,10 +18,11 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.record.why_left import RUNS_ON
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
-from hpc_elastic.slurm.lifecycle import job_facts
+from hpc_elastic.slurm.end.lifecycle import job_facts
 
 EPOCH = Epoch(0, 0, 0, 0)
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
-from hpc_elastic.report.drill_grace import Judgement, judge
-from hpc_elastic.report.drill_report import Course, Phase, verdict
-from hpc_elastic.slurm.deadlines import Site
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
+from hpc_elastic.report.drill.grace import Judgement, judge
+from hpc_elastic.report.drill.report import Course, Phase, verdict
+from hpc_elastic.slurm.client.deadlines import Site
 
 BACK = RoundFormed(2, Epoch(0, 0, 1, 0), (Member("n1.1", "n1", 1),), "n1", 1, None)
 SHORT = Site(kill_wait_s=5.0, grace_s=8.0)

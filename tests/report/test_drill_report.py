@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -28,8 +28,8 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.report.drill_report import MEANWHILE, Course, Saved, course_of, verdict
-from hpc_elastic.report.drill_traces import Blow
+from hpc_elastic.report.drill.report import MEANWHILE, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill.traces import Blow
 
 EPOCH = Epoch(0, 0, 0, 0)
 CRASH = Blow(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)

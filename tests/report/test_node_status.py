@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.state import RunState
 from hpc_elastic.report.node_status import node_facts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.roster import MemberName, Phase
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.record.state import RunState
 from hpc_elastic.report.queue_text import (
     ended_text,
     lost_text,
@@ -15,7 +15,7 @@ from hpc_elastic.report.queue_text import (
     too_few_text,
     what_helps,
 )
-from tests.rendezvous.build import E0, after, crash, formed, start
+from tests.meet.build import E0, after, crash, formed, start
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Entry, Epoch, EpochStarted, Member, Record, RoundFormed, SizeWanted
-from hpc_elastic.rendezvous.roster import MemberName, Phase
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.journal import Entry, Epoch, EpochStarted, Member, Record, RoundFormed, SizeWanted
+from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_size import size_text
 
 EPOCH = Epoch(0, 0, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -21,9 +21,9 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import Phase, RunView, status_of
-from hpc_elastic.slurm.lifecycle import GONE, JobFacts, job_facts
+from hpc_elastic.slurm.end.lifecycle import GONE, JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Drained,
     Entry,
@@ -12,14 +12,14 @@ from hpc_elastic.rendezvous.journal import (
     Record,
     Requeued,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
+from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.causes_text import requeues_text
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unfit_text import unfit_text
-from hpc_elastic.slurm.lifecycle import job_facts
-from tests.rendezvous.build import E0, REQUEUED, formed, loss, start
+from hpc_elastic.slurm.end.lifecycle import job_facts
+from tests.meet.build import E0, REQUEUED, formed, loss, start
 
 WORDS = "1 node unfit: n3 (disk full)"
 UNFIT = NodeUnfit(E0, "n3", "disk full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Drained,
@@ -21,13 +21,13 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.rendezvous.state import MOST_FAILED_LEAVING, RunState, apply, fold
-from hpc_elastic.report.drill_report import course_of, verdict
-from hpc_elastic.report.drill_traces import Blow
+from hpc_elastic.record.state import MOST_FAILED_LEAVING, RunState, apply, fold
+from hpc_elastic.report.drill.report import course_of, verdict
+from hpc_elastic.report.drill.traces import Blow
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.slurm.lifecycle import JobFacts, job_facts
+from hpc_elastic.slurm.end.lifecycle import JobFacts, job_facts
 
 EPOCH, AGAIN = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))

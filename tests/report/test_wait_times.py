@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hpc_elastic.clock import clock_text, date_text
-from hpc_elastic.rendezvous.journal import Entry, Record
+from hpc_elastic.record.journal import Entry, Record
 from hpc_elastic.report.wait_times import wait_times_text
-from tests.rendezvous.build import crash, formed, start
+from tests.meet.build import crash, formed, start
 
 BEGAN, ENDED = 1_700_000_000.0, 1_700_003_600.0
 SINCE = f", since {date_text(BEGAN)} (12 s)"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import RoundFormed
+from hpc_elastic.record import journal
+from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.testing.waiting import wait_until
 from tests.shared_fs.clients import Client, RemoteStore
 from tests.shared_fs.file_system import REPOSITORY, FileSystem

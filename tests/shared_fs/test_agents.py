@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded, RunEnded
+from hpc_elastic.record.journal import Cause, RoundEnded, RunEnded
 from tests.shared_fs.agents_on_clients import AgentsOnClients
 from tests.shared_fs.conftest import Clients
 from tests.shared_fs.file_system import CLIENTS, FileSystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.protocol import Store
 from tests.shared_fs.clients import LIMIT_S, PeerStore, RemoteStore, TwoClientStore
 from tests.shared_fs.conftest import Clients

@@ -18,13 +18,13 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
-from hpc_elastic.rendezvous.membership import Membership, NodeFacts
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.meet.membership import Membership, NodeFacts
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
+from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import RunState
 
 FAILED = "failed"  # the result of an operation whose reply was lost
 WAIT, END = "wait", "end"

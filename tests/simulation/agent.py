@@ -1,6 +1,6 @@
 """An agent for the simulation: the real rendezvous and decisions, workers that are mere numbers.
 
-It goes through the same turns as `hpc_elastic.agent.node_agent.NodeAgent`, with the same way of
+It goes through the same turns as `hpc_elastic.node.agent.NodeAgent`, with the same way of
 bearing a shared directory that does not answer.
 """
 
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpc_elastic.agent.budgets import Budgets
-from hpc_elastic.agent.decision import Action, Facts, Group, decide, decide_blind
-from hpc_elastic.agent.facts import gather
 from hpc_elastic.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -19,21 +16,24 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.interface import RendezvousInfo
-from hpc_elastic.rendezvous.journal import Cause, Epoch, Member, RoundFormed, Then
-from hpc_elastic.rendezvous.membership import Membership, NodeFacts
-from hpc_elastic.rendezvous.roster import Phase
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.shared_fs import (
+from hpc_elastic.meet.interface import RendezvousInfo
+from hpc_elastic.meet.membership import Membership, NodeFacts
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.shared_fs import (
     DismissedError,
     NodesLostError,
     RendezvousInterruptedError,
     SharedFsRendezvous,
     Waiting,
 )
-from hpc_elastic.rendezvous.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.decision import Action, Facts, Group, decide, decide_blind
+from hpc_elastic.node.facts import gather
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
+from hpc_elastic.record.member_names import Phase
+from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 from tests.simulation.broken import BrokenError

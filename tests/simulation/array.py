@@ -1,6 +1,6 @@
 """A run in array mode: each node is a job of its own that Slurm starts, ends and starts anew alone.
 
-What `hpc_elastic.slurm.array_lifecycle` makes of an agent that has left is played in few lines: a task
+What `hpc_elastic.slurm.end.array_lifecycle` makes of an agent that has left is played in few lines: a task
 that was asked to leave, or was killed, is queued again; one that began anew elsewhere is left alone.
 """
 
@@ -10,11 +10,11 @@ from functools import partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now
-from hpc_elastic.rendezvous.journal import Cause, DrainRequested, Entry, SizeWanted, Then
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.state import NO_EPOCH, RunState
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.record.array_task import TaskStart, epoch_now
+from hpc_elastic.record.journal import Cause, DrainRequested, Entry, SizeWanted, Then
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import NO_EPOCH, RunState
 from tests.simulation.agent import Shares, SimulatedAgent, Start
 from tests.simulation.array_faults import ARRAY_FAULTS
 from tests.simulation.array_invariants import ArrayInvariants

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import Cause, NodeLeft, RoundEnded, RoundFormed, parse
-from hpc_elastic.rendezvous.rules import RendezvousSettings
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause, NodeLeft, RoundEnded, RoundFormed, parse
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.broken import BrokenError
 from tests.simulation.invariants import Invariants

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import LOG
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.record import journal
+from hpc_elastic.record.journal import Epoch, EpochStarted
+from hpc_elastic.record.run_log import LOG
 from tests.simulation.actor import END, FAILED, WAIT, Actor, Cast, Local, Request
 from tests.simulation.broken import BrokenError
 from tests.simulation.content import Content

@@ -6,9 +6,10 @@ does not hide itself.
 
 from __future__ import annotations
 
-from hpc_elastic.agent.decision import Group
-from hpc_elastic.rendezvous import journal
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.node.decision import Group
+from hpc_elastic.record import journal
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -21,8 +22,7 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.state import NO_EPOCH, RunState, apply
+from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.broken import BrokenError
 from tests.simulation.mount import OPERATION_S, STALE_S, Mount

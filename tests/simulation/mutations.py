@@ -18,12 +18,12 @@ from tests.simulation.broken import BrokenError
 from tests.simulation.exhaustive import Play, Search
 from tests.simulation.worlds import Failure, simulate
 
-_STATE = "hpc_elastic.rendezvous.state"
-_RULES = "hpc_elastic.rendezvous.rules"
-_LOG = "hpc_elastic.rendezvous.run_log:RunLog"
-_SHARED = "hpc_elastic.rendezvous.shared_run:SharedRun"
-_MEMBERSHIP = "hpc_elastic.rendezvous.membership:Membership"
-_LIVENESS = "hpc_elastic.rendezvous.liveness"
+_STATE = "hpc_elastic.record.state"
+_RULES = "hpc_elastic.meet.rules"
+_LOG = "hpc_elastic.record.run_log:RunLog"
+_SHARED = "hpc_elastic.meet.shared_run:SharedRun"
+_MEMBERSHIP = "hpc_elastic.meet.membership:Membership"
+_LIVENESS = "hpc_elastic.meet.liveness"
 _CONTENT = "tests.simulation.content:Content"
 _MONOTONIC, _WALL = "clock.monotonic()", "clock.wall()"
 
@@ -230,7 +230,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an older start of a task takes part",
-        (Change("hpc_elastic.rendezvous.array_task:outdated", "start[1:] < newest", "() > newest"),),
+        (Change("hpc_elastic.record.array_task:outdated", "start[1:] < newest", "() > newest"),),
         ("array of three", "array"),
     ),
     Mutation(

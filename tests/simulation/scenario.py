@@ -6,10 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.rendezvous.journal import Decision, Epoch, RunEnded
-from hpc_elastic.rendezvous.rules import RendezvousSettings
-from hpc_elastic.rendezvous.run_log import RunLog
-from hpc_elastic.rendezvous.state import NO_EPOCH
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.record.journal import Decision, Epoch, RunEnded
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import NO_EPOCH
 from tests.simulation.agent import Shares, SimulatedAgent, Start
 from tests.simulation.broken import BrokenError
 from tests.simulation.faults import FAULTS, QUIET, STALLS_S, USUAL, ZOMBIE_S, Victim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous import state
+from hpc_elastic.record import state
 from tests.simulation.mutations import MUTATIONS, Change, Mutation, catch, mutated
 
 QUICK = {
@@ -46,6 +46,6 @@ def test_a_mutation_is_undone() -> None:
 
 def test_a_mutation_of_code_that_has_changed_says_so() -> None:
     """A text that is not in the function any more is an error, not a mutation without effect."""
-    old = Mutation("old", (Change("hpc_elastic.rendezvous.state:_round", "no such text", ""),), ())
+    old = Mutation("old", (Change("hpc_elastic.record.state:_round", "no such text", ""),), ())
     with pytest.raises(LookupError, match="bring the mutation up to date"):
         catch(old, 1)

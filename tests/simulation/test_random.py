@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause
+from hpc_elastic.record.journal import Cause
 from tests.simulation.command import main, run_batch
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario

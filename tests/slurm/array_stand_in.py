@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.slurm.array_tasks import Task
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.ledger_rules import Node
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.nodes.ledger_rules import Node
 
 
 class ArraySlurm(Slurm):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.adopt import adopt
+from hpc_elastic.slurm.adopt.script import adopt
 
 TYPICAL = """\
 #!/bin/bash

@@ -8,8 +8,8 @@ import pytest
 
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.array_task import TaskStart, epoch_now
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.array_task import TaskStart, epoch_now
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -25,17 +25,18 @@ from hpc_elastic.rendezvous.journal import (
     StopKind,
     TaskStopped,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
-from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.array_finish import ArrayFinish
-from hpc_elastic.slurm.array_tasks import Task
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.job_start import Ended, Start
-from hpc_elastic.slurm.lifecycle import Budgets
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.request import plan
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.record.run_log import open_log, read_records, read_state
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end.array_finish import ArrayFinish
+from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import plan
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 

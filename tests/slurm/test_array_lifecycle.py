@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -28,8 +28,9 @@ from hpc_elastic.rendezvous.journal import (
     StopKind,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
-from hpc_elastic.slurm.array_lifecycle import (
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
+from hpc_elastic.slurm.end.array_lifecycle import (
     GiveUp,
     Others,
     SaveFirst,
@@ -38,8 +39,8 @@ from hpc_elastic.slurm.array_lifecycle import (
     decide,
     not_requeued,
 )
-from hpc_elastic.slurm.array_records import given_up, goodbye_of, starts_in_vain, stopped
-from hpc_elastic.slurm.lifecycle import (
+from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
+from hpc_elastic.slurm.end.lifecycle import (
     CANCELLED_CODE,
     Budgets,
     Exit,
@@ -49,7 +50,6 @@ from hpc_elastic.slurm.lifecycle import (
     Requeue,
     Resubmit,
 )
-from hpc_elastic.slurm.standing import JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0, 0)
 START = TaskStart("12_1", 1, 0)

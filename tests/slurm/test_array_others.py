@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import Decision, RunEnded
-from hpc_elastic.slurm.array_lifecycle import decide
-from hpc_elastic.slurm.array_records import starts_in_vain
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Decision, RunEnded
+from hpc_elastic.slurm.end.array_lifecycle import decide
+from hpc_elastic.slurm.end.array_records import starts_in_vain
 from tests.slurm.test_array_lifecycle import (
     BASE,
     BUDGETS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import (
     Cause,
     Entry,
     Epoch,
@@ -16,7 +16,7 @@ from hpc_elastic.rendezvous.journal import (
     StopKind,
     TaskStopped,
 )
-from hpc_elastic.slurm.array_records import given_up, goodbye_of, starts_in_vain, stopped
+from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
 
 EPOCH = Epoch(0, 0, 0, 0)
 FIRST = TaskStart("12_0", 0, 0)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.loop import EventLoop
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.slurm import batch_log
-from hpc_elastic.slurm.array_return import Looks, TaskWatch, is_delayed, start_returned
-from hpc_elastic.slurm.array_tasks import Task
-from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.slurm.job_watch import Told, WatchOptions
-from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.run_jobs import batch_log
+from hpc_elastic.slurm.watch.array_return import Looks, TaskWatch, is_delayed, start_returned
+from hpc_elastic.slurm.watch.job_watch import Told, WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
 
 LIMIT_S = 30.0

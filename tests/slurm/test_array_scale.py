@@ -9,23 +9,24 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, SizeWanted
-from hpc_elastic.rendezvous.run_log import open_log, read_state
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Epoch, EpochStarted, SizeWanted
+from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.report.run_status import RunView, status_of
-from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.array_job import begin_of, facts_of, job_ids
-from hpc_elastic.slurm.array_scale import Share, shares
-from hpc_elastic.slurm.array_tasks import Task, max_array_size, parse_tasks
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.request import plan
-from hpc_elastic.slurm.run_files import read_run
-from hpc_elastic.slurm.scale import scale
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.submit import Submitter
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.slurm.client.array_tasks import Task, max_array_size, parse_tasks
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.operate.array_scale import Share, shares
+from hpc_elastic.slurm.operate.scale import scale
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of, job_ids
+from hpc_elastic.slurm.run_jobs.run_files import read_run
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.submit import Submitter
 from hpc_elastic.testing.clock import FakeClock
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
 from tests.slurm.array_stand_in import ArraySlurm
 
 FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]

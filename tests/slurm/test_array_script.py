@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import array_rules
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.ledger_rules import Node
-from hpc_elastic.slurm.script import RunNames, batch_log_pattern, render
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.slurm.job import array_rules
+from hpc_elastic.slurm.job.script import RunNames, batch_log_pattern, render
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.nodes.ledger_rules import Node
 from tests.slurm.array_stand_in import ArraySlurm
 from tests.slurm.test_script import GOLDEN, SPECS
 

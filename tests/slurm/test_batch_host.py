@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -23,8 +23,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
-from hpc_elastic.slurm.batch_host import (
+from hpc_elastic.record.run_log import open_log, read_records, read_state
+from hpc_elastic.slurm.end.batch_host import (
     WATCH_S,
     ends_for_its_script,
     requeue_in_its_place,

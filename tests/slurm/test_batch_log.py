@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import batch_log
+from hpc_elastic.slurm.run_jobs import batch_log
 
 
 def test_the_end_of_a_log_is_read(run_paths: RunPaths) -> None:

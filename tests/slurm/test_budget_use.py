@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.journal import Cause, Requeued, RoundEnded
-from hpc_elastic.slurm.budget_use import budgets_of, use_of_causes
-from hpc_elastic.slurm.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
-from tests.rendezvous.build import E0, after, formed, loss, start
+from hpc_elastic.record.journal import Cause, Requeued, RoundEnded
+from hpc_elastic.slurm.end.budget_use import budgets_of, use_of_causes
+from hpc_elastic.slurm.end.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
+from tests.meet.build import E0, after, formed, loss, start
 
 PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))
 PREEMPTED_TWICE = Requeued(E0._replace(restart=1), Cause.PREEMPTION)

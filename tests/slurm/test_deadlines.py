@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.rendezvous.journal import Cause
-from hpc_elastic.slurm import deadlines
-from hpc_elastic.slurm.client import told
-from hpc_elastic.slurm.deadlines import Site
-from hpc_elastic.slurm.parse import between_s
+from hpc_elastic.record.journal import Cause
+from hpc_elastic.slurm.client import deadlines, told
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.client.parse import between_s
 
 RECORDED = Path(__file__).parent / "recorded" / "22.05"
 CONFIG = told.config((RECORDED / "scontrol_show_config.txt").read_text())

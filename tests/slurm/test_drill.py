@@ -9,14 +9,14 @@ import pytest
 
 from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, Member, RoundFormed
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.array_tasks import Task
-from hpc_elastic.slurm.deadlines import Site
-from hpc_elastic.slurm.drill import Drill, Striker, Struck, Target, UnsureError, choose
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.run_files import RunFiles
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.drill.drill import Drill, Striker, Struck, Target, UnsureError, choose
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 

@@ -9,8 +9,9 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
+from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -23,12 +24,11 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.rendezvous.membership import RUN_ID
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.end_run import EndRun
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.stand_in import FakeJob
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.environment import SlurmEnv
+from hpc_elastic.slurm.client.environment import SlurmEnv
 
 STEP = {
     "SLURM_JOB_ID": "1000",
@@ -90,7 +90,7 @@ def test_a_damaged_variable_is_named() -> None:
 
 def test_reading_the_environment_imports_nothing_heavy() -> None:
     """A thousand agents import this at once."""
-    code = "import sys; import hpc_elastic.slurm.environment; print(*sys.modules)"
+    code = "import sys; import hpc_elastic.slurm.client.environment; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

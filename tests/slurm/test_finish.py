@@ -9,7 +9,8 @@ import pytest
 
 from hpc_elastic.errors import HpcElasticError, RunDirError, TakenOverError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -26,14 +27,13 @@ from hpc_elastic.rendezvous.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.report.timeline import timeline
-from hpc_elastic.slurm import links
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Finish
-from hpc_elastic.slurm.job_start import Ended, Start
-from hpc_elastic.slurm.lifecycle import Budgets
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.run_jobs import chain_links
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from tests.slurm.client.test_forged import HOSTILE
 from tests.slurm.stand_in import FakeJob
 
@@ -314,9 +314,9 @@ def test_records_of_a_chain_that_cannot_be_read_for_a_while(
 ) -> None:
     """The run goes on with its next job; one that has ended keeps its end whatever is to be read."""
     write(paths, *DRAINED)
-    link = links.new_link(0, 1, "token", now_s=0.0)
-    assert links.announce(paths, link)
-    links.record(paths, link._replace(job_id="8"))
+    link = chain_links.new_link(0, 1, "token", now_s=0.0)
+    assert chain_links.announce(paths, link)
+    chain_links.record(paths, link._replace(job_id="8"))
     directory, away = Path(paths.submissions), Path(f"{paths.submissions}.away")
     directory.rename(away)
     directory.touch()  # which cannot be listed

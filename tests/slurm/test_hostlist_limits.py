@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.client import hostlist
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.cli.main import main
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from tests.slurm.conftest import StandIn
 
 PROGRAM = Path(__file__).with_name("killed_submit.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job_file import JobFile, build_spec, line_of, read_job_file
+from hpc_elastic.slurm.job.job_file import JobFile, build_spec, line_of, read_job_file
 
 
 def written(folder: Path, text: str) -> str:

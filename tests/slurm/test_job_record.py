@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.slurm import job_record
-from hpc_elastic.slurm.job_record import JobRecord
+from hpc_elastic.slurm.run_jobs import job_record
+from hpc_elastic.slurm.run_jobs.job_record import JobRecord
 
 
 @pytest.mark.parametrize("told", [JobRecord("token", "7", "now"), JobRecord("token", time="now")])

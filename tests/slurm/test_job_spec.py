@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import spec_rules
-from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job import spec_rules
+from hpc_elastic.slurm.job.spec import JobSpec
 
 COMMAND = {"command": ["python", "train.py"]}
 

@@ -13,16 +13,17 @@ import pytest
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Drained, Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm import job_watch, last_resort
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.deadlines import Early, Site
-from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.slurm.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
-from hpc_elastic.slurm.site import keep_site, learn_site, read_site, refresh_site
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Cause, Drained, Epoch, EpochStarted
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.deadlines import Early, Site
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.client.grace_times import keep_site, learn_site, read_site, refresh_site
+from hpc_elastic.slurm.end import last_resort
+from hpc_elastic.slurm.watch import job_watch
+from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
 from hpc_elastic.testing.clock import FakeClock
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
 
 LIMIT_S = 30.0
 CONFIG = "KillWait = 20 sec\nPreemptType = preempt/partition_prio\n"

@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.slurm import last_resort
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.last_resort import LastResort
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end import last_resort
+from hpc_elastic.slurm.end.last_resort import LastResort
 from hpc_elastic.testing.clock import FakeClock
 
 LIMIT_S = 30.0

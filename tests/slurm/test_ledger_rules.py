@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.ledger_rules import (
+from hpc_elastic.slurm.nodes.ledger_rules import (
     RULES,
     Exclusion,
     Node,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -20,8 +20,8 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.rendezvous.state import RunState, fold
-from hpc_elastic.slurm.lifecycle import (
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.slurm.end.lifecycle import (
     CANCELLED_CODE,
     Budgets,
     Exit,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Checkpoint,
     Decision,
@@ -19,8 +19,8 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RunEnded,
 )
-from hpc_elastic.rendezvous.progress import BEGINNING
-from hpc_elastic.slurm.lifecycle import (
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.slurm.end.lifecycle import (
     Chain,
     Exit,
     Hold,
@@ -32,7 +32,7 @@ from hpc_elastic.slurm.lifecycle import (
     decide,
     starts_in_vain,
 )
-from hpc_elastic.slurm.setup_failure import Earlier
+from hpc_elastic.slurm.end.setup_failure import Earlier
 from tests.slurm.test_lifecycle import (
     BUDGETS,
     CANCELLED,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Epoch, EpochStarted
-from hpc_elastic.slurm.array_lifecycle import decide as decide_task
-from hpc_elastic.slurm.lifecycle import Exit, Relaunch, Requeue, decide
+from hpc_elastic.record.journal import Cause, Epoch, EpochStarted
+from hpc_elastic.slurm.end.array_lifecycle import decide as decide_task
+from hpc_elastic.slurm.end.lifecycle import Exit, Relaunch, Requeue, decide
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_lifecycle import BUDGETS, EPOCH, ROUND, STARTED, facts, round_of, scontrol
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.asked_by import RUNS_ON
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainRequested, RoundEnded, RoundFormed, Then
-from hpc_elastic.slurm.array_lifecycle import Others, SaveFirst
-from hpc_elastic.slurm.array_lifecycle import decide as decide_task
-from hpc_elastic.slurm.lifecycle import Exit, Hold, JobFacts, Requeue, decide
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause, Drained, DrainRequested, RoundEnded, RoundFormed, Then
+from hpc_elastic.record.why_left import RUNS_ON
+from hpc_elastic.slurm.end.array_lifecycle import Others, SaveFirst
+from hpc_elastic.slurm.end.array_lifecycle import decide as decide_task
+from hpc_elastic.slurm.end.lifecycle import Exit, Hold, JobFacts, Requeue, decide
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_array_lifecycle import EPOCH as TASK_EPOCH
 from tests.slurm.test_array_lifecycle import ROUND as TASK_ROUND

@@ -14,8 +14,8 @@ import pytest
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Decision, Drained, Requeued, RoundFormed
-from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
+from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.testing.waiting import wait_until
 
 WORKER = """

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.record.run_log import read_state
 from hpc_elastic.testing.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # each is a whole run

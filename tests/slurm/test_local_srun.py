@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.environment import SlurmEnv
-from hpc_elastic.slurm.local_srun import READY_FILE, Step, parse, share_of_gpus, task_environ
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.local.srun import READY_FILE, Step, parse, share_of_gpus, task_environ
 from hpc_elastic.testing.waiting import wait_until
 
 
@@ -69,7 +69,7 @@ def srun(ready: Path, nodes: int, code: str) -> subprocess.Popen[str]:
     argv = [
         sys.executable,
         "-m",
-        "hpc_elastic.slurm.local_srun",
+        "hpc_elastic.slurm.local.srun",
         f"--nodes={nodes}",
         sys.executable,
         "-c",
@@ -124,7 +124,7 @@ def test_signals_go_to_every_agent(tmp_path: Path) -> None:
 
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     """The code is the shell's."""
-    argv = [sys.executable, "-m", "hpc_elastic.slurm.local_srun", "--nodes=1", "/no/such/agent"]
+    argv = [sys.executable, "-m", "hpc_elastic.slurm.local.srun", "--nodes=1", "/no/such/agent"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert 127 == done.returncode
     assert "/no/such/agent" in done.stderr

@@ -8,13 +8,13 @@ import pytest
 
 from hpc_elastic.cli.main import main
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Drained, DrainRequested, Epoch, EpochStarted, Then
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.job_start import Start
-from hpc_elastic.slurm.next_warning import lead_text, with_measured_lead
-from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.slurm.successors import Successors
-from hpc_elastic.worker.checkpoints import MarkName, write_mark
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Cause, Drained, DrainRequested, Epoch, EpochStarted, Then
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.chain import Successors
+from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
+from hpc_elastic.slurm.submit.request import SubmitRequest
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_signs_of_life import ROUND, write
 from tests.slurm.test_submit import PatientClock, request, submitter

@@ -11,8 +11,8 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.array_task import TaskStart
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import (
     Cause,
     Entry,
     Epoch,
@@ -22,18 +22,19 @@ from hpc_elastic.rendezvous.journal import (
     RoundEnded,
     RoundFormed,
 )
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm import links, request
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.job_start import Ended, Start
-from hpc_elastic.slurm.nodes import keep_off, look_after
-from hpc_elastic.slurm.nodes_at_submit import without_suspects
-from hpc_elastic.slurm.nodes_finish import run_with_nodes
-from hpc_elastic.slurm.request import SubmitRequest
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.nodes.at_submit import without_suspects
+from hpc_elastic.slurm.nodes.nodes import keep_off, look_after
+from hpc_elastic.slurm.run_jobs import chain_links
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.slurm.submit import request
+from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 from tests.slurm.forms import write_program
@@ -236,9 +237,9 @@ def test_the_next_jobs_of_a_chain_do_without_a_bad_node(site: Site) -> None:
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
     for number in (1, 2):
-        link = links.new_link(0, number, "token", now_s=0.0)
-        assert links.announce(site.paths, link)
-        links.record(site.paths, link._replace(job_id=f"1{number}"))
+        link = chain_links.new_link(0, number, "token", now_s=0.0)
+        assert chain_links.announce(site.paths, link)
+        chain_links.record(site.paths, link._replace(job_id=f"1{number}"))
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())
     run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
@@ -299,9 +300,9 @@ def test_each_further_job_does_without_a_bad_node(site: Site) -> None:
     """Slurm keeps a job's list over requeues, but one that is submitted in its place begins anew."""
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
-    link = links.new_link(0, 1, "token", now_s=0.0)
-    assert links.announce(site.paths, link)
-    links.record(site.paths, link._replace(job_id="11"))
+    link = chain_links.new_link(0, 1, "token", now_s=0.0)
+    assert chain_links.announce(site.paths, link)
+    chain_links.record(site.paths, link._replace(job_id="11"))
     site.job.set(Partition="low", ExcNodeList="n2")
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli import run_flags
-from hpc_elastic.cli.run_probe import probe_of
+from hpc_elastic.cli.run import flags
+from hpc_elastic.cli.run.probe import probe_of
 from hpc_elastic.clock import clock_text, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.report.timeline import span_text
-from hpc_elastic.slurm.adopt import adopt
-from hpc_elastic.slurm.deadlines import seconds
-from hpc_elastic.slurm.job_file import read_job_file
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.ledger_rules import gpus_in
-from hpc_elastic.slurm.shell_text import code_of
-from hpc_elastic.slurm.values import (
+from hpc_elastic.slurm.adopt.script import adopt
+from hpc_elastic.slurm.adopt.shell_text import code_of
+from hpc_elastic.slurm.client.deadlines import seconds
+from hpc_elastic.slurm.job.job_file import read_job_file
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.values import (
     BadValueError,
     parse_duration_s,
     parse_memory,
@@ -29,6 +28,7 @@ from hpc_elastic.slurm.values import (
     parse_size,
     parse_time_limit_s,
 )
+from hpc_elastic.slurm.nodes.ledger_rules import gpus_in
 
 LONG = "9" * 400
 TOO_LONG = "9" * 5000  # for Python to read as a number
@@ -84,7 +84,7 @@ def test_a_flag_refuses_a_number_of_hundreds_of_digits(
 ) -> None:
     """Flag, value and limit are named."""
     with pytest.raises(SystemExit):
-        run_flags.parser().parse_args([flag, value, "train.py"])
+        flags.parser().parse_args([flag, value, "train.py"])
     err = capsys.readouterr().err
     assert f"argument {flag}" in err
     assert "999... is" in err.replace("'", "")
@@ -93,7 +93,7 @@ def test_a_flag_refuses_a_number_of_hundreds_of_digits(
 
 def test_a_size_of_hundreds_of_digits_is_refused() -> None:
     """The error names the flag."""
-    args = run_flags.parser().parse_args(["--probe-min-space", LONG, "train.py"])
+    args = flags.parser().parse_args(["--probe-min-space", LONG, "train.py"])
     with pytest.raises(InputError, match="is not a size") as caught:
         probe_of(args)
     assert "--probe-min-space" == caught.value.where

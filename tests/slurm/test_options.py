@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import options
+from hpc_elastic.slurm.job import options
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm import options, parse
-from hpc_elastic.slurm.parse import JobState
+from hpc_elastic.slurm.client import parse
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.job import options
 
 RECORDED = Path(__file__).parent / "recorded" / "22.05"
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpc_elastic.multiprocessing.procfs import descendants, read_stat
-from hpc_elastic.slurm.process_tree import is_searched
+from hpc_elastic.processes.procfs import descendants, read_stat
+from hpc_elastic.slurm.watch.process_tree import is_searched
 from hpc_elastic.testing.waiting import wait_until
 
 STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
@@ -21,7 +21,7 @@ V2 = "0::{}\n"
 
 WORK = """
 import os, signal, sys
-from hpc_elastic.slurm.process_tree import run_apart
+from hpc_elastic.slurm.watch.process_tree import run_apart
 
 def work(held):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])

@@ -8,16 +8,16 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.finish import Finish
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.job_start import Start
-from hpc_elastic.slurm.lifecycle import Budgets
-from hpc_elastic.slurm.links import Link, announce, new_link, read_links
-from hpc_elastic.slurm.resubmit import resubmit, stored_request
-from hpc_elastic.slurm.run_files import read_run
-from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.record.journal import Epoch
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.run_jobs.chain_links import Link, announce, new_link, read_links
+from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.run_jobs.run_files import read_run
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.slurm.submit.resubmit import resubmit, stored_request
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_submit import PatientClock, request, submitter
 

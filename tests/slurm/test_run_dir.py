@@ -16,13 +16,14 @@ import pytest
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.request import SubmitRequest, plan
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.templates import read_template
-from hpc_elastic.store import probe
-from hpc_elastic.store.probe import Space
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.store.check import probe
+from hpc_elastic.store.check.probe import Space
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
@@ -124,7 +125,7 @@ def test_somebody_elses_link_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_refused() -> None:
     """Checked as a user without root's powers."""
     code = (
-        "import sys; from hpc_elastic.slurm import run_dir\n"
+        "import sys; from hpc_elastic.slurm.submit import run_dir\n"
         "from hpc_elastic.errors import RunDirError\n"
         "import os; os.setuid(65534)\n"
         "for path in ('/usr/run', '/usr/share/a/b'):\n"

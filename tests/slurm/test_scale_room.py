@@ -9,16 +9,17 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted, Member, RoundFormed, SizeWanted
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.ledger_rules import Node
-from hpc_elastic.slurm.request import plan
-from hpc_elastic.slurm.scale import scale
-from hpc_elastic.slurm.scale_room import room_of
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.record.journal import Epoch, EpochStarted, Member, RoundFormed, SizeWanted
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.nodes.ledger_rules import Node
+from hpc_elastic.slurm.operate.scale import scale
+from hpc_elastic.slurm.operate.scale_room import room_of
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import plan
 from tests.slurm.array_stand_in import ArraySlurm
 
 NODES = [

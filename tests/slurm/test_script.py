@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli.run_command import parser
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.script import (
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.slurm.job.script import (
     RunNames,
     agent_flags,
     batch_log_pattern,
@@ -23,7 +22,8 @@ from hpc_elastic.slurm.script import (
     render,
     worker_command,
 )
-from hpc_elastic.slurm.templates import EPILOG, FOLDERS, read_template
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import EPILOG, FOLDERS, read_template
 
 GOLDEN = Path(__file__).parent / "golden"
 PER_TASK = {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"}  # would limit an agent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.templates import EPILOG
+from hpc_elastic.slurm.job.templates import EPILOG
 from tests.slurm.test_script import GOLDEN, Node, make_node
 
 NAP = """#!/bin/sh

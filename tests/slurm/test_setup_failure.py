@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, Entry, Epoch, Member, Record, Requeued, RoundFormed
-from hpc_elastic.slurm.setup_failure import Earlier, earlier_starts, is_lasting, with_words
+from hpc_elastic.record.journal import Cause, Entry, Epoch, Member, Record, Requeued, RoundFormed
+from hpc_elastic.slurm.end.setup_failure import Earlier, earlier_starts, is_lasting, with_words
 
 OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
 

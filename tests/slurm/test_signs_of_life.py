@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import (
+from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
@@ -22,13 +22,13 @@ from hpc_elastic.rendezvous.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.rendezvous.roster import MemberName, Phase
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import submissions
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.end_run import EndRun
-from hpc_elastic.slurm.run_files import read_run
-from hpc_elastic.slurm.signs_of_life import (
+from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.run_files import read_run
+from hpc_elastic.slurm.run_jobs.signs_of_life import (
     LOOK_S,
     SCRIPT_S,
     SILENT_S,
@@ -37,7 +37,7 @@ from hpc_elastic.slurm.signs_of_life import (
     signs_of,
     silent_for,
 )
-from hpc_elastic.slurm.submissions import Submission
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.stored_job import read_script, read_spec
+from hpc_elastic.slurm.submit.stored_job import read_script, read_spec
 
 
 def test_a_file_server_that_is_away_is_no_damage(

@@ -11,15 +11,15 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
-from hpc_elastic.rendezvous.run_log import open_log
-from hpc_elastic.slurm.commands import Slurm, SlurmTimeoutError, submit_environment
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.request import SubmitRequest, plan
-from hpc_elastic.slurm.submissions import announce, read_submissions
-from hpc_elastic.slurm.submit import Submitter, UncertainSubmissionError, read_request
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.record.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.run_jobs.submissions import announce, read_submissions
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError, read_request
 from tests.slurm.conftest import StandIn
 
 

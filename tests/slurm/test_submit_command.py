@@ -12,8 +12,8 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.commands import SlurmTimeoutError, hint_for
-from hpc_elastic.slurm.submissions import read_submissions
+from hpc_elastic.slurm.client.commands import SlurmTimeoutError, hint_for
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from tests.slurm.conftest import StandIn
 
 GOOD = [

@@ -8,11 +8,11 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import NodeTaken
-from hpc_elastic.rendezvous.run_log import read_records
-from hpc_elastic.rendezvous.state import RunState
-from hpc_elastic.slurm.job_start import Ended, Start
-from hpc_elastic.slurm.nodes_finish import run_with_nodes
+from hpc_elastic.record.journal import NodeTaken
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.store.node_ledger import read_ledger
 from tests.slurm.forms import write_program
 from tests.slurm.test_nodes import EPOCH, LOST, ROUND, START, Site

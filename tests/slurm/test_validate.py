@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm import validate
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.request import plan
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.submit import validate
+from hpc_elastic.slurm.submit.request import plan
 from hpc_elastic.store.mount import Mount
 
 

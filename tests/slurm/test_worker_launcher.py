@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.worker_launcher import launcher_in, refuse_launcher
+from hpc_elastic.slurm.job.worker_launcher import launcher_in, refuse_launcher
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,19 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Cause, Epoch, EpochStarted, Member, RoundEnded, RoundFormed
-from hpc_elastic.rendezvous.run_log import open_log, read_state
-from hpc_elastic.slurm import run_dir, submissions
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.request import SubmitRequest, plan
-from hpc_elastic.slurm.submissions import Submission
-from hpc_elastic.slurm.submit import read_request
-from hpc_elastic.slurm.templates import read_template
+from hpc_elastic.record import checkpoints
+from hpc_elastic.record.checkpoints import MarkName
+from hpc_elastic.record.journal import Cause, Epoch, EpochStarted, Member, RoundEnded, RoundFormed
+from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.slurm.submit.submit import read_request
 from hpc_elastic.store.shared_dir import SEGMENT_RECORDS, SharedDirStore, record_name, segment_name
-from hpc_elastic.worker import checkpoints
 from hpc_elastic.worker.atomic import AtomicWrite
-from hpc_elastic.worker.checkpoints import MarkName
 
 OLD, NEW, HALF, SAME = "old", "new", "half", "same"
 VALUE_A, VALUE_B, VALUE_C = (letter * 10_000 for letter in (b"a", b"b", b"c"))

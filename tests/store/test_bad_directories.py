@@ -15,9 +15,9 @@ import pytest
 
 from hpc_elastic.errors import RendezvousStateError, RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_directory import prepare_run_dir
-from hpc_elastic.rendezvous.run_log import open_log, read_records, read_state
+from hpc_elastic.record.journal import Epoch, EpochStarted
+from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.store.shared_dir import SharedDirStore, _errors_named
 from hpc_elastic.testing.waiting import wait_until
 from tests.store.surroundings import agent, hpc_elastic, powerless, run

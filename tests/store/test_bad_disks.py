@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Decision
+from hpc_elastic.record.journal import Decision
 from tests.store.surroundings import agent, hpc_elastic, on_small_disk, run, why_no_mounts
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ SCENARIO = """
 import json, os, subprocess, sys
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.run_log import read_state
+from hpc_elastic.record.run_log import read_state
 from hpc_elastic.store.files import replace
 
 disk, go, agent, status = *sys.argv[1:3], *map(json.loads, sys.argv[3:])

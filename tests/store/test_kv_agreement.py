@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.of_run import open_store
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.of_run import open_store
 
 KEYS = st.sampled_from(("a", "b/c", "", "k" * 300))
 VALUES = st.one_of(st.binary(max_size=4), st.sampled_from((b"", b"7", b"x")))

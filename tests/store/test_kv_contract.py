@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.of_run import open_store
+from hpc_elastic.store.kv.prefix import PrefixStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.of_run import open_store
-from hpc_elastic.store.prefix import PrefixStore
 from hpc_elastic.testing.faulty_store import Delay, FaultyStore, RandomFaults
 from tests.store.kv_contract import KeyValueContract
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.store import kv_format
-from hpc_elastic.store.kv_format import (
+from hpc_elastic.store.kv import records
+from hpc_elastic.store.kv.records import (
     MAX_VALUE,
     decode_key,
     decode_record,
@@ -103,14 +103,14 @@ def test_a_value_has_a_limit() -> None:
 
 def test_long_keys_are_cut_in_messages() -> None:
     """A message shows a key whole only if it is short."""
-    assert "'a'" == kv_format.shown(b"a")
-    assert len(kv_format.shown(b"k" * 10_000)) < 120
-    assert "10000 bytes" in kv_format.shown(b"k" * 10_000)
+    assert "'a'" == records.shown(b"a")
+    assert len(records.shown(b"k" * 10_000)) < 120
+    assert "10000 bytes" in records.shown(b"k" * 10_000)
 
 
 def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
     """Each special byte takes three characters; what is longer has the name of its hash."""
-    most = kv_format._MAX_NAME
+    most = records._MAX_NAME
     for fits in (b"k" * most, b"/" * (most // 3), b"k" + b"/" * ((most - 1) // 3)):
         assert fits == decode_key(encode_key(fits))
     for long in (b"k" * (most + 1), b"/" * (most // 3 + 1)):
@@ -120,7 +120,7 @@ def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
 def test_a_sum_has_64_bits() -> None:
     """Both ends included."""
     for total in (-(2**63), 2**63 - 1):
-        assert str(total).encode() == kv_format.added(b"n", b"0", total)
+        assert str(total).encode() == records.added(b"n", b"0", total)
     for total in (-(2**63) - 1, 2**63):
         with pytest.raises(ValueError, match="more than 64 bits"):
-            kv_format.added(b"n", b"0", total)
+            records.added(b"n", b"0", total)

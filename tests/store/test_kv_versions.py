@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.store import kv_format
-from hpc_elastic.store.kv import KeyValueStore
-from hpc_elastic.store.kv_format import KEPT_VERSIONS
+from hpc_elastic.store.kv import records as kv_format
+from hpc_elastic.store.kv.records import KEPT_VERSIONS
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.faulty_store import (
     Fault,

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from hpc_elastic.errors import StoreTimeoutError
-from hpc_elastic.store.kv import KeyValueStore, seconds
+from hpc_elastic.store.kv.store import KeyValueStore, seconds
 from hpc_elastic.store.memory import MemoryStore
 
 LONG = timedelta(seconds=50)

@@ -12,8 +12,8 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files, leftovers
+from hpc_elastic.store.kv.of_run import open_scope
 from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_logs, sweep_rounds, tidy, writer_of
-from hpc_elastic.store.of_run import open_scope
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 HOST, NAMESPACE = os.uname().nodename, files.pid_namespace()

@@ -16,9 +16,9 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Entry, Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_log import RunLog, open_log, read_records, read_state
-from hpc_elastic.rendezvous.state import RunState
+from hpc_elastic.record.journal import Entry, Epoch, EpochStarted
+from hpc_elastic.record.run_log import RunLog, open_log, read_records, read_state
+from hpc_elastic.record.state import RunState
 from hpc_elastic.store.lock import STUCK_S, ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.clock import FakeClock
@@ -37,8 +37,8 @@ sys.stdin.read()
 WRITER = """
 import sys
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Epoch, EpochStarted
-from hpc_elastic.rendezvous.run_log import open_log
+from hpc_elastic.record.journal import Epoch, EpochStarted
+from hpc_elastic.record.run_log import open_log
 log = open_log(RunPaths(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()

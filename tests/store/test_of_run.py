@@ -17,7 +17,7 @@ import pytest
 import hpc_elastic.store
 from hpc_elastic.errors import InputError, RunDirError, StoreTimeoutError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.of_run import from_env, open_scope, open_store
+from hpc_elastic.store.kv.of_run import from_env, open_scope, open_store
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -131,7 +131,7 @@ def test_who_waits_long_is_told_once(
     """The timeout may be minutes away; a key that comes soon says nothing."""
     kv = open_store(run_paths.root, "a", timeout=0.2)
     kv.set("there", "1")
-    monkeypatch.setattr("hpc_elastic.store.kv._WARN_AFTER_S", 0.01)
+    monkeypatch.setattr("hpc_elastic.store.kv.store._WARN_AFTER_S", 0.01)
     assert b"1" == kv.get("there")
     assert [] == caplog.messages
     with pytest.raises(StoreTimeoutError):

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.prefix import PrefixStore
+from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.prefix import PrefixStore
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hpc_elastic.store import probe
-from hpc_elastic.store.finding import Finding, Level
+from hpc_elastic.store.check import probe
+from hpc_elastic.store.check.finding import Finding, Level
+from hpc_elastic.store.check.pair import Limits, Member, PairProbe, PeerView, limits_on, probe_pair
+from hpc_elastic.store.check.pair_findings import pair_findings
+from hpc_elastic.store.check.probe import probe_directory, quick_probe
+from hpc_elastic.store.check.probe_findings import directory_findings
 from hpc_elastic.store.mount import Mount
-from hpc_elastic.store.pair_findings import pair_findings
-from hpc_elastic.store.probe import probe_directory, quick_probe
-from hpc_elastic.store.probe_findings import directory_findings
-from hpc_elastic.store.probe_pair import Limits, Member, PairProbe, PeerView, limits_on, probe_pair
 from hpc_elastic.testing.waiting import wait_until
 
 # One node
@@ -176,12 +176,12 @@ def test_common_project_directories_are_fine(tmp_path: Path, mode: int) -> None:
 
 NODE = """
 import json, sys
-from hpc_elastic.store import probe, probe_pair
+from hpc_elastic.store.check import pair, probe
 {extra}
 path, rank, nodes, meet, step = sys.argv[1:]
-limits = probe_pair.Limits(float(meet), float(step), 0.5)
-me = probe_pair.Member(int(rank), "n" + rank)
-print(json.dumps(probe_pair.probe_pair(path, me, int(nodes), "17.0", limits=limits)))
+limits = pair.Limits(float(meet), float(step), 0.5)
+me = pair.Member(int(rank), "n" + rank)
+print(json.dumps(pair.probe_pair(path, me, int(nodes), "17.0", limits=limits)))
 """
 
 

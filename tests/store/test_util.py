@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.store.kv import KeyValueStore
+from hpc_elastic.store.kv.of_run import open_store
+from hpc_elastic.store.kv.prefix import PrefixStore
+from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.of_run import open_store
-from hpc_elastic.store.prefix import PrefixStore
-from hpc_elastic.store.util import barrier, get_all, store_timeout, synchronize
 from hpc_elastic.testing.faulty_store import Fault, FaultyStore
 
 RANKS = 5

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 
+from hpc_elastic.api import Run
+from hpc_elastic.api.start import start
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.runs import Run
-from hpc_elastic.runs.start import start
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.submissions import read_submissions
-from hpc_elastic.slurm.submit import Submitter
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.slurm.submit.submit import Submitter
 from hpc_elastic.submitit import HpcElasticJob, call_array, submission
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.fake_slurm import FakeSlurm

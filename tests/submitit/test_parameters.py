@@ -15,7 +15,7 @@ from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job_spec import JobSpec
+from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.submitit import HpcElasticExecutor
 from hpc_elastic.submitit.parameters import OF_OTHERS
 

@@ -16,9 +16,9 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.existing_run import names_of_runs
-from hpc_elastic.slurm.job_spec import JobSpec
-from hpc_elastic.slurm.submissions import Submission, record
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs
+from hpc_elastic.slurm.run_jobs.submissions import Submission, record
 from hpc_elastic.submitit import HpcElasticExecutor, HpcElasticJob, HpcElasticJobEnvironment
 from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
 from tests.submitit.jobs import Counting, executor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.commands import SlurmTimeoutError
+from hpc_elastic.slurm.client.commands import SlurmTimeoutError
 from hpc_elastic.submitit import shared_look
 from hpc_elastic.submitit.shared_look import SharedLook
 from hpc_elastic.testing.clock import FakeClock

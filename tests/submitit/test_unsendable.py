@@ -10,8 +10,8 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.journal import Decision, RoundFormed
-from hpc_elastic.rendezvous.run_log import read_records, read_state
+from hpc_elastic.record.journal import Decision, RoundFormed
+from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.submitit import ElasticTask, HpcElasticJob
 from tests.submitit.jobs import executor
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.agent.agents import QUICK, Agents, wait_for
+from tests.node.agents import QUICK, Agents, wait_for
 
 MEET = """
 import socket

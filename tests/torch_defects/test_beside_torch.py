@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.agents import is_running, wait_for
 from tests.multiprocessing.waiting import wait_gone
+from tests.node.agents import is_running, wait_for
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

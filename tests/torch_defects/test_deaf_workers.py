@@ -13,9 +13,9 @@ from textwrap import indent
 import pytest
 
 from hpc_elastic.multiprocessing import start_processes
-from tests.agent.agents import gone
 from tests.multiprocessing import workers
 from tests.multiprocessing.waiting import wait_gone, wait_line
+from tests.node.agents import gone
 from tests.torch_defects.launches import DEAF, MakeLaunches, wait_all
 
 SHORT = ("--nproc-per-node", "2", "--shutdown-timeout", "0.3")

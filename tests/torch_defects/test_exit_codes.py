@@ -12,7 +12,7 @@ from textwrap import indent
 
 import pytest
 
-from tests.agent.agents import gone, wait_for
+from tests.node.agents import gone, wait_for
 from tests.torch_defects.launches import MakeLaunches, wait_all
 
 SIBLING_ENDED_BY_US = f"""

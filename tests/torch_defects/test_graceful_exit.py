@@ -11,9 +11,9 @@ import pytest
 
 from hpc_elastic.agent.server.api import WorkerState
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from hpc_elastic.agent.spec import WorkerSpec
 from hpc_elastic.launcher.api import LaunchConfig, elastic_launch
 from hpc_elastic.multiprocessing import DefaultLogsSpecs
+from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.rendezvous import RendezvousGracefulExitError
 from hpc_elastic.rendezvous.registry import rendezvous_handler_registry
 from tests.agent.elastic_fakes import FakeHandler

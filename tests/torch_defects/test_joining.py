@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.agents import SLEEP, gone, wait_for
+from tests.node.agents import SLEEP, gone, wait_for
 from tests.torch_defects.launches import MEET, MakeLaunches
 
 both_orders = pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)], ids=["after", "before"])

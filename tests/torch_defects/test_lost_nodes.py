@@ -11,8 +11,8 @@ import signal
 
 import pytest
 
-from hpc_elastic.rendezvous.journal import Cause, RoundEnded
-from tests.agent.agents import SLEEP, gone, wait_for
+from hpc_elastic.record.journal import Cause, RoundEnded
+from tests.node.agents import SLEEP, gone, wait_for
 from tests.torch_defects.launches import MEET, MakeLaunches, wait_all
 
 ENDS_LATER = "if os.environ['HPC_ELASTIC_ROUND'] == '1':\n    import time\n    time.sleep(600)\n"

@@ -5,8 +5,8 @@ Elsewhere workers are in sessions of their own and hear nothing of it; their GPU
 
 from __future__ import annotations
 
-from tests.agent.agents import SLEEP
 from tests.multiprocessing.waiting import wait_gone
+from tests.node.agents import SLEEP
 from tests.torch_defects.launches import TELL, MakeLaunches
 
 PARENTS = f"""{TELL}

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from tests.agent.agents import gone, wait_for
+from tests.node.agents import gone, wait_for
 from tests.torch_defects.launches import DEAF, MakeLaunches
 
 

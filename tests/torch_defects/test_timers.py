@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agent.agents import gone
+from tests.node.agents import gone
 from tests.torch_defects.launches import MakeLaunches
 
 OVERSTAYS = """

@@ -6,9 +6,9 @@ Elsewhere the launcher gives its workers up and ends with 0, and the job counts 
 from __future__ import annotations
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.rendezvous.journal import Decision
-from tests.agent.agents import gone
-from tests.agent.stuck import STUCK
+from hpc_elastic.record.journal import Decision
+from tests.node.agents import gone
+from tests.node.stuck import STUCK
 from tests.torch_defects.launches import MakeLaunches
 
 WATCH = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "1"}

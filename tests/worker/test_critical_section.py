@@ -11,8 +11,8 @@ from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints
 from hpc_elastic.testing.clock import FakeClock
-from hpc_elastic.worker import checkpoints
 from hpc_elastic.worker.channel import Channel
 from hpc_elastic.worker.progress import WorkerProgress
 

@@ -14,9 +14,9 @@ import pytest
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.worker import checkpoints
+from hpc_elastic.record import checkpoints
+from hpc_elastic.record.checkpoints import Checkpoint
 from hpc_elastic.worker.channel import Channel
-from hpc_elastic.worker.checkpoints import Checkpoint
 from hpc_elastic.worker.progress import WorkerProgress
 
 

@@ -20,7 +20,16 @@ from hpc_elastic.agent.server.membership_watch import MembershipWatch, is_like
 from hpc_elastic.agent.server.older_spellings import as_rendezvous_info, call_shutdown
 from hpc_elastic.agent.server.rank_exchange import exchange_ranks
 from hpc_elastic.agent.server.recording import RecordingAgent
-from hpc_elastic.agent.spec import (
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
+from hpc_elastic.events import EventSource
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.meet.interface import full_host_name as _get_fq_hostname
+from hpc_elastic.metrics import prof, put_metric
+from hpc_elastic.multiprocessing.pcontext import NoTrap, SignalException
+from hpc_elastic.multiprocessing.signals import SignalTrap
+from hpc_elastic.node.listeners.telemetry import flakiness, run_metrics, state_metrics
+from hpc_elastic.node.spec import (
     DEFAULT_ROLE,
     ElasticAgent,
     RunResult,
@@ -30,15 +39,6 @@ from hpc_elastic.agent.spec import (
     WorkerSpec,
     WorkerState,
 )
-from hpc_elastic.agent.telemetry import flakiness, run_metrics, state_metrics
-from hpc_elastic.clock import Clock
-from hpc_elastic.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
-from hpc_elastic.events import EventSource
-from hpc_elastic.metrics import prof, put_metric
-from hpc_elastic.multiprocessing.pcontext import NoTrap, SignalException
-from hpc_elastic.multiprocessing.signals import SignalTrap
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo
-from hpc_elastic.rendezvous.interface import full_host_name as _get_fq_hostname
 from hpc_elastic.utils import get_socket_with_port as _get_socket_with_port
 from hpc_elastic.utils.logging import get_logger
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.agent.server.membership_watch import NO_ANSWER, is_like
-from hpc_elastic.agent.spec import WorkerGroup
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.multiprocessing.pcontext import NoTrap
 from hpc_elastic.multiprocessing.signals import SignalTrap
-from hpc_elastic.rendezvous.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from hpc_elastic.node.spec import WorkerGroup
 from hpc_elastic.utils import store as store_util
 
 BARRIER_KEY = "torchelastic/agent/terminal_state"

@@ -13,22 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.agent.health_check import HealthCheckServer, health_check_from_env
 from hpc_elastic.agent.local_elastic_env import elastic_env, log_prefixes
 from hpc_elastic.agent.server.api import SimpleElasticAgent
 from hpc_elastic.agent.server.older_spellings import call_shutdown, logs_specs_of, start_method_of
-from hpc_elastic.agent.spec import DEFAULT_ROLE, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.agent.uninterruptible import UninterruptibleWatch, state_timeout, stuck_words
-from hpc_elastic.agent.watchdog import Watchdog, without_dead_pipe
-from hpc_elastic.agent.worker_env import substitute_texts
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.metrics import prof
 from hpc_elastic.multiprocessing import LogsSpecs, PContext, ProcessFailure, RunProcsResult, start_processes
 from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.group import ProcessGroup
-from hpc_elastic.multiprocessing.guard import Guard
 from hpc_elastic.multiprocessing.pcontext import ON_ITS_OWN, NoTrap, StartSettings
 from hpc_elastic.multiprocessing.signals import SignalTrap
+from hpc_elastic.node.listeners.health_check import HealthCheckServer, health_check_from_env
+from hpc_elastic.node.listeners.watchdog import Watchdog, without_dead_pipe
+from hpc_elastic.node.spec import DEFAULT_ROLE, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch, state_timeout, stuck_words
+from hpc_elastic.node.workers.worker_env import substitute_texts
+from hpc_elastic.processes.guard import Guard
 from hpc_elastic.utils.logging import get_logger
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.rendezvous.interface import RendezvousHandler
+from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.utils.logging import get_logger
 
 NO_ANSWER = (RendezvousConnectionError, RendezvousTimeoutError, StoreError, ConnectionError, TimeoutError)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.meet.interface import RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.multiprocessing.std import Std
-from hpc_elastic.rendezvous.interface import RendezvousInfo, RendezvousStoreInfo
 
 _ENV_PREFIX = "TORCH_ELASTIC_"
 _START_METHODS = ("spawn", "fork", "forkserver")

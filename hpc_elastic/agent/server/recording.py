@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.agent.server.older_spellings import timeout_of
-from hpc_elastic.agent.spec import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec
-from hpc_elastic.agent.telemetry import AgentEvents, Details, worker_state
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.events import Event, EventSource, record
+from hpc_elastic.node.listeners.telemetry import AgentEvents, Details, worker_state
+from hpc_elastic.node.spec import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec
 
 
 class RecordingAgent(ElasticAgent):

@@ -21,8 +21,8 @@ from hpc_elastic.frameworks.torch.addresses import (
     machine,
 )
 from hpc_elastic.frameworks.torch.reach import Reach
-from hpc_elastic.store.kv import KeyValueStore
-from hpc_elastic.store.util import synchronize
+from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.util import synchronize
 
 logger = logging.getLogger(__name__)
 _KEY = "torch/address"

@@ -14,8 +14,8 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch import shared
 from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
 from hpc_elastic.ids import Env
-from hpc_elastic.store.kv import seconds
-from hpc_elastic.store.of_run import from_env
+from hpc_elastic.store.kv.of_run import from_env
+from hpc_elastic.store.kv.store import seconds
 
 _WHERE = "hpc_elastic.frameworks.torch"
 _TIMEOUT = timedelta(minutes=30)  # as torch's own for a process group

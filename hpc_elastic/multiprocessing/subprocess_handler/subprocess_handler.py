@@ -8,7 +8,7 @@ import signal
 import subprocess  # noqa: TID251 - only its exception, which callers of `wait` expect
 from collections.abc import Mapping, Sequence
 
-from hpc_elastic.multiprocessing.process import Process, ProcessSpec, WorkerStartError, spawn
+from hpc_elastic.processes.process import Process, ProcessSpec, WorkerStartError, spawn
 
 __all__ = ["Program", "StartedProgram", "SubprocessHandler"]
 
@@ -123,7 +123,7 @@ class SubprocessHandler:
         local_rank_id: int,
         numa_options: object = None,
     ) -> None:
-        from hpc_elastic.multiprocessing.numa import cpus_of  # noqa: PLC0415 - rare
+        from hpc_elastic.processes.numa import cpus_of  # noqa: PLC0415 - rare
 
         self.local_rank_id = local_rank_id
         self.proc: Program = StartedProgram(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from hpc_elastic.slurm.client.parse import JobState, job_state
 from hpc_elastic.slurm.client.tables import Form, UnclearAnswerError
-from hpc_elastic.slurm.parse import JobState, job_state
 
 _COLUMNS = {
     "JobId": "jobid",

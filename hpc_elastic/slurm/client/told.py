@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hpc_elastic.slurm import hostlist
+from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
 
 _JOB = (

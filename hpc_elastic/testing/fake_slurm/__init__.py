@@ -31,8 +31,8 @@ memory, licences, features               not counted
 
 from __future__ import annotations
 
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
 from hpc_elastic.testing.fake_slurm.handle import FakeSlurm, Process
-from hpc_elastic.testing.fake_slurm.settings import Settings
 from hpc_elastic.testing.fake_slurm.waits import ConditionTimeoutError
 
 __all__ = ["ConditionTimeoutError", "FakeSlurm", "Process", "Settings"]

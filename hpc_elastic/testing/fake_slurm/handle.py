@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.isolated.lookup import argv_here
-from hpc_elastic.multiprocessing import procfs
-from hpc_elastic.testing.fake_slurm import client
-from hpc_elastic.testing.fake_slurm.settings import Settings, check
+from hpc_elastic.processes import procfs
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings, check
+from hpc_elastic.testing.fake_slurm.processes import client
 from hpc_elastic.testing.fake_slurm.waits import Waits
 from hpc_elastic.testing.shown_fields import shown_fields, shown_job
 

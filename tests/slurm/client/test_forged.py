@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.array_tasks import Task
 from hpc_elastic.slurm.client import jobs, nodes, told
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
+from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
-from hpc_elastic.slurm.commands import Slurm
-from hpc_elastic.slurm.look import look
-from hpc_elastic.slurm.parse import JobState
-from hpc_elastic.slurm.standing import Standing, job_facts, standing
-from hpc_elastic.testing.fake_slurm import queries, shown
-from hpc_elastic.testing.fake_slurm.model import Job, Request, State, World
-from hpc_elastic.testing.fake_slurm.settings import Settings
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, State, World
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+from hpc_elastic.testing.fake_slurm.commands import queries, shown
 from tests.slurm.forms import job_row, printed
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm import parse
+from hpc_elastic.slurm.client import parse
+from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.option_answers import taken
-from hpc_elastic.slurm.commands import Slurm
 from tests.slurm.conftest import StandIn
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.testing.fake_slurm import endings, happenings, steps
-from hpc_elastic.testing.fake_slurm.model import BATCH, Ending, Job, Place, Request, State, Warning_, World
-from hpc_elastic.testing.fake_slurm.settings import Settings
-from hpc_elastic.testing.fake_slurm.turn import KillAll, Reach, SendSignals, StartScript, Turn
+from hpc_elastic.testing.fake_slurm.cluster.model import (
+    BATCH,
+    Ending,
+    Job,
+    Place,
+    Request,
+    State,
+    Warning_,
+    World,
+)
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
+from hpc_elastic.testing.fake_slurm.schedule.turn import KillAll, Reach, SendSignals, StartScript, Turn
 
 NOW = 1000.0
 LOW = Request(min_nodes=2, max_nodes=2, limit_s=600)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm import parse
-from hpc_elastic.testing.fake_slurm import hosts, options, outputs
-from hpc_elastic.testing.fake_slurm.model import Job, Request, Step, Task, Warning_
-from hpc_elastic.testing.fake_slurm.options import SBATCH, SRUN, Refusal
-from hpc_elastic.testing.fake_slurm.steps import lay_out
+from hpc_elastic.slurm.client import parse
+from hpc_elastic.testing.fake_slurm.cluster import hosts, outputs
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, Step, Task, Warning_
+from hpc_elastic.testing.fake_slurm.commands import options
+from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, SRUN, Refusal
+from hpc_elastic.testing.fake_slurm.schedule.steps import lay_out
 
 RECORDED = Path(__file__).parents[2] / "slurm" / "recorded" / "22.05" / "sbatch_help.txt"
 
@@ -128,7 +129,7 @@ def test_an_unknown_value_is_refused() -> None:
     ],
 )
 def test_host_lists_are_compressed(names: tuple[str, ...], text: str) -> None:
-    """The way back is `hpc_elastic.slurm.hostlist`."""
+    """The way back is `hpc_elastic.slurm.client.hostlist`."""
     assert text == hosts.compress(names)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import InputError, SlurmCommandError
-from hpc_elastic.slurm.commands import Slurm
+from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Process, Settings
 from hpc_elastic.testing.waiting import wait_until
 
@@ -348,7 +348,7 @@ def test_a_step_that_is_refused_leaves_the_controller_as_it_was(
 
 LATE = """
 import select, socket, sys
-from hpc_elastic.testing.fake_slurm import client
+from hpc_elastic.testing.fake_slurm.processes import client
 
 send = socket.send_fds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.testing.fake_slurm import schedule
-from hpc_elastic.testing.fake_slurm.model import Job, Request, Share, State, World
-from hpc_elastic.testing.fake_slurm.settings import Settings
-from hpc_elastic.testing.fake_slurm.turn import Turn
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, Share, State, World
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+from hpc_elastic.testing.fake_slurm.schedule import schedule
+from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
 
 NOW = 1000.0
 SETTINGS = Settings(start_delay=0, nodes=4, cpus=4, gpus=2)

@@ -1,0 +1,176 @@
+"""Submitting a run from Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from hpc_elastic.api import function
+from hpc_elastic.api.run import RUNNER_LOG, Run
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError, SlurmError
+from hpc_elastic.isolated.lookup import argv_here
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.submit import request, run_dir, validate
+from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
+from hpc_elastic.store import files
+
+_OPTION = re.compile(r"(?<![\w/-])--([a-z]+(?:-[a-z]+)*)(?![\w-])")
+_JOB_FILE = ".toml"
+_IN_BACKGROUND = '"$@" >&2 & echo $!'
+
+Work = Callable[..., Any] | Sequence[str] | str | os.PathLike[str] | JobSpec
+
+
+def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -> Run:
+    """Queue a run that survives preemption, requeue and node loss.
+
+    Args:
+        work: a function, which each worker calls; the command of a worker, as a list or a line of a
+            shell; a job file (``*.toml``); the path of a script or job file; or a `JobSpec`.
+        args: arguments of the function.
+        local: run on this machine without Slurm, in the background, with so many agents as nodes.
+        fields: of `JobSpec`, as in a job file: ``nodes=2, gpus_per_node=8, time="4h"``.
+
+    Raises:
+        InputError: a field cannot be used, or the function cannot be sent to workers.
+        RunDirError: the run directory cannot be used.
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    if isinstance(work, os.PathLike):
+        path = os.fspath(work)
+        work = path if path.endswith(_JOB_FILE) else (path,)
+    call = function.pickled(work, args) if callable(work) else None
+    if call is None and args:
+        raise InputError(
+            f"arguments {args!r} are for functions", where="submit", fix="put them into the command"
+        )
+    with named_as_fields():
+        spec = _spec(work, fields, local)
+    return start(spec, call, local=local)
+
+
+def start(spec: JobSpec, call: bytes | None, *, local: int | None, called: Callable[[str], str] = str) -> Run:
+    """Queue a run, or start it here.
+
+    Args:
+        spec: what to run.
+        call: what `function.MODULE` is to call, if that is the work of the run.
+        local: how many nodes to play on this machine; None for Slurm.
+        called: returns what the caller knows a field of the spec by.
+
+    Raises:
+        InputError, RunDirError, SlurmError: as for `submit`.
+    """
+    with named_as_fields(called):
+        wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+        if local is not None:
+            return _run_here(wanted, call, local, called)
+        return _queue(wanted, call, called)
+
+
+@contextmanager
+def named_as_fields(called: Callable[[str], str] = str) -> Iterator[None]:
+    """Have errors name the fields of a job spec as Python does, not as options of a command line.
+
+    Args:
+        called: returns what the caller knows a field by.
+    """
+    try:
+        yield
+    except InputError as error:
+        where, fix = _as_fields(error.where, called), _as_fields(error.fix, called)
+        raise type(error)(error.message, where=where, fix=fix) from None
+
+
+def _as_fields(text: str, called: Callable[[str], str] = str) -> str:
+    def field_of(option: re.Match[str]) -> str:
+        name = option[1].replace("-", "_")
+        field = JobSpec.model_fields.get(name)
+        if field is None:
+            return "local" if name == "local" else option[0]
+        return f"{called(name)}=True" if field.annotation is bool else called(name)
+
+    words, line, rest = text.partition("hpc-elastic ")  # a command line stays one
+    return _OPTION.sub(field_of, words) + line + rest
+
+
+def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
+    """Return what is to be run, with what the caller gave laid over it."""
+    here: dict[str, Any] = {} if local is None else {"nodes": str(local), "allow_local_run_dir": True}
+    if isinstance(work, JobSpec):
+        return JobSpec(**{**here, **work.model_dump(exclude_unset=True), **fields})
+    if callable(work):
+        _refuse_program(fields)
+        return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})
+    if isinstance(work, str) and work.endswith(_JOB_FILE):
+        file = read_job_file(work)
+        return build_spec(replace(file, values={**here, **file.values}), fields)
+    return JobSpec(**{**here, **fields, "command": work})
+
+
+def _refuse_program(fields: dict[str, Any]) -> None:
+    for name in ("command", "module"):
+        if name in fields:
+            raise InputError(
+                f"{name} = {fields[name]!r} is for programs, and the work of this run is a function",
+                where="submit",
+                fix=f"leave {name} out, or have the function start the program",
+            )
+
+
+def _warn(texts: list[str], called: Callable[[str], str]) -> None:
+    """Tell what a command line would print."""
+    for text in texts:
+        warnings.warn(_as_fields(text, called), stacklevel=5)  # points to who called `submit`
+
+
+def _queue(wanted: SubmitRequest, call: bytes | None, called: Callable[[str], str]) -> Run:
+    submitter = Submitter(Slurm(), SystemClock())
+    _warn(submitter.check(wanted), called)
+    is_new = _create(wanted, call)
+    try:
+        submitter.resume(wanted.paths.root)
+    except SlurmError as error:
+        if not isinstance(error, UncertainSubmissionError):
+            with suppress(OSError):
+                os.unlink(wanted.paths.function)
+            run_dir.discard(wanted.paths, with_root=is_new)
+        raise
+    return Run(wanted.paths.root)
+
+
+def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int, called: Callable[[str], str]) -> Run:
+    """Start the agents in the background; what the runner prints is in the run directory."""
+    validate.check_local_nodes(wanted.spec, nodes)
+    _warn(validate.check(wanted, None, is_local=True), called)
+    _create(wanted, call)
+    root = wanted.paths.root
+    argv = (*argv_here(), "submit", "--resume", root, "--local", str(nodes))
+    with open(os.path.join(root, RUNNER_LOG), "ab") as output:
+        shell = subprocess.run(  # which leaves the runner to init, as no child of this process
+            ("/bin/sh", "-c", _IN_BACKGROUND, "sh", *argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+            check=True,
+        )
+    return Run(root, runner=int(shell.stdout))
+
+
+def _create(wanted: SubmitRequest, call: bytes | None) -> bool:
+    is_new = run_dir.create(wanted, now_s=SystemClock().wall())
+    if call is not None:
+        files.replace(wanted.paths.function, call)
+    return is_new

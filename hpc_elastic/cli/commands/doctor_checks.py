@@ -1,0 +1,116 @@
+"""What `hpc-elastic doctor` looks at beside directories: this machine's Python, packages and Slurm."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from hpc_elastic import __version__
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
+from hpc_elastic.store.check.finding import Finding, Level
+
+DISTRIBUTION = "hpc-elastic"
+CONTROLLER = "slurm controller"
+_COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+_SLOW_S = 5.0
+_REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
+
+
+def machine_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
+    """Return what there is on this machine, without looking at a directory."""
+    return [
+        Finding("python", f"{platform.python_version()} in {sys.executable}"),
+        Finding("hpc_elastic", __version__),
+        package_finding(_requirements()),
+        *slurm_findings(slurm, clock),
+    ]
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """Yield the name and the least version of each package that is needed always."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        lines = []
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match and ";" not in line:
+            yield match[1], match[2]
+
+
+def package_finding(wanted: Iterator[tuple[str, str]]) -> Finding:
+    """Return which of some packages there are; those that are missing or too old are problems.
+
+    Args:
+        wanted: name and least version of each.
+    """
+    there, bad = [], []
+    for name, least in wanted:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            bad.append(f"{name}>={least}")
+            continue
+        there.append(f"{name} {version}")
+        if _numbers(version) < _numbers(least):
+            bad.append(f"{name}>={least}")
+    value = ", ".join(sorted(there)) or "none"
+    if not bad:
+        return Finding("packages", value)
+    words = " ".join(f"'{each}'" for each in bad)
+    return Finding("packages", value, Level.PROBLEM, f"{sys.executable} -m pip install {words}")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d+", version)]
+
+
+def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
+    """Return which of Slurm's commands there are, and whether the controller answers."""
+    missing = [name for name in _COMMANDS if not slurm.has(name)]
+    if len(missing) == len(_COMMANDS):
+        fix = "log in to the cluster (module load slurm on some sites), or try a run with submit --local N"
+        return [Finding("slurm", "there is no Slurm on this machine", Level.WARNING, fix)]
+    present = [name for name in _COMMANDS if name not in missing]
+    commands = Finding("slurm commands", ", ".join(present))
+    if missing:
+        value = f"{', '.join(missing)} not on PATH"
+        commands = Finding("slurm commands", value, Level.PROBLEM, "install Slurm's client commands here")
+    return [commands, _controller(slurm, clock)]
+
+
+def _controller(slurm: Slurm, clock: Clock) -> Finding:
+    what = CONTROLLER
+    before = clock.monotonic()
+    try:
+        controllers, version = slurm.controllers(), slurm.version()
+    except SlurmNotFoundError as error:
+        return Finding(what, f"{error.command} is missing", Level.PROBLEM, "install Slurm's client commands")
+    except SlurmCommandError as error:
+        fix = (
+            hint_for(error)
+            if is_unreachable(error)
+            else "see what scontrol ping says; ask the administrators"
+        )
+        return Finding(what, _words_of(error), Level.PROBLEM, fix)
+    taken_s = clock.monotonic() - before
+    up = [name for name, is_up in controllers if is_up]
+    if not up:
+        return Finding(what, "it is down", Level.PROBLEM, "wait, or ask the administrators")
+    value = f"{', '.join(up)} answers in {taken_s:.2f} s ({version})"
+    if taken_s > _SLOW_S:
+        return Finding(what, value, Level.WARNING, "it is busy: submit and requeue may take their time")
+    return Finding(what, value)
+
+
+def _words_of(error: SlurmCommandError) -> str:
+    """Return Slurm's words in one line: of all controllers where it names them, else its last ones."""
+    said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    named = [line for line in said if line.startswith("Slurmctld(")]
+    failed = f"{error.argv[0]} failed with exit code {error.exit_code}"
+    return "; ".join(named) or (said[-1] if said else failed)

@@ -1,0 +1,260 @@
+"""``hpc-elastic drill``: does to a running run of one's own what the cluster may do to it some day."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Optional
+
+import typer
+
+from hpc_elastic.cli.commands.drill_before import (
+    check_node,
+    check_rank,
+    confirm,
+    parse_patience_s,
+    target_of,
+    tell_budgets,
+    tell_hang_limit,
+    unchanged,
+)
+from hpc_elastic.cli.run_argument import RunArgument, find_one_run
+from hpc_elastic.cli.say import say, say_in_colour
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError, InputError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
+from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
+from hpc_elastic.record.run_log import open_log, read_records
+from hpc_elastic.report.drill.grace import judge
+from hpc_elastic.report.drill.report import MEANWHILE, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill.traces import Blow
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
+from hpc_elastic.slurm.client.deadlines import Site
+from hpc_elastic.slurm.drill.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError
+from hpc_elastic.slurm.end.lifecycle import LOGIN
+from hpc_elastic.slurm.run_jobs.array_job import is_array
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.store.files import list_names
+
+_LOOK_S = 0.2
+_TELL_S = 10.0  # between two lines about a job that waits
+_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows what follows"
+
+
+def _flag(drill: Drill, text: str) -> object:
+    return typer.Option(f"--{drill.value}", help=text, show_default=False)
+
+
+def drill(  # noqa: PLR0913 - one flag per drill
+    run: RunArgument,
+    *,
+    preempt: Annotated[bool, _flag(Drill.PREEMPT, "SIGTERM to the agents, as when Slurm preempts.")] = False,
+    timeout: Annotated[bool, _flag(Drill.TIMEOUT, "The warning ahead of the time limit.")] = False,
+    node_loss: Annotated[bool, _flag(Drill.NODE_LOSS, "Kill the agent and workers of a node.")] = False,
+    crash: Annotated[bool, _flag(Drill.CRASH, "Kill a worker.")] = False,
+    hang: Annotated[bool, _flag(Drill.HANG, "Have a worker make no further step.")] = False,
+    requeue: Annotated[bool, _flag(Drill.REQUEUE, "Put the job back into the queue.")] = False,
+    node: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+        typer.Option("--node", metavar="NODE", help="Which node; the last one by default."),
+    ] = None,
+    rank: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rank", metavar="RANK", help="Which worker; the last one of the node by default."),
+    ] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="TIME", help="How long the run may take to come back.")
+    ] = "15m",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+) -> int:
+    """Try on a running run what the cluster may do to it, and report how it came back."""
+    flags = (preempt, timeout, node_loss, crash, hang, requeue)
+    chosen = _chosen(flags)
+    check_rank(chosen, rank)
+    patience_s = parse_patience_s(wait)
+    found = read_run(find_one_run(run))
+    slurm = Slurm()
+    check_node(found, chosen, node)
+    target = target_of(found, slurm, chosen, node, rank)
+    words = target.text(chosen, is_one_task=is_array(found))
+    if chosen is Drill.HANG:
+        tell_hang_limit(found, patience_s, wait)
+    tell_budgets(found, chosen, target)
+    if not yes:
+        confirm(found, words)
+        found = unchanged(found)
+    striker = Striker(found, slurm, SystemClock())
+    site = striker.granted(target) if chosen is Drill.PREEMPT else None
+    with _interruptible():
+        blow = _strike(found, striker, chosen, target)
+        say(f"done: {words}")
+        try:
+            course = _follow(found, blow, patience_s)
+        except KeyboardInterrupt:
+            course = _course(found, blow)
+            say("no longer followed")
+        finally:
+            if chosen is Drill.HANG:
+                _let_go_on(found, striker, target, blow)
+    return _tell_verdict(found, course, site)
+
+
+def _chosen(flags: tuple[bool, ...]) -> Drill:
+    drills = [drill for drill, wanted in zip(_IN_ORDER, flags, strict=True) if wanted]
+    if len(drills) == 1:
+        return drills[0]
+    names = ", ".join(f"--{drill.value}" for drill in _IN_ORDER)
+    what = "no drill is chosen" if not drills else f"{len(drills)} drills are chosen"
+    raise InputError(what, where="drill", fix=f"give one of {names}")
+
+
+_IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
+
+
+def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> Blow:
+    """Do it; that it is a drill is on record before, so that it does not count against the node.
+
+    Raises:
+        HpcElasticError: it could not be done, or nobody knows whether it was; that was told, too.
+    """
+    words, array = target.text(chosen, is_one_task=is_array(run)), is_array(run)
+    node = target.member.node if chosen in ON_A_NODE else ""
+    log = open_log(run.paths, LOGIN, Role.COMMAND)
+    text, drill_id = f"drill: {words} (round {run.state.rounds})", secrets.token_hex(4)
+    last = log.commit(lambda state: DrillBegan(state.epoch, drill_id, node, text)).last
+    try:
+        struck = striker.strike(chosen, target)
+    except (UnsureError, SlurmTimeoutError, KeyboardInterrupt):
+        say(_UNSURE, err=True)
+        if chosen is Drill.HANG:
+            with suppress(HpcElasticError):
+                striker.let_go_on(target)
+        raise
+    except HpcElasticError as error:
+        off = f"the drill was called off, nothing was struck: {_in_one_line(error)}"
+        log.commit(lambda state: DrillCalledOff(state.epoch, drill_id, off))
+        say("nothing was struck, and the run goes on as before:", err=True)
+        raise
+    is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
+    member = target.member
+    return Blow(
+        frozenset(CAUSES[chosen]),
+        member.node,
+        member.node_id,
+        target.rank,
+        struck.round,
+        struck.at,
+        last,
+        struck.step,
+        is_whole,
+        drill_id,
+    )
+
+
+def _in_one_line(error: HpcElasticError) -> str:
+    """Return what is wrong, with Slurm's own words; what to do about it is told on the terminal."""
+    return " ".join(str(error).partition("\n  fix: ")[0].split())
+
+
+def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
+    """Print each phase as it comes, until the run is back, has ended, or the time is up."""
+    clock = SystemClock()
+    told: set[tuple[str, str]] = set()
+    began = told_at = clock.monotonic()
+    while True:
+        course = _course(run, blow)
+        for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
+            what = (phase.name, phase.text if phase.name == MEANWHILE else "")
+            if what not in told:
+                told.add(what)
+                told_at = clock.monotonic()
+                say(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
+        if course.is_over or clock.monotonic() - began >= patience_s:
+            return course
+        if clock.monotonic() - told_at >= _TELL_S:
+            told_at = clock.monotonic()
+            _tell_waiting(run, told_at - began)
+        clock.sleep(_LOOK_S)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End as for Ctrl-C when the terminal is closed or the process is ended: a worker may have to go on."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, _interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _tell_waiting(run: RunFiles, waited_s: float) -> None:
+    fields = ask_job(run, Slurm()).fields
+    word, reason = fields.get("JobState", ""), fields.get("Reason", "None")
+    how = (
+        f": {word if is_array(run) else f'the job is {word}'}" + (f" ({reason})" if reason != "None" else "")
+        if word
+        else ""
+    )
+    say(f"  {waited_s:7.0f} s  waiting{how}")
+
+
+def _course(run: RunFiles, blow: Blow) -> Course:
+    return course_of(read_records(run.paths), blow, _saved(run))
+
+
+def _saved(run: RunFiles) -> list[Saved]:
+    """Return the durable checkpoints, the oldest first."""
+    names = [name for name in list_names(run.paths.checkpoints) if parse_name(name) is not None]
+    found = []
+    for mark in complete_marks(names):
+        try:
+            found.append(
+                Saved(mark.step, os.stat(os.path.join(run.paths.checkpoints, encode_name(mark))).st_mtime)
+            )
+        except FileNotFoundError:  # cleaned up by the training
+            continue
+    return sorted(found, key=lambda saved: saved.at)
+
+
+def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
+    """Say whether the run came back, and where `site` is known also whether in time; return the exit code."""
+    stop_s = run.spec.get("stop_timeout")
+    given_s = stop_s if isinstance(stop_s, int | float) else None
+    judgement = judge(course, site, given_s) if site is not None else None
+    if judgement is not None:
+        say(f"  {judgement.text}")
+    but = judgement.but if judgement is not None else ""
+    is_well, text = verdict(course, but)
+    say_in_colour(text, "green" if is_well else "red", bold=True)
+    came_back = course.resumed is not None
+    say(f"next: hpc-elastic {'timeline' if came_back else 'status'} {shlex.quote(run.paths.root)}")
+    return ExitCode.OK if is_well else 1
+
+
+def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> None:
+    """Let the worker go on where it was not ended; who is gone needs nothing."""
+    try:
+        striker.let_go_on(target)
+    except HpcElasticError:
+        return
+    course = _course(run, blow)
+    if course.noticed or course.overtaken:  # who went on is another one
+        return
+    text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
+    open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
+    say(f"rank {target.rank} on {target.member.node} goes on")

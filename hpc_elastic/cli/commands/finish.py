@@ -1,0 +1,198 @@
+"""``hpc-elastic finish``: the last line of the job script decides what becomes of the job. Light."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from hpc_elastic.clock import Clock, SystemClock, clock_text
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Decision
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.lifecycle import (
+    MAX_LAUNCH_FAILURES,
+    MAX_NODE_LOSSES,
+    MAX_RELAUNCH,
+    MAX_REQUEUES,
+    MAX_STARTS_WITHOUT_SAVE,
+    Budgets,
+)
+from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+
+
+def main(argv: Sequence[str]) -> int:
+    """Decide what becomes of the job; print only the node count of another srun to stdout.
+
+    Returns:
+        The exit code for the job script; 80 asks for another srun.
+    """
+    arguments = _parser().parse_args(argv)
+    paths = RunPaths(arguments.run_dir)
+    start = Start.from_environ(
+        paths,
+        os.environ,  # noqa: TID251 - the batch script's
+        relaunch=arguments.relaunch,
+        srun_exit_code=arguments.srun_exit_code,
+    )
+    start = start._replace(chain=arguments.chain, launch_failure=arguments.launch_failure)
+    budgets = Budgets(
+        max_relaunch=arguments.max_relaunch,
+        max_requeues=arguments.max_requeues,
+        max_node_losses=arguments.max_node_losses,
+        max_preemptions=arguments.max_preemptions,
+        max_time_limits=arguments.max_time_limits,
+        max_launch_failures=arguments.max_launch_failures,
+        max_starts_without_save=arguments.max_starts_without_save,
+        holds=arguments.on_budget_spent == "hold",
+        resubmits=arguments.resubmit,
+    )
+    try:
+        slurm, clock = _slurm_of(arguments.job_info), SystemClock()
+        ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
+    except (HpcElasticError, OSError) as error:
+        _say(f"the job is not requeued: {error}")
+        if start.is_submitted:
+            _say_how_to_go_on(start)
+        return ExitCode.FAILED
+    if ended.code == ExitCode.RELAUNCH:
+        sys.stdout.write(f"{ended.nodes}\n")
+        sys.stdout.flush()
+    _tell_the_end(ended.state, start)
+    return getattr(slurm, "asks", None) or ended.code
+
+
+def _slurm_of(job_info: str | None) -> Slurm:
+    if job_info is None:
+        return Slurm()
+    from hpc_elastic.slurm.end.slurm_from_file import SlurmByScript  # noqa: PLC0415 - only in containers
+
+    return SlurmByScript(job_info)
+
+
+def _finish_of(start: Start, budgets: Budgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
+    if start.task is None:
+        return Finish(start, budgets, slurm, clock, _say).run
+    from hpc_elastic.slurm.end.array_finish import ArrayFinish  # noqa: PLC0415 - only in array mode
+
+    return ArrayFinish(start, budgets, slurm, clock, _say).run
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print the error as all commands do, and exit with 2."""
+        self.exit(ExitCode.USAGE, f"error: {message}\n  fix: see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="hpc-elastic finish",
+        description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
+        "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
+    )
+    parser.add_argument("--run-dir", required=True, help="run directory")
+    parser.add_argument("--srun-exit-code", type=int, default=0, metavar="RC", help="exit code of srun")
+    parser.add_argument(
+        "--relaunch", type=int, default=0, metavar="K", help="how often srun was started again"
+    )
+    parser.add_argument(
+        "--max-relaunch", type=int, default=MAX_RELAUNCH, metavar="N",
+        help="how often srun may be started again in one start of the job (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-requeues", type=int, default=MAX_REQUEUES, metavar="N",
+        help="how often the job may be requeued (default: %(default)s)",
+    )  # fmt: skip
+    _add_budgets(parser)
+    return parser
+
+
+def _add_budgets(parser: argparse.ArgumentParser) -> None:
+    no_limit = "default: no limit of its own"
+    for cause, default, note in (
+        ("node losses", MAX_NODE_LOSSES, "default: %(default)s"),
+        ("preemptions", None, no_limit),
+        ("time limits", None, no_limit),
+        ("launch failures", MAX_LAUNCH_FAILURES, "default: %(default)s"),
+    ):
+        parser.add_argument(
+            f"--max-{cause.replace(' ', '-')}", type=int, default=default, metavar="N",
+            help=f"how many {cause} the run may have ({note})",
+        )  # fmt: skip
+    parser.add_argument(
+        "--max-starts-without-save", type=int, default=MAX_STARTS_WITHOUT_SAVE, metavar="N",
+        help="how many starts in a row may save nothing newer than they began from, of a program that marks "
+        "checkpoints or ticks; 0: no limit (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--on-budget-spent", choices=("hold", "fail"), default="hold",
+        help="then the job waits, held, in the queue, or the run ends as failed (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-resubmit", dest="resubmit", action="store_false",
+        help="end the run where Slurm does not requeue its job",
+    )  # fmt: skip
+    parser.add_argument(
+        "--chain", type=int, default=0, metavar="N",
+        help="the job is one of a chain of N, of which the next one goes on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--job-info", metavar="TEXT",
+        help="output of scontrol show job -o, where finish has no Slurm commands; it then ends with 81 "
+        "for scontrol requeue and with 82 for scontrol requeuehold",
+    )  # fmt: skip
+    parser.add_argument(
+        "--launch-failure", default="", metavar="TEXT",
+        help="the line of the job script that failed before srun",
+    )  # fmt: skip
+
+
+def _say(text: str) -> None:
+    _print(f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: {text}")
+
+
+def _print(text: str) -> None:
+    """Show a line; where the log cannot be written to, as its disk is full, the job goes on all the same."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+def _tell_the_end(state: RunState, start: Start) -> None:
+    """Print, as the last thing in the log, why a run failed or how to take it up again."""
+    ending = state.ending
+    if ending is None or ending.decision in (Decision.DONE, Decision.HELD):
+        return
+    if ending.failure is not None:
+        from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
+
+        _print(failure_summary(_title(start.paths), [FailureRecord.from_json(ending.failure)]))
+    if not os.path.exists(start.end_file):  # else the local runner says it
+        _say_how_to_go_on(start)
+
+
+def _title(paths: RunPaths) -> str:
+    """Return what the workers ran, or the run where only its agents know that."""
+    from hpc_elastic.slurm.job.worker_script import title_of  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_jobs.run_files import stored_spec  # noqa: PLC0415 - rare
+
+    spec = stored_spec(paths)
+    module = str(spec.get("module") or "")
+    if module.startswith("hpc_elastic."):  # ours, which runs a function of the user's
+        return str(spec.get("name") or paths.name)
+    words = spec.get("command")
+    command = [str(word) for word in words] if isinstance(words, list) else []  # people edit the file
+    return module or (title_of(command) if command else paths.name)
+
+
+def _say_how_to_go_on(start: Start) -> None:
+    from hpc_elastic.slurm.run_jobs.resume_hint import resume_command, to_go_on  # noqa: PLC0415 - rare
+
+    _print(f"  {to_go_on(start.paths)}: {resume_command(start)}")

@@ -1,0 +1,35 @@
+"""``hpc-elastic scale``: change how many nodes a run uses while it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_one_run
+from hpc_elastic.cli.say import say
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.operate.scale import scale as change_size
+
+KeepSpares = Annotated[
+    bool,
+    typer.Option(
+        "--keep-spares", help="Array mode: nodes beyond that stand by, instead of being given back."
+    ),
+]
+
+
+def scale(
+    run: RunArgument,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-N", metavar="N", help="How many nodes the run is to use from now on.")
+    ],
+    keep_spares: KeepSpares = False,  # noqa: FBT002 - a flag of the command line
+) -> int:
+    """Change how many nodes a running run uses.
+
+    A run that is one job keeps its nodes: those beyond N stand by. In array mode they are given back,
+    and N may be more than the run was submitted for.
+    """
+    change_size(find_one_run(run), nodes, say, slurm=Slurm(), keep_spares=keep_spares)
+    return 0

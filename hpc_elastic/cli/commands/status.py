@@ -1,0 +1,149 @@
+"""``hpc-elastic status`` and ``timeline``: where a run stands and what happened in it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Optional
+
+import typer
+
+from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
+from hpc_elastic.cli.say import say, say_aside, say_in_colour
+from hpc_elastic.cli.status.facts import batch_log, status_facts
+from hpc_elastic.cli.status.runs import list_runs
+from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.report.queue_text import what_helps
+from hpc_elastic.report.run_size import size_text
+from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
+from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, ask_job, read_run, with_excluded
+from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
+from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
+from hpc_elastic.store.files import list_names
+from hpc_elastic.text import visible
+
+_GOOD = (Phase.RUNNING, Phase.DONE)
+_MENDED = "when it is mended"
+_BAD = (Phase.FAILED, Phase.GONE, Phase.SILENT)
+
+ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
+
+
+OptionalRun = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+    typer.Argument(
+        metavar="[RUN]",
+        help=f"Run directory, run id, job id or job name, or a folder: all runs in it. "
+        f"Without it: all runs below ./{RUNS_FOLDER}.",
+        show_default=False,
+    ),
+]
+
+
+def status(
+    run: OptionalRun = None,
+    timeline: ShowTimeline = False,  # noqa: FBT002 - typer's way to write a flag
+) -> int:
+    """Show where a run stands, what it has used up, and what to do next."""
+    folder = RUNS_FOLDER if run is None else holds_runs(run)
+    if folder is not None:
+        return list_runs(folder)
+    found = read_run(find_run(run or ""))
+    slurm = Slurm()
+    asked = with_excluded(ask_job(found, slurm), slurm)
+    silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
+    where = status_of(RunView.of(found, asked.job, silent_s))
+    is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
+    colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
+    say_in_colour(visible(f"{found.name}: {where.text}"), colour, bold=True)
+    facts = status_facts(found, asked, where.text)
+    if not where.phase.is_final and where.phase is not Phase.GONE:
+        size = size_text(found.state, list_names(found.paths.members))
+        facts[1:1] = [("size", size)] if size else []
+    for label, text in facts:
+        say(f"  {label:<12}{visible(text)}")
+    if timeline:
+        _print_timeline(found)
+    say(f"next: {_next(found, where, asked)}")
+    return 0
+
+
+def timeline(run: RunArgument) -> int:
+    """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
+    found = read_run(find_run(run))
+    _print_timeline(found)
+    _print_outside(found)
+    return 0
+
+
+def _print_outside(run: RunFiles) -> None:
+    """Tell what has become of a job that was to start again: the run itself has no record of that."""
+    state = run.state
+    if state.ending is not None or not run.job_id or not (state.requeued or state.drained):
+        return
+    where = status_of(RunView.of(run, ask_job(run, Slurm()).job))
+    if where.phase in (Phase.GONE, Phase.STOPPED):
+        say(f"{date_text(SystemClock().wall())}  Slurm says now: {visible(where.text)}")
+
+
+def _print_timeline(run: RunFiles) -> None:
+    told = -1
+    for moment in moments_of(run.records, by_torchrun=run.is_torchruns):
+        for done in run.submissions:
+            if told < done.number <= moment.submission:
+                say(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+                told = done.number
+        say(f"{date_text(moment.at)}  {visible(moment.text)}")
+    for done in run.submissions:
+        if done.number > told:
+            say(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")
+
+
+def _job_name(job_id: str) -> str:
+    return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
+
+
+def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
+    root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
+    if run.is_torchruns and phase is not Phase.SILENT:
+        return f"read what torchrun has printed; to start it again: {again}"
+    if phase is Phase.SILENT:
+        return _next_of_silent(run, asked)
+    if phase is Phase.HELD:
+        is_there = asked.job is None or asked.job.state.is_active
+        release = f"scontrol release {run.job_id}"
+        return f"hpc-elastic logs {root}; {_MENDED}: {release if is_there else again}"
+    if phase is Phase.GONE and batch_log(run):
+        return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
+    if phase in (Phase.QUEUED, Phase.REQUEUED) and (helps := _what_helps(run, asked)):
+        return helps
+    told = {
+        Phase.DONE: f"hpc-elastic logs {root}",
+        Phase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
+        Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
+    }
+    is_over = phase.is_final or phase is Phase.GONE or run.was_interrupted
+    if is_over and asked.job is not None and asked.job.state.is_active:  # not for long
+        again = f"{first_to_do(run.job_id, asked.job.state)}, then {again}"
+    return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
+
+
+def _what_helps(run: RunFiles, asked: Asked) -> str:
+    """Tell what to do about a job that does not start by itself; empty if it does."""
+    if asked.job is not None and asked.job.to_be_released:
+        return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
+    return what_helps(asked.fields, shlex.quote(run.paths.root))
+
+
+def _next_of_silent(run: RunFiles, asked: Asked) -> str:
+    """Tell what to do about a run whose agents are not heard of."""
+    root = shlex.quote(run.paths.root)
+    if asked.job is None:
+        job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
+        where = "where torchrun was started" if run.is_torchruns else "on a login node"
+        return f"look {where} {job}; if not, {run.command_to_go_on}"
+    if script_counts(signs_of(run, SystemClock().wall())):
+        return f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"
+    return f"hpc-elastic logs {root}; to end it: hpc-elastic cancel {root}, then {run.command_to_go_on}"

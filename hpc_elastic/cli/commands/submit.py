@@ -1,0 +1,190 @@
+"""``hpc-elastic submit``: check a job, queue it, and say what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Annotated, Any, Optional
+
+import typer
+
+from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.say import hand_out, say, say_aside
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.local.nodes import run_local
+from hpc_elastic.slurm.nodes.at_submit import without_suspects
+from hpc_elastic.slurm.run_jobs import interrupted
+from hpc_elastic.slurm.submit import request, run_dir, validate
+from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
+from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
+Resume = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
+    typer.Option(
+        metavar="RUN_DIR",
+        help="Queue a run that ended or was stopped once more, from its last checkpoint.",
+        show_default=False,
+    ),
+]
+Local = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        metavar="N", min=1, help="Run here and now without Slurm, with N agents as nodes.", show_default=False
+    ),
+]
+SkipTest = Annotated[
+    bool,
+    typer.Option(
+        "--skip-sbatch-test",
+        help="Do not ask Slurm beforehand (sbatch --test-only, the partition's time limit).",
+    ),
+]
+
+
+def submit(  # noqa: PLR0913 - one parameter per option of the command line
+    context: typer.Context,
+    given: dict[str, Any],
+    job_file: JobFileArgument = None,
+    dry_run: DryRun = False,  # noqa: FBT002 - a flag of the command line
+    resume: Resume = None,
+    local: Local = None,
+    skip_sbatch_test: SkipTest = False,  # noqa: FBT002
+) -> int:
+    """Queue a training run that survives preemption, requeue and node loss.
+
+    Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py --lr 0.1
+
+    train.py runs with the Python that hpc_elastic is installed in; --python takes another one.
+
+    The same can be written in a job file: hpc-elastic submit train.toml
+    """
+    command: tuple[str, ...] = context.obj or ()
+    if resume is not None:
+        _refuse_with_resume(job_file, given, command)
+        return _resume(find_run(resume), local, dry_run=dry_run)
+    with job_spec(job_file, given, command) as spec:
+        if local is not None:
+            return _run_local(spec, local, dry_run=dry_run)
+        wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+        return (_show if dry_run else _queue)(wanted, ask_slurm=not skip_sbatch_test)
+
+
+def _queue(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
+    submitter = _submitter()
+    _warn(submitter.check(wanted, ask_slurm=ask_slurm))
+    _tell(submitter.submit(wanted))
+    return 0
+
+
+def _submitter() -> Submitter:
+    slurm, clock = Slurm(), SystemClock()
+    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, say_aside))
+
+
+def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
+    flags = ["--" + field.replace("_", "-") for field in given]
+    extra = job_file or next(iter(flags), None) or " ".join(command) or None
+    if extra is not None:
+        raise InputError(
+            f"--resume queues the stored job again and takes nothing else, but got {extra}",
+            where="--resume",
+            fix="edit job.sbatch in the run directory, or submit a new run",
+        )
+
+
+def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
+    """Queue a run again, or go on here with a run that was local; or only show what would be queued."""
+    root = paths.root
+    if not os.path.exists(paths.script) and interrupted.was_left(paths):
+        raise InputError(
+            f"the submission of the run in {root} was interrupted, and nothing was queued",
+            where="--resume",
+            fix=f"the same submit command again, with --run-dir {shlex.quote(root)}",
+        )
+    if not os.path.exists(paths.script):
+        raise InputError(
+            f"the run in {root} was not started by submit (there is no job.sbatch)",
+            where="--resume",
+            fix="start the same command again, with the same --run-dir (another one if the run has ended)",
+        )
+    if local is None and not was_local(root):
+        return _resume_in_slurm(root, dry_run=dry_run)
+    wanted = _submitter().next_request(root)
+    nodes = local or wanted.spec.node_range.high
+    validate.check_local_nodes(wanted.spec, nodes)
+    if dry_run:
+        hand_out(f"{wanted.script}\n")
+        return 0
+    return run_local(wanted, nodes=nodes)
+
+
+def _resume_in_slurm(root: str, *, dry_run: bool) -> int:
+    submitter = _submitter()
+    if dry_run:
+        wanted = submitter.next_request(root)
+        _warn(validate.missing_again(wanted))
+        _print_request(submitter.prepared(with_measured_lead(wanted)))
+    else:
+        queued = submitter.resume(root)
+        _warn(validate.missing_again(queued.request))
+        _tell(queued)
+    return 0
+
+
+def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
+    if "nodes" not in spec.model_fields_set:
+        spec = spec.model_copy(update={"nodes": str(nodes)})
+    validate.check_local_nodes(spec, nodes)
+    wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+    _warn(validate.check(wanted, None, is_local=True))
+    if dry_run:
+        hand_out(f"{wanted.script}\n")
+        return 0
+    run_dir.create(wanted, now_s=SystemClock().wall())
+    return run_local(wanted, nodes=nodes)
+
+
+def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
+    """Print script and command; without Slurm on this machine too."""
+    slurm = Slurm()
+    if slurm.has("sbatch"):
+        _warn(_submitter().check(wanted, ask_slurm=ask_slurm))
+    else:
+        _warn([*validate.check(wanted, None), "there is no sbatch here, so Slurm was not asked"])
+    _print_request(_submitter().prepared(wanted))
+    return 0
+
+
+def _print_request(wanted: SubmitRequest) -> None:
+    hand_out(f"{wanted.script}\n")
+    command = shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments))
+    hand_out(f"{command}\n")
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        say(f"warning: {warning}", err=True)
+
+
+def _tell(queued: Submitted) -> None:
+    root = shlex.quote(queued.request.paths.root)
+    if queued.trouble:
+        say(f"warning: {queued.trouble}", err=True)
+    word = "was already queued as" if queued.was_queued_before else "is queued as"
+    say(f"{queued.request.spec.name} {word} job {queued.job_id}")
+    if queued.chain:
+        say(f"then as {', '.join(queued.chain)}, each when the one before has ended")
+    if lead := lead_text(queued.request):
+        say(lead)
+    say(f"run directory: {root}")
+    say(f"  hpc-elastic status {root}")
+    say(f"  hpc-elastic logs -f {root}")
+    say(f"  hpc-elastic stop {root}")

@@ -1,0 +1,200 @@
+"""From the flags of ``hpc-elastic run`` and the environment to checked options."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpc_elastic.cli.run.budgets import budgets_of
+from hpc_elastic.cli.run.drain import drain_times_of
+from hpc_elastic.cli.run.hangs import hang_options_of
+from hpc_elastic.cli.run.nodes import FIXED_MASTER, Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run.probe import probe_of
+from hpc_elastic.cli.run.values import at_least, meanings, one_of, slots
+from hpc_elastic.cli.run.work import (
+    START_METHODS,
+    check_binding,
+    check_script,
+    event_handler_of,
+    logs_of,
+    numa_of,
+    prefix_of,
+    work_of,
+)
+from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.job.worker_script import title_of
+from hpc_elastic.start.agent import LaunchOptions
+
+_DEFAULT_SHUTDOWN_S = 30.0
+_MAX_PORT = 65535
+
+
+class Plan(NamedTuple):
+    """What is to be started, and what to tell about it before."""
+
+    options: LaunchOptions
+    slurm: SlurmEnv | None  # what Slurm told, if this process is a step's task
+    place: Place
+    notes: tuple[str, ...]
+
+
+class Master(NamedTuple):
+    """The fixed address and port of the workers' process group; None for those of each round."""
+
+    addr: str | None
+    port: int | None
+
+
+def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+    """Return checked options and what Slurm told.
+
+    Raises:
+        InputError: a value cannot be used; names the flag and what to do.
+    """
+    slurm = SlurmEnv.from_environ(environ)
+    if slurm is not None and not slurm.in_step:
+        slurm = None
+    _check_numbers(args)
+    settings, notes = settings_of(args, slurm)
+    check_room(settings.min_nodes, environ, slurm)
+    work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
+    if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
+        check_script(args, environ)
+    node = node_name(args, slurm)
+    master, master_notes = _master(args, settings, node, slurm)
+    times, signals = _times(args, environ), _meanings(args)
+    numa, events = numa_of(args), event_handler_of(args, environ)
+    if not args.virtual_local_rank:
+        check_binding(numa, count, environ)
+    place = place_of(args, environ, slurm, settings.max_nodes)
+    options = LaunchOptions(
+        paths=place.paths,
+        run_id=place.run_id,
+        rendezvous=settings,
+        slots=count,
+        argv=work.argv,
+        title=title_of((args.training_script, *args.training_script_args)),
+        logs=logs_of(args, place.paths),
+        prefixes=prefix_of(args, environ),
+        max_restarts=args.max_restarts,
+        times=times,
+        signals=signals,
+        node=node,
+        addr=args.local_addr or node if slurm else args.local_addr or os.uname().nodename,
+        role=args.role,
+        master_addr=master.addr,
+        master_port=master.port,
+        entrypoint=work.entrypoint,
+        args=work.args,
+        start_method=one_of("--start-method", args.start_method, START_METHODS),
+        numa=numa,
+        virtual_local_rank=args.virtual_local_rank,
+        stdout_filters=tuple(args.duplicate_stdout_filters) or None,
+        stderr_filters=tuple(args.duplicate_stderr_filters) or None,
+        event_log_handler=events,
+        probe=probe_of(args),
+        hangs=hang_options_of(args),
+        budgets=budgets_of(args),
+        watch_node_drain=args.watch_node_drain,
+        tracker_ids=args.tracker_ids,
+        keep_logs=args.keep_logs,
+    )
+    return Plan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
+
+
+def _use_env(args: argparse.Namespace) -> list[str]:
+    """Return what is to be said of a flag of earlier versions."""
+    note = "--use-env is not needed: LOCAL_RANK is always in the environment of a worker"
+    return [note] if args.use_env else []
+
+
+def _meanings(args: argparse.Namespace) -> SignalMeanings:
+    return meanings(args.drain_signals, args.warning_signals, args.signals_to_handle, _ignored())
+
+
+def _ignored() -> list[int]:
+    """Return SIGHUP where ``nohup`` has this process ignore it: the run outlives its terminal."""
+    return [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    at_least("--max-restarts", args.max_restarts, 0)
+    at_least("--keep-logs", args.keep_logs, 0)
+    at_least("--exit-barrier-timeout", args.exit_barrier_timeout, 0)
+    if not args.monitor_interval > 0:
+        raise InputError(
+            f"it is {args.monitor_interval:g}", where="--monitor-interval", fix="it must be positive"
+        )
+
+
+def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
+    shutdown, where, text = args.shutdown_timeout, "--shutdown-timeout", ""
+    if shutdown is None:
+        text, where = environ.get(Env.SHUTDOWN_TIMEOUT, ""), Env.SHUTDOWN_TIMEOUT
+        try:
+            shutdown = float(text) if text else _DEFAULT_SHUTDOWN_S
+        except ValueError:
+            raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
+    at_least(where, shutdown, 0)
+    return AgentTimes(
+        drain=drain_times_of(args),
+        shutdown=shutdown,
+        told=shutdown if text or args.shutdown_timeout is not None else math.inf,
+        exit_barrier=args.exit_barrier_timeout,
+    )
+
+
+def _master(
+    args: argparse.Namespace, settings: RendezvousSettings, node: str, slurm: SlurmEnv | None
+) -> tuple[Master, list[str]]:
+    """Return the fixed address and port, and a note on those that are not used.
+
+    Raises:
+        InputError: the port is none, or taken on the node that is to open it.
+    """
+    addr, port = args.master_addr, args.master_port
+    if args.standalone or args.rdzv_backend not in FIXED_MASTER:
+        given = [f"--{name}" for name, value in (("master-addr", addr), ("master-port", port)) if value]
+        verb, why = ("are", "each round has its own") if len(given) > 1 else ("is", "each round has its own")
+        how = "--standalone" if args.standalone else f"--rdzv-backend {args.rdzv_backend}"
+        notes = [f"{' and '.join(given)} {verb} not used with {how}: {why}"] if given else []
+        return Master(args.local_addr if settings.max_nodes == 1 else None, None), notes
+    if port is not None and not 0 < port <= _MAX_PORT:
+        raise InputError(
+            f"{port} is no port", where="--master-port", fix=f"give 1 to {_MAX_PORT}, or leave it out"
+        )
+    is_first = settings.max_nodes == 1 or args.node_rank == 0 or (slurm and node in slurm.node_names[:1])
+    if port is not None and is_first:
+        _check_is_free(port)
+    if addr is None and settings.max_nodes == 1:
+        addr = args.local_addr
+    return Master(_without_brackets(addr), port), []
+
+
+def _without_brackets(addr: str | None) -> str | None:
+    """Return an address as workers look it up; torchrun wants brackets around IPv6 addresses."""
+    return addr[1:-1] if addr and addr[0] == "[" and addr[-1] == "]" else addr
+
+
+def _check_is_free(port: int) -> None:
+    import socket  # noqa: PLC0415 - 5 ms
+
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is closing is free
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} cannot be had on {os.uname().nodename}: {error.strerror}",
+                where="--master-port",
+                fix="choose another, or leave it out: then each round has a free one",
+            ) from None

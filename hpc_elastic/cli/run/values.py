@@ -1,0 +1,205 @@
+"""Values of single flags of ``hpc-elastic run``: what was written, as what is meant, or one clear error."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Mapping, Sequence
+
+from hpc_elastic.errors import InputError, SlurmError
+from hpc_elastic.multiprocessing.std import Std
+from hpc_elastic.node.setup.agent_setup import SignalMeanings
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.typed_json import whole_number
+
+TORCHS_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_MOST_SLOTS = 10**6
+_HIDDEN = ("", "NoDevFiles")
+
+
+def nodes(text: str | None, default: int) -> tuple[int, int]:
+    """Return the least and the most nodes of ``N`` or ``MIN:MAX``."""
+    if text is None:
+        return default, default
+    low, _, high = text.partition(":")
+    least, most = whole_number(low.strip()), whole_number((high or low).strip())
+    if least is None or most is None:
+        raise InputError(f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX")
+    if not 1 <= least <= most:
+        raise InputError(
+            f"{text!r}: the minimum must be at least 1 and at most the maximum",
+            where="--nnodes",
+            fix=f"write {most}:{least}" if 1 <= most < least else "write N or MIN:MAX",
+        )
+    return least, most
+
+
+def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
+    """Return the number of workers on this node.
+
+    Args:
+        text: ``--nproc-per-node``; None means one per GPU under Slurm, else one.
+        slurm: what Slurm gave this node.
+        environ: for the GPUs a scheduler has made visible.
+    """
+    if text is not None and 0 < (whole_number(text) or 0) <= _MOST_SLOTS:
+        return int(text)
+    if text is None:
+        return (gpus(slurm, environ) or 1) if slurm else 1
+    if text == "cpu":
+        return len(os.sched_getaffinity(0))
+    if text in ("gpu", "auto"):
+        found = gpus(slurm, environ)
+        if not found and text == "gpu":
+            raise InputError(
+                "gpu: no GPU is visible on this node",
+                where="--nproc-per-node",
+                fix="give a number or cpu, or ask the scheduler for GPUs",
+            )
+        return found or len(os.sched_getaffinity(0))
+    raise InputError(f"{text!r} is not a number of workers", where="--nproc-per-node", fix=_instead_of(text))
+
+
+def _instead_of(text: str) -> str:
+    if text.isalpha():
+        return f"write how many: devices of the kind {text} are not counted here; N, auto, gpu or cpu"
+    return "use N (1 or more), auto, gpu or cpu"
+
+
+def gpus(slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
+    """Return the number of GPUs that workers on this node can use, without asking a driver.
+
+    What a scheduler or a user has made visible counts first, then what Slurm gave (a job with whole nodes
+    need not have asked for GPUs: then only Slurm knows how many it has on which node), then what the kernel
+    shows: of NVIDIA by device files, of AMD by the topology of its driver.
+    """
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if name in environ:
+            return _visible(environ[name])
+    if slurm is not None and slurm.gpus_on_node:
+        return slurm.gpus_on_node
+    if slurm is not None and slurm.has_gpus_untold and (told := _told_by_slurm(slurm)) is not None:
+        return told
+    nvidia = [name for name in _names("/dev") if name.startswith("nvidia") and name[6:].isdecimal()]
+    return len(nvidia) or _amd_gpus()
+
+
+def _told_by_slurm(slurm: SlurmEnv) -> int | None:
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - only for nodes that may differ
+
+    try:
+        return Slurm().gpus_on_nodes(slurm.job_ref).get(slurm.node_name)
+    except SlurmError:
+        return None
+
+
+def _visible(text: str) -> int:
+    """Return how many devices a list names; as for CUDA, what follows ``-1`` is not visible."""
+    found = [word.strip() for word in text.split(",")]
+    end = found.index("-1") if "-1" in found else len(found)
+    return len([word for word in found[:end] if word not in _HIDDEN])
+
+
+def _amd_gpus(root: str = "/sys/class/kfd/kfd/topology/nodes") -> int:
+    """Count the nodes of the driver's topology that have compute units; the others are CPUs."""
+    count = 0
+    for name in _names(root):
+        try:
+            with open(os.path.join(root, name, "properties"), encoding="ascii") as file:
+                words = [line.split() for line in file]
+        except OSError:
+            continue
+        count += any(word[:1] == ["simd_count"] and word[1:] != ["0"] for word in words)
+    return count
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def streams(where: str, text: str) -> Std | dict[int, Std]:
+    """Return which streams of which local ranks ``--redirects`` or ``--tee`` means."""
+    try:
+        return Std.from_str(text)
+    except ValueError as error:
+        fix = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, as in 0:1,1:3"
+        raise InputError(str(error), where=where, fix=fix) from None
+
+
+def local_ranks(text: str) -> set[int] | None:
+    """Return the local ranks whose output is shown; None for all."""
+    if not text:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(
+            "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2",
+            where="--local-ranks-filter",
+            fix=f"{text!r} is none",
+        )
+    return {int(word) for word in words}
+
+
+def signals(where: str, text: str) -> tuple[int, ...]:
+    """Return the numbers of the signals whose names are joined by commas, with or without SIG."""
+    found = []
+    for name in filter(None, (word.strip() for word in text.split(","))):
+        full = name.upper()
+        full = full if full.startswith("SIG") else f"SIG{full}"
+        if full not in signal.Signals.__members__ or full in ("SIGKILL", "SIGSTOP"):
+            raise InputError(
+                f"{name!r} is not a signal that can be caught", where=where, fix="use TERM, USR1 ..."
+            )
+        found.append(int(signal.Signals[full]))
+    return tuple(found)
+
+
+def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[int] = ()) -> SignalMeanings:
+    """Return what the signals to the agent mean.
+
+    Args:
+        drain: ``--drain-signals``.
+        warning: ``--warning-signals``.
+        handled: ``--signals-to-handle``: a signal in it that means nothing else ends the run as those
+            of `drain` do; one of torch's four that is not in it keeps the system's action.
+        ignored: signals that stay as they are unless `handled` is given; SIGHUP below ``nohup``.
+    """
+    caught = signals("--signals-to-handle", TORCHS_SIGNALS if handled is None else handled)
+    left_alone = set(signals("", TORCHS_SIGNALS)) - set(caught) if handled is not None else set(ignored)
+    drains = signals("--drain-signals", drain)
+    warns = signals("--warning-signals", warning)
+    interrupts = SignalMeanings().interrupt
+    more = tuple(number for number in caught if number not in (*drains, *warns, *interrupts))
+    return SignalMeanings(
+        drain=tuple(number for number in (*drains, *more) if number not in left_alone),
+        warning=tuple(number for number in warns if number not in left_alone),
+        interrupt=tuple(number for number in interrupts if number not in left_alone),
+    )
+
+
+def at_least(where: str, value: float, least: float) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        InputError: it is.
+    """
+    if not value >= least:
+        raise InputError(f"it is {value:g}", where=where, fix=f"it must be at least {least:g}")
+
+
+def one_of(where: str, value: str, known: Sequence[str]) -> str:
+    """Return a value that must be one of a few.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    if value not in known:
+        raise InputError(
+            f"{value!r} is not one of {', '.join(known)}",
+            where=where,
+            fix=f"write one of these, e.g. {where} {known[0]}",
+        )
+    return value

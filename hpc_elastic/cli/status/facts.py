@@ -1,0 +1,288 @@
+"""What ``hpc-elastic status`` tells of a run below its first line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from hpc_elastic.cli.status.drain import drain_facts
+from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.record.journal import Cause, Decision
+from hpc_elastic.record.member_names import MemberName, parse_name
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.state import RunState
+from hpc_elastic.record.useful_time import trained
+from hpc_elastic.report.causes_text import (
+    requeues_text,
+    restarts_text,
+    signals_of,
+    task_requeues,
+    tasks_text,
+    used_text,
+)
+from hpc_elastic.report.exit_codes import job_code_text
+from hpc_elastic.report.node_status import node_facts
+from hpc_elastic.report.queue_text import (
+    ended_text,
+    lost_text,
+    missing_text,
+    more_text,
+    queue_text,
+    too_few_text,
+)
+from hpc_elastic.report.run_status import torchrun_marks
+from hpc_elastic.report.srun_said import srun_said
+from hpc_elastic.report.timeline import last_text, span_text, stopped_ranks_text
+from hpc_elastic.report.timeline import timeline as moments_of
+from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
+from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.deadlines import seconds
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end.budget_use import use_of_causes
+from hpc_elastic.slurm.end.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
+from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
+from hpc_elastic.slurm.run_jobs.array_job import is_array
+from hpc_elastic.slurm.run_jobs.batch_log import end_of
+from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
+from hpc_elastic.slurm.submit.run_dir import identity_trouble
+from hpc_elastic.store.files import list_names
+from hpc_elastic.store.node_events import Fault
+from hpc_elastic.store.node_ledger import read_ledger
+from hpc_elastic.text import count_text
+from hpc_elastic.typed_json import whole_number
+
+MAX_RESTARTS = 3  # of a job spec
+NEVER_ASKS = (
+    "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
+    "unsaved; --unasked run-on lets a program that saves by itself run on"
+)
+LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
+
+
+def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[str, str]]:
+    """Return what is to be told of a run below its first line: (label, text), in order.
+
+    Args:
+        run: its files.
+        asked: what Slurm says of its job.
+        headline: the first line, whose words are not said again.
+    """
+    now_s = SystemClock().wall()
+    state = run.state
+    facts = [("run", run.paths.root)]
+    if run.job_id:
+        facts.append(("job", _job_text(run, asked)))
+    facts += _chain(run, asked)
+    facts += _waits(run, asked)
+    if asked.trouble:
+        facts.append(("", asked.trouble))
+    for trouble in (identity_trouble(run.paths), spec_trouble(run.paths)):
+        facts += zip(("damaged", ""), trouble, strict=False)
+    saved = newest_checkpoint(run.paths, now_s)
+    if saved is not None:
+        where = f" ({saved.path})" if saved.path else ""
+        facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
+    elif state.rounds and not run.is_torchruns:
+        facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    facts += _saves(state, BEGINNING if saved is None else saved.step)
+    short = short_time_text(trained(run.records), _limit_s(run, asked))
+    facts += [("time", short)] if short and state.ending is None else []
+    stopped = sorted(state.stopped_ranks.items())
+    facts += [("stopped", f"{stopped_ranks_text(node, ranks)}; {LET_GO_ON}") for node, ranks in stopped]
+    facts += drain_facts(run.paths)
+    facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
+    facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
+    if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
+        facts += [("batch log", path) for path in batch_log(run)]
+    if run.records:
+        last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
+        text = last_text(last.text, headline)
+        ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
+        facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
+    return facts
+
+
+def _limit_s(run: RunFiles, asked: Asked) -> float | None:
+    """Return how long each start of the job may run [s], None if nobody knows."""
+    job = asked.job
+    if job is not None and job.state is JobState.RUNNING and job.granted_s is not None:
+        return job.granted_s
+    return seconds(str(run.spec.get("time", "")))
+
+
+def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
+    """Return that workers cannot save when asked to, and that starts have saved nothing.
+
+    One that runs may do so yet.
+    """
+    progress = state.progress
+    if state.ending is not None:
+        return []
+    never_asks = [("stops", NEVER_ASKS)] if state.never_asks else []
+    if state.running is not None and progress.began is not None:
+        has_saved = max(newest, progress.newest) > progress.began
+        progress = progress._replace(began=None, in_vain=0 if has_saved else progress.in_vain)
+    text = saves_text(progress, newest, None)
+    return [*never_asks, ("saves", text)] if text else never_asks
+
+
+def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:
+    """Return the nodes that were forgiven after whatever was held against them."""
+    if not hosts(asked.fields.get("ExcNodeList")):
+        return frozenset()
+    try:
+        place = ledger_of(run.paths.root, run.spec, Slurm().environ)
+        events = read_ledger(place, since=RULES.oldest(now_s)).events
+    except (HpcElasticError, OSError):
+        return frozenset()
+    found = standings(events, now_s)
+    return frozenset(one.host for one in found if one.last.fault is Fault.FORGIVEN)
+
+
+def _chain(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    """Return the jobs that are to follow, or that none is left for a run that is not done."""
+    ending, size = run.state.ending, run.spec.get("chain")
+    if run.successors:
+        jobs = f"then {count_text(len(run.successors), 'job')}: {', '.join(run.successors)}"
+        return [("chain", jobs)] if ending is None else []
+    is_over = asked.job is not None and asked.job.state is JobState.ENDED
+    was_cut_short = ending is None or ending.exit_code == ExitCode.REQUEUE
+    if not size or run.is_local or not is_over or not was_cut_short:
+        return []
+    return [("chain", f"used up, {run.job_id} was its last job; {run.command_to_go_on} queues {size} more")]
+
+
+def _torchruns(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
+    """Return what is known of a run whose agents are torchrun's, and what is not."""
+    nodes = [("node", text) for text in member_texts(torchrun_marks(run), now_s)]
+    return [*nodes, ("rounds", f"{run.state.rounds} formed"), ("agents", NOT_RECORDED)]
+
+
+def _used(run: RunFiles) -> list[tuple[str, str]]:
+    """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
+    state = run.state
+    most, most_requeues = None, None
+    if run.spec:
+        most = run.spec.get("max_restarts", MAX_RESTARTS)
+        most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
+    crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
+    restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
+    parts = [restarts, *_requeues(run, most_requeues)]
+    parts += filter(None, [use_of_causes(state, run.spec)])
+    ended = restarts_text(state.counts, signals_of(run.records))
+    return [
+        ("used", ", ".join(parts)),
+        *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else []),
+    ]
+
+
+def _requeues(run: RunFiles, most: int | None) -> list[str]:
+    """Return how often the run was requeued; in array mode each task counts for itself."""
+    state, submission = run.state, run.state.epoch.submission
+    why = requeues_text(run.records, submission)
+    if not is_array(run):
+        return [used_text(state.requeues, most, "requeue", why)]
+    times = task_requeues(run.records, list_names(run.paths.members), submission)
+    of_all = used_text(state.requeues, most, "requeue", f"of all tasks at once: {why}")
+    return [tasks_text(times, most or MAX_REQUEUES), *([of_all] if state.requeues else [])]
+
+
+def _is_last_failure(state: RunState) -> bool:
+    """Tell whether the run failed with a crash, which nothing was started again after."""
+    is_failed = state.ending is not None and state.ending.decision is Decision.FAILED
+    return is_failed and state.ended is not None and state.ended.cause is Cause.CRASH
+
+
+def batch_log(run: RunFiles) -> list[str]:
+    """Return the log of the newest job's script, if there is one."""
+    path = run.paths.batch_log.replace("%j", run.job_id)
+    return [path] if os.path.exists(path) else []
+
+
+def _job_text(run: RunFiles, asked: Asked) -> str:
+    if run.is_local:
+        return f"{run.job_id} on one machine" + (
+            "; it does not run here any more" if asked.job == GONE else ""
+        )
+    if not asked.fields:
+        return run.job_id + (" (Slurm does not know it any more)" if asked.job == GONE else "")
+    if is_array(run) and asked.job is not None and asked.job.state is JobState.ENDED:
+        return f"{run.job_id}: all its tasks are over"  # Slurm's fields are those of one of them
+    labels = _JOB_LABELS.get(asked.job.state, _ENDED_LABELS) if asked.job else ()
+    unknown_from = date_text(SystemClock().wall() + _NO_ESTIMATE_S).replace(" ", "T")
+    if (
+        asked.job is not None
+        and asked.job.state in _WAITING
+        and (asked.job.held or asked.fields.get("StartTime", "") > unknown_from)
+    ):
+        labels = labels[1:]  # what Slurm says when it has no estimate, and said before somebody held it
+    more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
+    was_cancelled = asked.fields.get("JobState", "").startswith("CANCELLED")  # the code is that of our script
+    if asked.job is not None and asked.job.state is JobState.ENDED and not was_cancelled:
+        more += filter(None, [job_code_text(asked.fields.get("ExitCode", ""))])
+    return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
+
+
+def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    """Return why the run waits: for its job in the queue, or for nodes that have not come."""
+    text = queue_text(asked.fields)
+    is_waiting = asked.job is not None and asked.job.state in _WAITING
+    may_wait = is_waiting or (asked.job is not None and asked.job.to_be_released)
+    some_wait = is_array(run) and asked.job is not None and asked.job.state is JobState.RUNNING
+    queued = [("queue", text)] if text and (may_wait or some_wait) else []
+    return queued if is_waiting else [*queued, *_waits_for_nodes(run, asked)]
+
+
+def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+    state = run.state
+    names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
+    if state.ending is not None or state.leaving or run.is_torchruns:
+        return []
+    if state.running is not None:
+        text = ended_text(state, names)
+        return [("waits", f"for {text}")] if text else []
+    here = {name.node for name in names if _is_here(state, name)}
+    text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
+    if not text and is_array(run):
+        tasks = asked.fields.get("NumTasks", "")
+        known = whole_number(tasks)
+        root = shlex.quote(run.paths.root)
+        wanted = str(run.spec.get("nodes", ""))
+        text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)
+    if not text:
+        lost = lost_text(state)
+        return [("waits", f"for {lost}; else {GIVEN_BACK}")] if lost else []
+    then = FAILS if "queues more" in text else GIVEN_BACK
+    times = wait_times_text(run.records, run.spec, SystemClock().wall(), len(here - state.lost), then)
+    absent = set(state.expected) - here - state.lost
+    said = srun_said(end_of(run.paths, run.job_id), absent) if absent and not run.is_local else ""
+    return [("waits", f"for {text}{times}"), *([("", said)] if said else [])]
+
+
+def _is_here(state: RunState, name: MemberName) -> bool:
+    return name.epoch >= state.epoch and not name.phase.is_terminal
+
+
+_NO_ESTIMATE_S = 300 * 86400.0
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
+_QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
+_RUNNING_LABELS = (
+    ("StartTime", "since"),
+    ("EndTime", "until"),
+    ("NodeList", "on"),
+    ("Partition", "partition"),
+)
+_ENDED_LABELS = (("EndTime", "ended"),)
+_JOB_LABELS = {
+    JobState.PENDING: _QUEUED_LABELS,
+    JobState.REQUEUED: _QUEUED_LABELS,
+    JobState.RUNNING: _RUNNING_LABELS,
+    JobState.SUSPENDED: _RUNNING_LABELS,
+    JobState.COMPLETING: _RUNNING_LABELS,
+}
+_EMPTY = ("", "None", "(null)", "Unknown", "N/A")

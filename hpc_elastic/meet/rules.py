@@ -1,0 +1,396 @@
+"""The rules of the rendezvous: what a node does next, given what it knows. Pure.
+
+Nothing here reads a clock, a file or a setting of its own: state, roster and time are arguments,
+so every rule can be tested by itself and run in a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from hpc_elastic.meet.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
+from hpc_elastic.meet.rank_order import choose, node_of, seats
+from hpc_elastic.record.array_task import is_newer, outdated
+from hpc_elastic.record.journal import Epoch, RoundFormed
+from hpc_elastic.record.member_names import Phase, Roster, Seen, absent, natural
+from hpc_elastic.record.state import RunState, is_released
+
+READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
+MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end at some weeks
+ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
+
+
+class RendezvousSettings(NamedTuple):
+    """Sizes and timeouts of the rendezvous; all times in seconds."""
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    join_timeout: float = 600.0  # how long a node waits for enough others
+    last_call_timeout: float = 30.0  # how long enough nodes wait for more, if more may come
+    heartbeat_interval: float = 1.0
+    lease: float = 4.0  # a member that does not beat for so long is lost
+    leader_patience: float = 1.0  # the first node forms the round; later the others may
+    may_outgrow: bool = False  # whether the user may want more than max_nodes: an array can get more tasks
+
+
+class Waited(NamedTuple):
+    """What a joining node knows of its own waiting, by its monotonic clock [s]."""
+
+    since: float
+    quorum_since: float | None = None  # enough nodes are in since then
+    complete_since: float | None = None  # everybody who can come is in since then
+    rounds: int = 0  # how many rounds there were when these times began
+
+
+class Wait(NamedTuple):
+    """Look again when something changes, at the latest after the heartbeat interval."""
+
+    joined: int
+    missing: tuple[str, ...]
+
+
+class Announce(NamedTuple):
+    """Announce this start of the run: nobody has, and it is this node's turn."""
+
+
+class LookFirst(NamedTuple):
+    """Look at the members: what is known of them is too old to act on."""
+
+
+class Form(NamedTuple):
+    """Publish the next round with these nodes, in this order."""
+
+    node_ids: tuple[str, ...]
+
+
+class Joined(NamedTuple):
+    """This node is a member of the running round."""
+
+    round: RoundFormed
+
+
+class AskToJoin(NamedTuple):
+    """A round runs without this node and has room: ask its members to stop and re-form."""
+
+
+class Spare(NamedTuple):
+    """A full round runs without this node: stand by, without a deadline."""
+
+
+class Dismissed(NamedTuple):
+    """A full round runs without this node, and no more nodes are to stand by."""
+
+    wanted: int
+
+
+class Leave(NamedTuple):
+    """No further round will be formed in this epoch."""
+
+
+class Fenced(NamedTuple):
+    """A newer start of the run exists."""
+
+
+class TooFew(NamedTuple):
+    """The minimum cannot be reached: the deadline has passed, or too many nodes are lost."""
+
+    have: int
+    missing: tuple[str, ...]
+    timed_out: bool
+    ended: bool = False  # nobody waits any longer, as the agents that are missing have ended
+
+
+Standing = AskToJoin | Spare | Dismissed | Joined
+JoinAction = Wait | Announce | LookFirst | Form | Standing | Leave | Fenced | TooFew
+
+
+class Joining(NamedTuple):
+    """Everything a joining node knows."""
+
+    state: RunState
+    roster: Roster
+    me: str  # node_id
+    epoch: Epoch
+    settings: RendezvousSettings
+    announces: bool = True  # whether this node is among the first to announce a start
+    looked_at: float | None = None  # when this node last looked at the members [s]; None: just now
+
+    @property
+    def target(self) -> int:
+        """The most nodes that a round takes in: what the user wants, within the job's bounds."""
+        low, high = self.settings.min_nodes, self.settings.max_nodes
+        wanted = self.state.wanted
+        if wanted is None:
+            return high
+        return max(low, wanted if self.settings.may_outgrow else min(high, wanted))
+
+
+def join(view: Joining, waited: Waited, now: float) -> JoinAction:
+    """Choose the next step of a node that wants to be in the next round."""
+    state = view.state
+    if state.epoch > view.epoch or view.me in outdated(view.roster):
+        return Fenced()
+    if state.epoch < view.epoch:
+        return _before_the_start(view, waited, now)
+    if state.leaving:
+        return Leave()
+    if state.running is not None:
+        return _beside_a_round(view, state.running, now)
+    action = _between_rounds(view, waited, now)
+    if isinstance(action, Form | TooFew) and _is_old(view, now):
+        return LookFirst()
+    return action
+
+
+def _is_old(view: Joining, now: float) -> bool:
+    """Tell whether what this node knows of the others is too old to conclude anything from it."""
+    return view.looked_at is not None and now - view.looked_at >= view.settings.lease / 2
+
+
+def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
+    """Let the first nodes announce the start; the others do it only if they do not.
+
+    A run that ends while its next start begins, by a late record, has none; a released one has.
+    """
+    is_over = view.state.ending is not None and not is_released(view.state, view.epoch)
+    if is_over and view.epoch.submission == view.state.epoch.submission:
+        return Leave()
+    if now - waited.since >= view.settings.leader_patience or view.announces:
+        return Announce()
+    return Wait(0, ())
+
+
+def _beside_a_round(view: Joining, running: RoundFormed, now: float) -> Standing:
+    if any(member.node_id == view.me for member in running.members):
+        return Joined(running)
+    replaces = any(is_newer(view.me, than=member.node_id) for member in running.members)
+    if replaces or len(running.members) < view.target:
+        return AskToJoin() if view.state.drain is None else Spare()
+    spares = view.state.spares
+    is_settled = view.state.drain is None  # else places may become free
+    if spares is not None and is_settled and view.me in joiners(view, now)[spares:]:
+        return Dismissed(view.target)
+    return Spare()
+
+
+def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
+    settings = view.settings
+    ready = joiners(view, now)
+    awaited = missing(view, ready, now)
+    if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
+        chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
+        if view.me in chosen and _is_turn_of(chosen, view, waited, now):
+            return Form(chosen)
+    if len(ready) < settings.min_nodes and view.state.expected:
+        coming = _may_come(view, ready, now, only_sure=True)
+        if len(ready) + len(coming) < settings.min_nodes:
+            if never := absent(view.roster):
+                return TooFew(len(ready) + len(coming), tuple(never), timed_out=True, ended=True)
+            return TooFew(len(ready) + len(coming), _gone(view.state, ready, coming), timed_out=False)
+    if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
+        return TooFew(len(ready), awaited, timed_out=True)
+    return Wait(len(ready), awaited)
+
+
+def _gone(state: RunState, ready: Iterable[str], coming: set[str]) -> tuple[str, ...]:
+    """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
+    here = {node_of(node_id) for node_id in ready}
+    members = {member.node for member in state.round.members} if state.round else set()
+    return tuple(sorted((members | state.lost) - here - coming, key=natural))
+
+
+def _enough(view: Joining, waited: Waited, ready: list[str], now: float) -> bool:
+    if _everybody_in(view, ready, now):
+        return True
+    since = waited.quorum_since
+    return since is not None and now - since >= view.settings.last_call_timeout
+
+
+def _everybody_in(view: Joining, ready: list[str], now: float) -> bool:
+    """Tell whether waiting longer cannot bring more nodes into the round."""
+    if len(ready) >= view.target:
+        return not _others_go_first(view, ready, now)
+    nobody_knows_who_comes = view.state.round is None and not view.state.expected
+    return not nobody_knows_who_comes and not _may_come(view, ready, now)
+
+
+def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
+    """Tell whether a living member of the last round is still to come and would take a place."""
+    last = view.state.round
+    if last is None:
+        return False
+    places = {member.node: place for place, member in enumerate(last.members)}
+    chosen = choose(last, ready, view.target)
+    highest = max(places.get(node_of(node_id), len(places)) for node_id in chosen)
+    return any(places.get(node, len(places)) < highest for node in _may_come(view, ready, now))
+
+
+def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: float) -> bool:
+    """Tell whether a node forms the round: the first at once, each further one a while later.
+
+    The first reads what all the others bring, so that it needs longer for more of them.
+    """
+    place, since = chosen.index(view.me), waited.complete_since
+    patience = max(view.settings.leader_patience, READ_S * len(chosen))
+    return place == 0 or (since is not None and now - since >= place * patience)
+
+
+def look_interval(view: Joining, now: float) -> float:
+    """Return the time between two looks at the members while this node joins [s].
+
+    Only those that may have to form the round look each time; the others wait for its record.
+    """
+    if is_among_the_first(view, now):
+        return 0.0
+    nodes = max(len(view.roster), len(view.state.expected))
+    return max(view.settings.heartbeat_interval, 0.01 * nodes)
+
+
+def is_among_the_first(view: Joining, now: float) -> bool:
+    """Tell whether this node may have to form the next round, by its place among those who wait."""
+    entries = _ready(view, now)
+    mine = next((_rank(view.state, entry) for entry in entries if entry.name.node_id == view.me), None)
+    if mine is None:
+        return not view.state.expected
+    return sum(_rank(view.state, entry) < mine for entry in entries) < WATCHERS
+
+
+def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
+    """Return the waiting times brought up to date with what is known now.
+
+    The last call of a round begins when the round before it has ended: until then nobody can come back.
+    """
+    if view.state.running is not None or view.state.rounds != waited.rounds:
+        waited = waited._replace(quorum_since=None, complete_since=None, rounds=view.state.rounds)
+    if view.state.running is not None:
+        return waited
+    entries = _ready(view, now)
+    is_full = len(entries) >= view.target and view.state.round is not None
+    ready = joiners(view, now) if is_full else [entry.name.node_id for entry in entries]
+    quorum = len(ready) >= view.settings.min_nodes
+    full = _everybody_in(view, ready, now)
+    over = waited.quorum_since is not None and (now - waited.quorum_since >= view.settings.last_call_timeout)
+    return waited._replace(
+        quorum_since=_since(waited.quorum_since, now) if quorum else None,
+        complete_since=_since(waited.complete_since, now) if quorum and (full or over) else None,
+    )
+
+
+def _since(known: float | None, now: float) -> float:
+    return now if known is None else known
+
+
+def joiners(view: Joining, now: float) -> list[str]:
+    """Return the ids of the live nodes that wait for the next round, in rank order."""
+    entries = sorted(_ready(view, now), key=lambda entry: _rank(view.state, entry))
+    return [entry.name.node_id for entry in entries]
+
+
+def _ready(view: Joining, now: float) -> list[Seen]:
+    """Return the live nodes that wait for the next round, in no order."""
+    wanted, gone = view.state.rounds + 1, view.state.left | outdated(view.roster)
+    return [
+        entry
+        for entry in view.roster.values()
+        if entry.name.phase is Phase.JOINING
+        and entry.name.round == wanted
+        and entry.name.node_id not in gone
+        and (entry.name.node_id == view.me or is_alive(entry, now, view.settings.lease))
+    ]
+
+
+def _rank(state: RunState, entry: Seen) -> tuple[object, ...]:
+    """Order nodes as Slurm does where it told, else by name with numbers as numbers."""
+    name = entry.name
+    known = _places(state.expected).get(name.node, len(state.expected))
+    return (known, natural(name.node), name.node_id)
+
+
+@lru_cache(maxsize=8)
+def _places(nodes: tuple[str, ...]) -> Mapping[str, int]:
+    return {node: place for place, node in enumerate(nodes)}
+
+
+def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
+    """Return the names of the nodes that may still come to the next round.
+
+    Before the first round of an epoch these are the nodes Slurm has given; later the members of the
+    last round and everybody else who is alive. A member that this node has not seen yet, because the
+    round was over too soon, may be alive.
+    """
+    return tuple(sorted(_may_come(view, ready, now), key=natural))
+
+
+def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: bool = False) -> set[str]:
+    """Return the names of the nodes that may still come to the next round.
+
+    Between rounds there is one observer, so that a verdict that would end this start of the job needs
+    more than one lease: that on the batch host does, and with `only_sure` that on anybody.
+    """
+    in_already = {node_of(node_id) for node_id in ready}
+    lease, last = view.settings.lease, view.state.round
+    roster = _returning(view)
+    before = frozenset() if only_sure else long_lost(roster, view.state, now, lease)
+    entries = tuple(entry for node_id, entry in roster.items() if node_id not in before | {view.me})
+    surely = surely_silent(entries, now, lease)
+    quiet = surely if only_sure else silent(entries, now, lease)
+    gone = view.state.left | outdated(roster) | before
+    present = (entry.name for node_id, entry in roster.items() if node_id not in gone)
+    beating = (name for name in present if not name.phase.is_terminal)
+    alive = {
+        name.node
+        for name in beating
+        if name.node_id not in (surely if name.node == view.state.batch_host else quiet)
+    }
+    known = gone.union(roster)
+    unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
+    unheard = set() if last else set(view.state.expected) - {node_of(node_id) for node_id in quiet}
+    new = unheard - set(absent(roster))
+    return (alive | unseen | new) - in_already - (view.state.lost - alive)
+
+
+def _returning(view: Joining) -> Roster:
+    """Return the roster in which members that have succeeded in a round that failed are on their way back.
+
+    Such a member waits for the others' workers. It reads of their failure at its next look, and joins;
+    until then its name says that it has succeeded. It beats meanwhile, so it is lost only by its lease.
+    A name from before the last round says as little about a member of it.
+    """
+    last = view.state.round
+    if last is None or view.state.running is not None or view.state.leaving:
+        return view.roster
+    back = {
+        member.node_id: entry._replace(name=entry.name._replace(phase=Phase.STOPPED))
+        for member in last.members
+        if (entry := view.roster.get(member.node_id)) is not None and entry.name.phase is Phase.SUCCEEDED
+    }
+    return {**view.roster, **back}
+
+
+def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bool:
+    """Tell whether every member of the round is known to be in one of these phases."""
+    known = (roster.get(member.node_id) for member in running.members)
+    return all(
+        entry is not None
+        and entry.name.phase in phases
+        and (entry.name.round == running.number or entry.name.phase is Phase.LEFT)
+        for entry in known
+    )
+
+
+def is_proposer(formed: RoundFormed, node_id: str) -> bool:
+    """Tell whether a member is one of the few that gather what all members have told."""
+    return any(member.node_id == node_id for member in formed.members[:WATCHERS])
+
+
+def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:
+    """Return the step at which all ranks can stop, or None while a member has not told its own.
+
+    Each node tells the first step at which all its ranks can still stop, so the highest of these is
+    reached by everybody and passed by nobody. -1 if no worker of the round asks whether to stop.
+    """
+    steps = [told.get(node_id) for node_id in node_ids]
+    known = [step for step in steps if step is not None]
+    return max(known) if known and len(known) == len(steps) else None

@@ -1,0 +1,364 @@
+"""One agent's hold on the shared state of a run: what it tells the others and what it sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import StoreError
+from hpc_elastic.meet import liveness, rules
+from hpc_elastic.meet.membership import Membership
+from hpc_elastic.meet.other_members import sizes_text
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.run_reports import RunReports
+from hpc_elastic.record.journal import (
+    Checkpoint,
+    Entry,
+    EpochStarted,
+    RoundFormed,
+)
+from hpc_elastic.record.journal import RunFacts as RunFacts  # noqa: PLC0414 - found here by others
+from hpc_elastic.record.member_names import Phase
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import RunState
+
+REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
+
+
+class Around(NamedTuple):
+    """What the shared state needs from its surroundings."""
+
+    clock: Clock
+    latest_checkpoint: Callable[[], Checkpoint | None]
+    tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
+    open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
+    check_place: Callable[[], None] | None = None  # raises if another directory is in the place of the run's
+    success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
+
+
+class SharedRun(RunReports):
+    """The journal and the members of a run, as one agent reads and writes them.
+
+    Args:
+        log: the run's journal.
+        membership: this agent's mark and its view of the others.
+        facts: what is known of this start of the run.
+        settings: sizes and timeouts.
+        around: clock and checkpoints.
+    """
+
+    def __init__(
+        self,
+        log: RunLog,
+        membership: Membership,
+        facts: RunFacts,
+        settings: RendezvousSettings,
+        around: Around,
+    ) -> None:
+        self._log = log
+        self.membership = membership
+        self.facts = facts
+        self.settings = settings
+        self.around = around
+        self._tidies = False  # whether this agent has announced the start, and is to clear up after the last
+        self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
+        self._on_watch = False  # whether it was this agent's turn at the last heartbeat
+        self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
+        self._blind_since: float | None = None
+        self._failed_at = float("-inf")  # when the shared directory last did not answer
+        self._lost: tuple[int, dict[str, str]] = (0, {})
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Members of the running round that were gone at the last look."""
+        number, nodes = self._lost
+        running = self.state.running
+        known = running is not None and running.number == number and self._blind_since is None
+        left = self.state.left  # who leaves says so first
+        return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
+
+    @property
+    def state(self) -> RunState:
+        """The state of the run as last read."""
+        return self._log.state
+
+    def refresh(self) -> RunState:
+        """Read what is new in the journal."""
+        state = self._log.refresh()
+        self.membership.known = state.last
+        return state
+
+    @property
+    def node(self) -> str:
+        """This node's name."""
+        return self.membership.facts.member.node
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return the newest durable checkpoint."""
+        return self.around.latest_checkpoint()
+
+    def now(self) -> float:
+        """Return this node's monotonic time [s]."""
+        return self.around.clock.monotonic()
+
+    # what this agent tells the others
+
+    def announce(self) -> RunState:
+        """Announce this start of the run if nobody has."""
+        epoch = self.membership.epoch
+        first = self._log.refresh().epoch < epoch
+        state = self.commit(EpochStarted(epoch, *self.facts[1:], sizes_text(self.settings)))
+        self._tidies = first and state.epoch == epoch
+        return state
+
+    def _tidy(self) -> None:
+        """Take away what earlier starts have left behind; nothing waits for it, and it may fail."""
+        self._tidies = False
+        with suppress(StoreError):
+            self.membership.remove_older()
+        if self.around.tidy is not None:
+            self.around.tidy(self.state.rounds)
+
+    def publish_round(self, formed: RoundFormed) -> RunState:
+        """Form the next round, unless somebody else has, or another size is wanted since."""
+        wanted = self.state.wanted
+        return self.commit(formed, only_if=lambda state: state.wanted == wanted)
+
+    def take_place(self, formed: RoundFormed) -> int:
+        """Be a member of a round from now on; return the group rank."""
+        self.membership.ensure_phase(Phase.RUNNING, formed.number)
+        self.membership.remove_outdated()
+        self._beats = 0
+        self._on_watch = False
+        return [member.node_id for member in formed.members].index(self.membership.node_id)
+
+    def vanished(self) -> tuple[str, ...]:
+        """Return the nodes of the newest round that are gone without having said so."""
+        formed = self.state.round
+        if formed is None or self._blind_since is not None:
+            return ()
+        quiet = self._silent(formed) - self.state.left
+        return tuple(member.node for member in formed.members if member.node_id in quiet)
+
+    def place_among_survivors(self) -> int | None:
+        """Return this node's place among the members of the newest round that have not vanished."""
+        formed = self.state.round
+        gone = self.vanished()
+        nodes = [member.node for member in formed.members if member.node not in gone] if formed else []
+        return nodes.index(self.node) if self.node in nodes else None
+
+    def is_beside_a_round(self) -> bool:
+        """Tell whether a round runs, by what was last read, of which this agent is no member."""
+        running, me = self.state.running, self.membership.node_id
+        return running is not None and all(member.node_id != me for member in running.members)
+
+    def set_phase(self, phase: Phase) -> None:
+        """Tell what this agent is doing in the newest round."""
+        self.membership.ensure_phase(phase, self.state.rounds)
+
+    # what this agent sees of the others
+
+    def next_turn_at(self) -> float:
+        """Return when there is something to do though nothing happens, by this node's clock [s].
+
+        That is the next heartbeat, or the end of a peer's lease; what failed is not tried in haste.
+        """
+        due = min(self.membership.next_beat_at(), self._expiry_at)
+        return max(due, self._failed_at + self.settings.heartbeat_interval)
+
+    def tick(self, *, look: bool = False) -> RunState:
+        """Beat if due, read what is new, watch the peers if it is this node's turn.
+
+        A file system that does not answer costs time, not the run: errors are kept to
+        `blind_since` and nobody is given up meanwhile.
+
+        Args:
+            look: look at the peers whether it is this node's turn or not.
+
+        Raises:
+            TakenOverError: another directory is in the place of the run's.
+        """
+        if self.now() >= self.membership.next_beat_at():
+            self.check_place()
+        try:
+            nothing_new = self._take_turn(look=look)
+            state = self._log.state if nothing_new else self.refresh()
+        except StoreError:
+            self.note_blindness()
+            return self._log.state
+        self._blind_since = None
+        return state
+
+    def check_place(self) -> None:
+        """Check that the directory of the run is where it was.
+
+        Raises:
+            TakenOverError: another one is there, or others can write to it.
+        """
+        if self.around.check_place is not None:
+            self.around.check_place()
+
+    def look_through(self) -> RunState:
+        """Look at everything again after a blindness; all leases start anew.
+
+        Raises:
+            StoreError: the shared directory still does not answer.
+        """
+        self.membership.look()
+        self.membership.forgive()
+        state = self._log.refresh()
+        self._blind_since = None
+        return state
+
+    def note_blindness(self) -> None:
+        """Remember that the shared directory does not answer; what was concluded before is void.
+
+        Raises:
+            TakenOverError: it does not because another directory is in its place.
+        """
+        self.check_place()
+        self._lost = (0, {})
+        self._failed_at = self.now()
+        if self._blind_since is None:
+            self._blind_since = self._failed_at
+
+    @property
+    def blind_since(self) -> float | None:
+        """Since when the shared directory does not answer, by this node's monotonic clock [s]."""
+        return self._blind_since
+
+    def everyone_in(self, *phases: Phase) -> bool:
+        """Tell whether every member of the newest round is in one of the phases or lost."""
+        formed = self.state.round
+        if formed is None:
+            return True
+        if self._blind_since is not None:
+            return False
+        living = self.live_members(formed)
+        members = tuple(member for member in formed.members if member.node_id in living)
+        return rules.all_in(
+            formed._replace(members=members), self.membership.roster, frozenset((*phases, Phase.LEFT))
+        )
+
+    def everyone_succeeded(self) -> bool:
+        """Tell whether all workers of the newest round ended well; a lost member never counts as such."""
+        formed = self.state.round
+        return formed is not None and rules.all_in(
+            formed, self.membership.roster, frozenset({Phase.SUCCEEDED})
+        )
+
+    def live_members(self, formed: RoundFormed) -> list[str]:
+        """Return the ids of the members of a round that have not vanished."""
+        quiet = self._silent(formed)
+        left = (
+            member.node_id
+            for member in formed.members
+            if (entry := self.membership.roster.get(member.node_id)) and entry.name.phase is Phase.LEFT
+        )
+        gone = quiet.union(left, self.state.left)
+        return [m.node_id for m in formed.members if m.node_id not in gone]
+
+    def working_members(self, formed: RoundFormed) -> list[str]:
+        """Return the ids of the members of a round whose workers have not ended, as far as is known."""
+        roster = self.membership.roster
+        ended = {
+            node_id
+            for node_id, entry in roster.items()
+            if entry.name.phase in (Phase.SUCCEEDED, Phase.STOPPED) and entry.name.round == formed.number
+        }
+        return [node_id for node_id in self.live_members(formed) if node_id not in ended]
+
+    def _silent(self, formed: RoundFormed) -> frozenset[str]:
+        """Return the ids of the members of a round that have not beaten for a lease."""
+        me, roster = self.membership.node_id, self.membership.roster
+        ids = (member.node_id for member in formed.members if member.node_id != me)
+        entries = (roster[node_id] for node_id in ids if node_id in roster)
+        return liveness.silent(entries, self.now(), self.settings.lease)
+
+    def _take_turn(self, *, look: bool) -> bool:
+        """Beat and watch as far as it is due.
+
+        Returns:
+            Whether the names have told that the journal holds nothing new. A member that watches
+            the others reads it in their names, so that a heartbeat costs everybody two operations;
+            now and then it reads the journal in place of the names.
+        """
+        now = self.now()
+        beat_due = now >= self.membership.next_beat_at()
+        if beat_due:
+            self._on_watch = self._is_on_watch()
+        watches = beat_due and self._on_watch and self._beats % REREAD_BEATS != 0
+        if beat_due:
+            self.membership.beat_if_due()
+        if look or watches or now >= self._expiry_at:
+            self._watch()
+        elif beat_due and self._tidies and self.state.running is not None:
+            self._tidy()
+        told = watches and self.membership.newest_record <= self.state.last
+        return told and not look
+
+    def _is_on_watch(self) -> bool:
+        running = self.state.running
+        if running is None:
+            return False  # who waits for others looks without being told to
+        ids = [member.node_id for member in running.members]
+        if self.membership.node_id not in ids:
+            return False
+        rank = ids.index(self.membership.node_id)
+        # not all watchers read the journal at the same heartbeat
+        self._beats = rank + 1 if self._beats == 0 else self._beats + 1
+        turn = liveness.turn_beats(self.settings.lease, self.settings.heartbeat_interval)
+        return liveness.is_on_watch(rank, len(ids), self._beats - rank, turn)
+
+    def _watch(self) -> None:
+        self.membership.look()
+        running = self.state.running
+        self._expiry_at = float("inf")
+        if running is None:
+            return
+        view, now = self._view(running), self.now()
+        verdict = liveness.judge(view, now)
+        self.membership.object_to_refuted()
+        for suspicion in verdict.suspected:
+            self.membership.suspect(suspicion)
+        self.membership.keep_suspected(
+            {suspicion.node_id for suspicion in verdict.suspected}.union(verdict.lost)
+        )
+        nodes = {member.node_id: member.node for member in running.members}
+        self._lost = (running.number, {node_id: nodes[node_id] for node_id in verdict.lost})
+        if self._on_watch:
+            self._expiry_at = liveness.next_expiry(view, now)
+
+    def _view(self, running: RoundFormed) -> liveness.View:
+        return liveness.View(
+            me=self.membership.node_id,
+            members=tuple(member.node_id for member in running.members),
+            roster=self.membership.roster,
+            suspicions=self.membership.suspicions,
+            lease=self.settings.lease,
+            heartbeat_interval=self.settings.heartbeat_interval,
+            suspected_at=self.membership.suspected_at,
+        )
+
+    def commit(self, entry: Entry, *, only_if: Callable[[RunState], bool] | None = None) -> RunState:
+        """Add an entry to the journal if it still fits, and return the state.
+
+        Whoever looks at the members next sees that there is news.
+
+        Args:
+            entry: the entry.
+            only_if: what must hold for the state in which the entry is added.
+        """
+
+        def choose(state: RunState) -> Entry | None:
+            return entry if only_if is None or only_if(state) else None
+
+        before = self._log.appended
+        state = self._log.commit(choose)
+        self.membership.known = state.last
+        if self._log.appended != before:
+            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+                self.membership.tell_news()
+        return state

@@ -1,0 +1,173 @@
+"""What an agent does next, given what it knows. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from hpc_elastic.node.budgets import Budgets, spent
+from hpc_elastic.record.journal import DrainRequested, Epoch, Then
+from hpc_elastic.record.state import RunState
+
+
+class Group(Enum):
+    """The workers of this node."""
+
+    RUNNING = auto()
+    STOPPING = auto()  # told to end; not all are gone
+    STOPPED = auto()  # gone because they were asked to
+    SUCCEEDED = auto()
+    FAILED = auto()  # one has failed; others may still run
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no worker is left."""
+        return self in (Group.STOPPED, Group.SUCCEEDED)
+
+
+class Hang(Enum):
+    """What is known of workers that make no progress."""
+
+    NONE = auto()
+    SUSPECTED = auto()  # one of this node's has been silent for too long
+    PROVEN = auto()  # all nodes have looked, and this one is to say who it is
+
+
+class Facts(NamedTuple):
+    """Everything the decision rests on."""
+
+    state: RunState
+    epoch: Epoch  # this agent's
+    round: int  # the round this agent's workers are in
+    group: Group
+    lost: tuple[str, ...] = ()  # members that have vanished while the round runs
+    vanished: bool = False  # a member of the newest round is gone without having said so
+    moved_on: bool = False  # a member of the newest round waits for the next one
+    everyone_stopped: bool = False  # all live members' workers are gone
+    everyone_succeeded: bool = False
+    waited_for_others: bool = False  # the exit barrier's time is up
+    wedged: bool = False  # a worker of this node hangs in the kernel
+    hang: Hang = Hang.NONE
+    budgets: Budgets = Budgets()
+    leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
+
+
+class Action(Enum):
+    """What to do now."""
+
+    WAIT = auto()
+    STOP_WORKERS = auto()  # end them: their round is over
+    REPORT_CRASH = auto()
+    REPORT_LOSS = auto()
+    ASK_FOR_STACKS = auto()  # workers may hang: all nodes are to write down where theirs are
+    REPORT_HANG = auto()
+    GIVE_UP = auto()  # the restart budget is spent: end the run as failed
+    DRAIN = auto()  # go on with the agreed stop
+    REPORT_DONE = auto()
+    REPORT_DRAINED = auto()
+    REPORT_PAUSED = auto()
+    REPORT_WEDGE = auto()  # end the round: this node leaves the run to the others
+    REJOIN = auto()
+    LEAVE = auto()
+    LEAVE_ALONE = auto()  # tell the others, who go on without this node
+    STAND_DOWN = auto()  # a newer start of the run exists
+    ABANDON = auto()  # leave as failed: this node has workers that nobody can end
+
+
+def decide(facts: Facts) -> Action:
+    """Choose the next step of an agent that is or was in a round."""
+    state, group = facts.state, facts.group
+    if group is Group.STOPPING:
+        return Action.WAIT
+    if state.epoch > facts.epoch:
+        return Action.STAND_DOWN if group.is_gone else Action.STOP_WORKERS
+    if facts.wedged:
+        return _with_a_wedge(facts)
+    if state.ending is not None or state.drained is not None:
+        return Action.LEAVE if group.is_gone else Action.STOP_WORKERS
+    if state.running is None or state.running.number != facts.round:
+        return _after_the_round(facts)
+    return _in_the_round(facts)
+
+
+def _with_a_wedge(facts: Facts) -> Action:
+    """Have the others go on without this node, whose next workers would want the same device."""
+    state = facts.state
+    is_in_round = state.running is not None and state.running.number == facts.round
+    if is_in_round and state.ending is None:
+        return Action.REPORT_WEDGE
+    return Action.ABANDON if facts.group.is_gone else Action.STOP_WORKERS
+
+
+def _after_the_round(facts: Facts) -> Action:
+    if not facts.group.is_gone:
+        return Action.STOP_WORKERS
+    if facts.state.leaving:  # what fails on the way out is no reason to end the run
+        return _when_all_stopped(facts, Action.REPORT_DRAINED)
+    if spent(facts.state, facts.budgets) is not None:
+        return _give_up(facts)
+    return Action.REJOIN
+
+
+def _give_up(facts: Facts) -> Action:
+    """End the run, unless the crash may be only what a node's loss did to the others' workers.
+
+    Nobody waits for members that have found so and wait for the next round.
+    """
+    if facts.vanished or facts.moved_on:
+        return Action.REJOIN
+    return Action.GIVE_UP if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
+
+
+def _in_the_round(facts: Facts) -> Action:
+    drain = facts.state.drain
+    if facts.group is Group.FAILED:
+        return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
+    if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
+        return Action.REPORT_DONE
+    leaving = drain is not None and drain.then is Then.LEAVE
+    if facts.lost and not leaving:
+        return Action.REPORT_LOSS
+    if drain is None:
+        return _in_peace(facts)
+    return _in_a_drain(facts, drain)
+
+
+def _in_a_drain(facts: Facts, drain: DrainRequested) -> Action:
+    if not facts.group.is_gone:
+        return Action.DRAIN
+    if facts.leaves_alone and drain.then is Then.REJOIN and not facts.everyone_stopped:
+        return Action.LEAVE_ALONE
+    report = Action.REPORT_DRAINED if drain.then is Then.LEAVE else Action.REPORT_PAUSED
+    return _when_all_stopped(facts, report)
+
+
+def _in_peace(facts: Facts) -> Action:
+    """Choose the next step while nobody has failed, is lost or asks for a stop."""
+    if facts.group is Group.RUNNING and facts.hang is not Hang.NONE:
+        return Action.REPORT_HANG if facts.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
+    timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
+    return Action.LEAVE if timed_out else Action.WAIT
+
+
+def _when_all_stopped(facts: Facts, action: Action) -> Action:
+    return action if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
+
+
+def decide_blind(facts: Facts, *, signalled: bool, waited: bool) -> Action:
+    """Choose the next step while the shared directory refuses: WAIT, STOP_WORKERS or LEAVE.
+
+    Healthy workers go on. A failure waits to be recorded, so that a passing outage costs time only.
+
+    Args:
+        facts: what was known before.
+        signalled: this agent was asked to leave.
+        waited: the exit barrier's time is over since the outage began.
+    """
+    if facts.group.is_gone:
+        return Action.LEAVE if signalled or waited else Action.WAIT
+    if facts.group is Group.FAILED and waited:
+        return Action.LEAVE
+    if facts.group is Group.FAILED and signalled:
+        return Action.STOP_WORKERS
+    return Action.STOP_WORKERS if decide(facts) is Action.STOP_WORKERS else Action.WAIT

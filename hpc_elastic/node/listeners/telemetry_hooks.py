@@ -1,0 +1,176 @@
+"""What an agent does beside its loop, where somebody wants it. Here nobody does.
+
+The real ones, `NodeServices` and `NodeTelemetry`, are imported only where they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_elastic.ids import Env
+from hpc_elastic.node.spec import WorkerGroup
+
+if TYPE_CHECKING:
+    from hpc_elastic.clock import Clock
+    from hpc_elastic.node.loop import EventLoop
+    from hpc_elastic.node.outcome import Outcome
+    from hpc_elastic.timer import FileTimerRequest
+
+
+class Surroundings(NamedTuple):
+    """The agent, as far as its services and listeners have to know it."""
+
+    environ: Mapping[str, str]
+    run_id: str
+    run_dir: str
+    node: str
+    max_restarts: int
+    destination: str  # of events, as `hpc_elastic.events.record` takes it
+    scratch: str  # private node-local directory
+    loop: EventLoop
+    clock: Clock
+    say: Callable[[str], None]  # shows a line in the agent's log
+    backend: str = "shared_fs"
+
+
+class Step(NamedTuple):
+    """Something an agent does that takes time."""
+
+    key: str  # its metrics are called <key>.success and so on; torch's method that does the same
+    event: str = ""  # the state told by its event; none if it is empty
+
+
+RUN = Step("SimpleElasticAgent.run")
+RENDEZVOUS = Step("SimpleElasticAgent._rendezvous", "RENDEZVOUS")
+ASSIGN_RANKS = Step("SimpleElasticAgent._assign_worker_ranks", "ASSIGN_WORKER_RANKS")
+START = Step("LocalElasticAgent._start_workers")
+
+
+class Telemetry:
+    """Is told what the agent does; this one tells nobody."""
+
+    def step(self, _step: Step) -> AbstractContextManager[None]:
+        """Measure a block."""
+        return nullcontext()
+
+    def initializing(self) -> None:
+        """Workers are wanted: the agent goes to the rendezvous."""
+
+    def initialized(self) -> None:
+        """The workers run."""
+
+    def not_initialized(self) -> None:
+        """The workers could not be started, or there was no round to start them for."""
+
+    def stopping(self) -> None:
+        """The workers are told to end; may be called again."""
+
+    def stopped(self) -> None:
+        """The workers are gone."""
+
+    def state_changed(self) -> None:
+        """The state of the worker group is another one."""
+
+    def watchdog(self, _name: str, _request: FileTimerRequest | None) -> None:
+        """The watchdog has done something."""
+
+    def ended(self, _outcome: Outcome) -> None:
+        """The agent leaves."""
+
+    def close(self) -> None:
+        """Nothing more will be told."""
+
+
+TelemetryMaker = Callable[[WorkerGroup, Callable[[], int]], Telemetry]
+"""Makes the telemetry of an agent from its worker group, which is looked at whenever something is told, and
+a function that returns how many rounds of the run have ended by a worker's failure."""
+
+
+def tell_nobody(_group: WorkerGroup, _crashes: Callable[[], int]) -> Telemetry:
+    """Return telemetry that tells nobody."""
+    return Telemetry()
+
+
+class Services:
+    """Watches over the workers and the agent itself; this one does not."""
+
+    state_timeout_s = math.inf  # how long a worker may be in state D [s]
+
+    def open(self, _telemetry: Telemetry) -> None:
+        """Begin, before there are workers."""
+
+    def before_workers(self) -> Mapping[str, str]:
+        """Prepare for a start of the workers; return what is to be in their environment."""
+        return {}
+
+    def stuck(self, _pids: Collection[int]) -> tuple[int, ...]:
+        """Look at the workers that run; return those that no signal will end."""
+        return ()
+
+    def reason(self, _pid: int) -> str:
+        """Return why this agent has ended a worker, empty if it has not."""
+        return ""
+
+    def wake_at(self) -> float:
+        """Return when to look again though nothing happens (monotonic time [s])."""
+        return math.inf
+
+    def after_workers(self) -> None:
+        """Take note that the workers are gone."""
+
+    def close(self) -> None:
+        """End."""
+
+
+_SERVICES = (Env.ENABLE_FILE_TIMER, Env.HEALTH_CHECK_PORT, Env.STATE_TIMEOUT)
+_SITE = os.path.join(os.path.dirname(__file__), "..", "..", "metrics", "static_init.py")
+
+
+def services_for(around: Surroundings) -> Services:
+    """Return the services that the environment asks for; without any nothing more is imported."""
+    if not any(name in around.environ for name in _SERVICES):
+        return Services()
+    from hpc_elastic.node.listeners.node_services import NodeServices  # noqa: PLC0415 - only if asked for
+
+    return NodeServices(around)
+
+
+def telemetry_for(around: Surroundings) -> TelemetryMaker:
+    """Return what makes the agent's telemetry; if nobody can be listening nothing more is imported.
+
+    Raises:
+        InputError: who is to listen cannot.
+    """
+    asked = around.destination != "null" or Env.METRICS in around.environ or Env.EVENTS in around.environ
+    configured = "hpc_elastic.metrics.api" in sys.modules or "hpc_elastic.events.handlers" in sys.modules
+    if not (asked or configured or os.path.exists(_SITE)):
+        return tell_nobody
+    from hpc_elastic.node.listeners.listeners import telemetry_maker  # noqa: PLC0415 - only if asked for
+
+    return telemetry_maker(around, initialize=not configured)
+
+
+def check_telemetry(environ: Mapping[str, str]) -> None:
+    """Refuse metrics and events that cannot be told, before anything is made for the run.
+
+    Raises:
+        InputError: who is to listen cannot.
+    """
+    if Env.METRICS in environ or Env.EVENTS in environ:
+        from hpc_elastic.node.listeners.listeners import check_asked  # noqa: PLC0415 - only if asked for
+
+        check_asked(environ)
+
+
+def base_env_for(environ: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Return what workers inherit: no pipe of timers that nobody reads. None: the environment as it is."""
+    if Env.TIMER_FILE not in environ:
+        return None
+    from hpc_elastic.node.listeners.watchdog import without_dead_pipe  # noqa: PLC0415 - only if asked for
+
+    return without_dead_pipe(environ)

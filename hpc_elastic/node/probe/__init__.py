@@ -1,0 +1,1 @@
+"""Whether a node is fit for work, tried before it joins."""

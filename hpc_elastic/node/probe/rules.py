@@ -1,0 +1,150 @@
+"""Whether a node is fit for work, judged from what was measured on it. Pure.
+
+A finding is the node's own fault, which keeps it out; or it is told and nothing follows: what is the
+same on all nodes (a full run directory, one CPU for all workers) is not mended by leaving one out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpc_elastic.text import count_text
+
+GIB = 1 << 30
+NVIDIA = "/dev/nvidia[0-9]*"
+OFF, QUICK, FULL = "off", "quick", "full"
+MODES = (OFF, QUICK, FULL)
+TIMEOUT_S = 60.0  # for a command of the user's, and for each program that looks at GPUs
+_SLOW_S = 1.0  # for one look into the run directory: told
+STUCK_S = 20.0  # the same, and too long to work with
+
+
+class ProbeOptions(NamedTuple):
+    """What a node is asked before it joins, and what is good enough."""
+
+    mode: str = QUICK  # one of MODES
+    command: str = ""  # the user's own check, for the shell; empty for none
+    timeout: float = TIMEOUT_S  # that it may take, and each program that looks at GPUs [s]
+    min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
+    min_inodes: int = 1000  # free there
+    gpu_devices: str = ""  # pattern of the device files of GPUs; empty for NVIDIA's where there are any
+
+
+class Disk(NamedTuple):
+    """What is left on a file system."""
+
+    path: str
+    free: int  # [bytes]
+    inodes: int | None  # None where files are not counted
+    is_shared: bool  # by all nodes
+
+
+class Measured(NamedTuple):
+    """What a node was found to be like."""
+
+    workers: int  # on this node
+    gpus_promised: int | None = None  # by Slurm; None if it did not say
+    gpus_visible: str | None = None  # CUDA_VISIBLE_DEVICES
+    gpu_files: int | None = None  # device files there are; None if nobody looked
+    gpu_pattern: str = NVIDIA
+    disks: tuple[Disk, ...] = ()
+    look_s: float = 0.0  # time that a listing of the run directory took [s]
+    again_s: float | None = None  # and another one right after it [s]; None if nobody looked again
+    clock_went_back: bool = False
+    cpus: int = 0  # that this process may use; 0 if nobody looked
+    cpus_asked: int | None = None  # that the job has here
+    cpus_there: int = 0  # that the machine has; 0 if nobody looked
+
+
+class Finding(NamedTuple):
+    """Something that is not as it should be."""
+
+    text: str  # what, its value, what is needed, what to do
+    is_fatal: bool  # the node stays out
+    is_everywhere: bool = False  # all nodes find the same: one of them tells
+
+
+def judge(found: Measured, options: ProbeOptions) -> tuple[Finding, ...]:
+    """Return what is wrong with a node, the worst first."""
+    findings = [*_gpus(found, options), *_clock(found)]
+    findings += [one for disk in found.disks for one in _disk(disk, options)]
+    findings += [*_look(found), *_cpus(found)]
+    return tuple(sorted(findings, key=lambda finding: not finding.is_fatal))
+
+
+def _gpus(found: Measured, options: ProbeOptions) -> list[Finding]:
+    promised, there = found.gpus_promised, found.gpu_files
+    if not promised:
+        return []
+    if found.gpus_visible == "NoDevFiles":
+        return [short_of("GPUs: Slurm found no device files (CUDA_VISIBLE_DEVICES=NoDevFiles)", promised)]
+    if there is None or there >= promised:
+        return []
+    if there == 0 and not options.gpu_devices:  # GPUs of another make have files of other names
+        return []
+    return [short_of(f"GPUs: {count_text(there, 'device file')} {found.gpu_pattern}", promised)]
+
+
+def short_of(what: str, promised: int) -> Finding:
+    """Return that there are fewer GPUs than promised.
+
+    Args:
+        what: how many there are, by whose words.
+        promised: how many there should be.
+    """
+    need = f"{promised} needed, as Slurm has promised"
+    return Finding(f"{what}, {need}; tell the admins: the node's GPU driver needs a look", is_fatal=True)
+
+
+def _clock(found: Measured) -> list[Finding]:
+    if not found.clock_went_back:
+        return []
+    return [Finding("clock: the monotonic clock went back; the node needs a reboot", is_fatal=True)]
+
+
+def _disk(disk: Disk, options: ProbeOptions) -> list[Finding]:
+    mend = "make room or lower --probe-min-space and --probe-min-inodes"
+    found = []
+    if disk.free < options.min_space:
+        found.append(f"{disk.path}: {size_text(disk.free)} free, {size_text(options.min_space)} needed")
+    if disk.inodes is not None and disk.inodes < options.min_inodes:
+        found.append(f"{disk.path}: {disk.inodes} inodes free, {options.min_inodes} needed")
+    fatal, everywhere = not disk.is_shared, disk.is_shared
+    return [Finding(f"{text}; {mend}", is_fatal=fatal, is_everywhere=everywhere) for text in found]
+
+
+def _look(found: Measured) -> list[Finding]:
+    if found.look_s < _SLOW_S:
+        return []
+    text = f"run directory: a listing took {found.look_s:.1f} s, less than {_SLOW_S:g} s is usual"
+    is_over = found.again_s is not None and found.again_s < STUCK_S  # an outage, which all nodes had
+    is_fatal = found.look_s >= STUCK_S and not is_over
+    return [Finding(f"{text}; hpc-elastic doctor tells more", is_fatal=is_fatal)]
+
+
+def _cpus(found: Measured) -> list[Finding]:
+    few = found.cpus and found.cpus < found.workers
+    bound = found.cpus and found.cpus_asked and found.cpus < found.cpus_asked
+    if not few and not bound:
+        return []
+    have = count_text(found.cpus, "CPU")
+    if few:
+        text = f"CPUs: {count_text(found.workers, 'worker')} share {have}"
+        text += f" of the {found.cpus_asked} that the job has here" if bound else ""
+    else:
+        text = f"CPUs: this agent may use {have} of the {found.cpus_asked} that it was given"
+    if bound:  # no matter how many the job asks for
+        mend = "srun without -c and --cpu-bind=none, taskset or a cgroup keeps it off the others"
+    elif found.cpus_there and found.cpus >= found.cpus_there:
+        mend = "the machine has no more, so start fewer workers on it"
+    else:
+        mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
+    return [Finding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, factor in (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"

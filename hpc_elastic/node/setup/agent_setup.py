@@ -1,0 +1,77 @@
+"""What an agent is put together from."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous
+from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.listeners.telemetry_hooks import Services, TelemetryMaker, tell_nobody
+from hpc_elastic.node.loop import EventLoop
+from hpc_elastic.node.setup.agent_log import AgentLog
+from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.node.setup.notices import NoNotices, Notices
+from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.workers.local_group import Command
+from hpc_elastic.node.workers.worker_env import RunEnv
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Cause, Then
+from hpc_elastic.record.state import RunState
+
+
+class AgentTimes(NamedTuple):
+    """How long things may take [s]."""
+
+    drain: DrainTimes = DrainTimes()
+    shutdown: float = 30.0  # workers told to end, before SIGKILL
+    told: float = math.inf  # the same in a drain, whose time is the limit otherwise
+    exit_barrier: float = 300.0
+
+
+class SignalMeanings(NamedTuple):
+    """What a signal to the agent asks for."""
+
+    drain: tuple[int, ...] = (signal.SIGTERM, signal.SIGHUP)  # the nodes are wanted back now
+    warning: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near
+    interrupt: tuple[int, ...] = (signal.SIGINT,)
+
+    def cause(self, number: int) -> Cause:
+        """Return what a signal means."""
+        if number in self.warning:
+            return Cause.TIME_LIMIT
+        return Cause.INTERRUPT if number in self.interrupt else Cause.PREEMPTION
+
+
+def is_fit(_state: RunState) -> str:
+    """Say nothing against this node."""
+    return ""
+
+
+class AgentParts(NamedTuple):
+    """What an agent is put together from."""
+
+    clock: Clock
+    loop: EventLoop
+    log: AgentLog
+    rendezvous: SharedFsRendezvous
+    command: Command
+    run: RunEnv
+    start: StartSettings
+    paths: RunPaths
+    scratch: str  # private node-local directory
+    times: AgentTimes
+    signals: SignalMeanings
+    on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
+    on_signal: Then = Then.LEAVE  # REJOIN: a node that is wanted back leaves alone, the others go on
+    services: Services = Services()  # watch over the workers where that is asked for
+    telemetry: TelemetryMaker = tell_nobody
+    hangs: HangOptions = HangOptions()  # how long workers may make no progress
+    environ: Mapping[str, str] = {}  # of this process, for what is started beside the workers
+    budgets: Budgets = Budgets()  # of all causes but crashes, whose budget is the spec's
+    notices: Notices = NoNotices()  # what asks for a drain beside signals
+    unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

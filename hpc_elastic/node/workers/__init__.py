@@ -1,0 +1,1 @@
+"""The workers of one node: environment, processes, memory, stacks."""

@@ -1,0 +1,325 @@
+"""The workers of one node in one round: their processes, their channels, their logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
+from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
+from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
+from hpc_elastic.node.decision import Group
+from hpc_elastic.node.spec import WorkerGroup, WorkerState
+from hpc_elastic.node.workers.critical_section_wait import Busy
+from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, worker_env
+from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.worker.channel import SETTLE_S, Channel
+
+if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.group import ProcessGroup
+    from hpc_elastic.multiprocessing.group_logs import Filters
+
+NO_STEP = -1
+KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
+
+Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
+"""What workers returned and how they failed, by global rank."""
+
+
+class Command(NamedTuple):
+    """What each worker runs: a program, or a function if one is given."""
+
+    name: str
+    argv: tuple[str, ...]  # of a program
+    logs: LogsSpecs
+    prefixes: str  # template of the prefix of a line shown on the console
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()  # of the function
+    start_method: str = "spawn"  # of the function: spawn, fork or forkserver
+    numa: object = None  # binds each worker to the CPUs near its GPU
+    filters: Filters = ((), ())  # which teed lines of stdout, of stderr, go to a common file, too
+    virtual_local_rank: bool = False  # each worker sees its own GPU alone, and is local rank 0
+
+
+class LocalGroup:
+    """Workers from their start to the last one's end.
+
+    Args:
+        formed: the round they work in.
+        node_id: this agent's id in it.
+        scratch: private node-local directory for the channels.
+        run: what is the same for all workers.
+        settings: how processes are started.
+    """
+
+    def __init__(
+        self, formed: RoundFormed, node_id: str, scratch: str, run: RunEnv, settings: StartSettings
+    ) -> None:
+        self.formed = formed
+        self.place = place_of(formed.members, node_id)
+        self.slots = formed.members[self.place.group_rank].slots
+        self.result: RunProcsResult | None = None
+        self._node_id = node_id
+        self._run = run
+        self._settings = settings
+        self._scratch = scratch
+        self._channels: list[Channel] = []
+        self._context: ProcessGroup | None = None
+        self._logs: LogsSpecs | None = None
+        self._stopping = False
+        self._signalled = False
+        self._ended_well = False  # all by themselves, before they were told to
+        self._gone = False
+        self._drain_at: float | None = None
+        self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
+
+    def start(self, command: Command, *, restarts: int) -> None:
+        """Start all workers.
+
+        Raises:
+            InputError: the command cannot be started, or the function not be handed to a process.
+            OSError: no space or no permission for logs or channels.
+        """
+        self._logs = command.logs
+        self._channels = [
+            Channel.create(os.path.join(self._scratch, f"{self.formed.number}.{local_rank}"))
+            for local_rank in range(self.slots)
+        ]
+        envs = {
+            local_rank: {
+                **worker_env(self.formed, self._node_id, local_rank, self._run, restarts=restarts),
+                Env.CHANNEL: self._channels[local_rank].path,
+            }
+            for local_rank in range(self.slots)
+        }
+        prefixes = self._prefixes(command, envs)
+        if command.virtual_local_rank:
+            from hpc_elastic.node.workers.virtual_rank import give_own_device  # noqa: PLC0415 - rare
+
+            for local_rank, env in envs.items():
+                give_own_device(env, local_rank)
+        try:
+            self._context = self._started(command, envs, prefixes)
+        except (RuntimeError, ValueError) as error:  # CPUs that cannot be bound to, a site's own log specs
+            if isinstance(error, InputError):
+                raise
+            raise InputError(str(error)) from error
+
+    def _started(
+        self, command: Command, envs: Mapping[int, Mapping[str, str]], prefixes: Mapping[int, str]
+    ) -> ProcessGroup:
+        if command.function is not None:
+            from hpc_elastic.node.workers.function_group import start_function  # noqa: PLC0415 - rare, 30 ms
+
+            return start_function(command, envs, prefixes, self._settings)
+        context = SubprocessContext(
+            command.name,
+            command.argv[0],
+            {rank: substitute(command.argv[1:], rank) for rank in envs},
+            envs,
+            command.logs,
+            prefixes,
+            command.numa,
+            *command.filters,
+            settings=self._settings,
+        )
+        context.start()
+        return context
+
+    def end(self) -> None:
+        """End what has been started, whatever state it is in; waits for it."""
+        self.keeps_left_overs = None
+        if self._context is not None:
+            self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
+            self.remove_empty_logs()
+
+    def remove_empty_logs(self) -> None:
+        """Leave no files of workers that have written nothing; those of a failed one are named to people."""
+        failed = self.result.failures if self.result is not None else {}
+        if isinstance(self._logs, DefaultLogsSpecs):
+            logs = self.context.logs
+            self._logs.remove_empty(logs, [rank for rank in range(self.slots) if rank not in failed])
+
+    def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+        return {
+            local_rank: log_line_prefix(
+                command.prefixes,
+                role_name=env["ROLE_NAME"],
+                rank=int(env["RANK"]),
+                local_rank=local_rank,
+                node=self._run.node,
+            )
+            for local_rank, env in envs.items()
+        }
+
+    def describe(self, view: WorkerGroup, state: WorkerState) -> None:
+        """Bring torch's view of the worker group up to date."""
+        place, pids = self.place, self.context.pids()
+        view.state = state
+        view.group_rank, view.group_world_size = place.group_rank, len(self.formed.members)
+        view.master_addr, view.master_port = self.formed.master_addr, self.formed.master_port
+        for worker in view.workers:
+            worker.id = pids.get(worker.local_rank)
+            worker.global_rank = place.base_rank + worker.local_rank
+            worker.role_rank = place.role_base + worker.local_rank
+            worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The channels of the workers, by local rank."""
+        return self._channels
+
+    @property
+    def context(self) -> ProcessGroup:
+        """The processes; only after `start`."""
+        if self._context is None:
+            raise RuntimeError("the workers have not been started")
+        return self._context
+
+    def exit_fds(self) -> list[int]:
+        """Return what becomes readable when a worker ends."""
+        return [] if self._gone else self.context.exit_fds()
+
+    def status(self, now: float) -> Group:
+        """Look at the processes without blocking.
+
+        Workers that have ended well count as running while what they left behind is ended.
+        """
+        if self._gone:
+            return self._how_gone()
+        if not self._stopping and not self._ended_well:
+            self.result = self.context.look() or self.result
+            if self.result is None:
+                return Group.RUNNING
+            if self.result.is_failed():
+                return Group.FAILED
+            keeps = self.keeps_left_overs is not None and self.keeps_left_overs(now)
+            if keeps and not self.context.poll_stopped(now):  # something is left
+                return Group.RUNNING
+            self._ended_well = True
+            self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
+        if self.context.poll_stopped(now):
+            self._end()
+            return self._how_gone()
+        return Group.STOPPING if self._stopping else Group.RUNNING
+
+    def _how_gone(self) -> Group:
+        by_themselves = self._ended_well and not self.stopped_by_request
+        return Group.SUCCEEDED if by_themselves else Group.STOPPED
+
+    def _end(self) -> None:
+        self._gone = True
+        self.keeps_left_overs = None  # it knows this group
+        for channel in self._channels:
+            channel.unlink()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the workers have been told to end."""
+        return self._stopping and not self._gone
+
+    @property
+    def stopped_by_request(self) -> bool:
+        """Whether a worker ended because should_stop() told it to, or may have for a signal of its own."""
+        return self._signalled or any(channel.stopped_at is not None for channel in self._channels)
+
+    def stop(self, number: int, kill_at: float) -> None:
+        """Ask the workers to end; SIGKILL at `kill_at` by the monotonic clock [s].
+
+        A worker that ignores the signal without ever having chosen to (agents under Slurm start
+        workers so, because Slurm may signal them directly) is killed at once.
+        """
+        self._stopping = True
+        self.context.begin_stop(number, kill_at)
+        if number not in self._settings.ignore_signals:
+            return
+        for pid in self.context.pids().values():
+            if _ignores(pid, number):
+                _kill_group(pid)
+
+    def signal(self, number: int | None) -> None:
+        """Send a signal to every worker that runs, not to what it has started; None sends nothing."""
+        ended = self.context.exit_codes()
+        for local_rank, pid in self.context.pids().items():
+            if number is not None and local_rank not in ended:
+                self._signalled = True
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def request_drain(self, now: Callable[[], float]) -> None:
+        """Ask the workers to stop at the step that is going to be agreed on."""
+        if self._drain_at is None:
+            for channel in self._channels:
+                channel.request_drain()
+            self._drain_at = now()
+
+    def set_until(self, until: float) -> None:
+        """Tell the workers how long they have, by the monotonic clock [s]."""
+        for channel in self._channels:
+            channel.until = until
+
+    def busy(self) -> list[Busy]:
+        """Return who is in a critical section and lives, longest first."""
+        found = [(local_rank, channel.critical) for local_rank, channel in enumerate(self._channels)]
+        if self._gone or not any(section for _, section in found):
+            return []
+        ended = self.context.exit_codes()
+        base = self.place.base_rank
+        busy = [Busy(base + rank, at.name, at.since) for rank, at in found if at and rank not in ended]
+        return sorted(busy, key=lambda one: one.since)
+
+    def stop_bound(self, now: float) -> int | None:
+        """Return the first step at which all ranks here can stop, or None if it is too early to tell.
+
+        `NO_STEP` if no worker here asks whether to stop.
+        """
+        if self._drain_at is None or now - self._drain_at < SETTLE_S:
+            return None
+        bounds = [channel.stop_bound for channel in self._channels if channel.asks_should_stop]
+        return max(bounds, default=NO_STEP)
+
+    def set_stop_step(self, step: int) -> None:
+        """Tell the workers the agreed step."""
+        for channel in self._channels:
+            channel.stop_step = step
+
+    def failures(self) -> dict[int, ProcessFailure]:
+        """Return the failures by global rank."""
+        found = self.result.failures if self.result else {}
+        return {self.place.base_rank + local_rank: failure for local_rank, failure in found.items()}
+
+    def values(self) -> dict[int, Any]:
+        """Return what the workers have returned by global rank; programs return None."""
+        found = self.result.return_values if self.result else {}
+        return {self.place.base_rank + local_rank: value for local_rank, value in found.items()}
+
+    def first_failure(self) -> FailureRecord | None:
+        """Return the earliest failure on this node as plain data."""
+        result = self.result
+        if result is None or not result.failures:
+            return None
+        local_rank, failure = min(result.failures.items(), key=lambda item: item[1].time_s)
+        log = result.stderrs.get(local_rank, "")
+        return failure_record(failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log)
+
+
+def _ignores(pid: int, number: int) -> bool:
+    """Tell whether a process has a signal set to be ignored."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            line = next(line for line in status if line.startswith(b"SigIgn:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

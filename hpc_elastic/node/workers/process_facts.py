@@ -1,0 +1,172 @@
+"""What the kernel tells of a process that makes no progress: is it busy, asleep, stopped, stuck?"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from hpc_elastic.processes.procfs import children, descendants, read_stat
+
+_UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
+_BUSY = 0.1  # part of the time on a CPU from which on a process counts as busy
+_MOST_CHILDREN = 32
+_STATES = {
+    "R": "running",
+    "S": "asleep",
+    "D": "stuck in the kernel (state D)",
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+    "I": "idle",
+}
+
+
+class Usage(NamedTuple):
+    """CPU time that a process and its threads have used up to a moment."""
+
+    cpu_s: float
+    at: float  # monotonic [s]
+
+
+class ProcessFacts(NamedTuple):
+    """What is known of a process."""
+
+    pid: int
+    state: str = ""  # the letter of /proc/<pid>/stat; empty if the process is gone
+    wchan: str = ""  # where in the kernel it sleeps, if this may be read
+    memory: str = ""  # resident, as the kernel writes it
+    threads: str = ""
+    is_frozen: bool = False  # its control group is, as in Slurm's preemption by suspension
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped it: it cannot make progress and is not to blame."""
+        return self.state in ("T", "t") or self.is_frozen
+
+
+def usage(pid: int, now: float) -> Usage | None:
+    """Return how much CPU time a process has used; None when it is gone.
+
+    Args:
+        pid: the process.
+        now: monotonic time [s].
+    """
+    fields = _text(pid, "stat").rpartition(") ")[2].split()
+    if len(fields) <= _STIME:
+        return None
+    ticks = int(fields[_UTIME]) + int(fields[_STIME])
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), now)
+
+
+def moved_bytes(pid: int) -> int:
+    """Return how much a process, what runs below it and what has run there have read and written [bytes]."""
+    pids = (pid, *(stat.pid for stat in descendants(children(pid))))
+    lines = (line.partition(":") for one in pids for line in _text(one, "io").splitlines())
+    return sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
+
+
+def facts_of(pid: int) -> ProcessFacts:
+    """Return what the kernel tells of a process."""
+    stat = read_stat(pid)
+    if stat is None:
+        return ProcessFacts(pid)
+    status = dict(line.split(":", 1) for line in _text(pid, "status").splitlines() if ":" in line)
+    wchan = _text(pid, "wchan").strip()
+    return ProcessFacts(
+        pid,
+        stat.state,
+        "" if wchan in ("", "0") else wchan,
+        status.get("VmRSS", "").strip(),
+        status.get("Threads", "").strip(),
+        _is_frozen(pid),
+    )
+
+
+def _is_frozen(pid: int) -> bool:
+    """Tell whether a control group of a process is frozen, as far as that can be seen."""
+    for line in _text(pid, "cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if names == "freezer":
+            if _read(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() in ("FROZEN", "FREEZING"):
+                return True
+        elif not names and "frozen 1" in _read(f"/sys/fs/cgroup{path}/cgroup.events"):
+            return True
+    return False
+
+
+def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str:
+    """Return in words what a process does.
+
+    Args:
+        facts: of now.
+        before: its CPU time some while ago, if that is known.
+        after: its CPU time now.
+    """
+    if not facts.state:
+        return "gone"
+    if facts.is_frozen:
+        return "frozen (its control group is)"
+    words = _STATES.get(facts.state, f"in state {facts.state}")
+    if before is not None and after is not None and after.at > before.at and facts.state in ("R", "S"):
+        part = (after.cpu_s - before.cpu_s) / (after.at - before.at)
+        words = f"busy ({part:.0%} of a CPU)" if part >= _BUSY else words
+    return f"{words} in {facts.wchan}" if facts.wchan and not words.startswith("busy") else words
+
+
+def report(facts: ProcessFacts, words: str, before: Usage | None, after: Usage | None) -> list[str]:
+    """Return the lines that tell of a process and its children.
+
+    Args:
+        facts: of the process.
+        words: see `doing`.
+        before: its CPU time some while ago, if that is known.
+        after: its CPU time now.
+    """
+    lines = [f"process {facts.pid}: {words}, memory {facts.memory or '?'}, {facts.threads or '?'} threads"]
+    if before is not None and after is not None:
+        used, span = after.cpu_s - before.cpu_s, after.at - before.at
+        lines.append(f"  {used:.1f} s of CPU time in the last {span:.1f} s")
+    below = children(facts.pid)[:_MOST_CHILDREN]
+    return lines + [
+        f"  child {stat.pid} ({stat.name}): {_STATES.get(stat.state, stat.state)}" for stat in below
+    ]
+
+
+def kernel_report(pid: int) -> list[str]:
+    """Return what /proc has on a process whose Python stacks cannot be had, as far as it may be read."""
+    lines = []
+    for name in ("stack", "syscall", "status"):
+        text = _text(pid, name).strip()
+        if text:
+            lines += [f"/proc/{pid}/{name}:", *(f"  {line}" for line in text.splitlines())]
+    return lines
+
+
+def catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal and can take it: not all its threads block it."""
+    mask = _mask(_text(pid, "status"), "SigCgt")
+    if not number or not mask >> (number - 1) & 1:
+        return False
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    masks = (_mask(_text(pid, f"task/{thread}/status"), "SigBlk") for thread in threads)
+    return not all(blocked >> (number - 1) & 1 for blocked in masks)
+
+
+def _mask(status: str, field: str) -> int:
+    line = next((line for line in status.splitlines() if line.startswith(f"{field}:")), "")
+    return int(line.partition(":")[2].strip() or "0", 16)
+
+
+def _text(pid: int, name: str) -> str:
+    return _read(f"/proc/{pid}/{name}")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # gone, or not to be read by this user
+        return ""

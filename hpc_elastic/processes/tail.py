@@ -1,0 +1,254 @@
+"""Follow a growing log: whole lines with a prefix, no thread, never stuck on the console."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from hpc_elastic.processes.sinks import Console, Sink
+from hpc_elastic.store.plain_file import open_plain
+
+MAX_LINE: Final = 16 << 20
+"""Longest line that is kept whole [bytes]; a longer one is shown in pieces of this size."""
+
+MAX_BAR: Final = 65536
+"""The same for what overwrites itself with carriage returns, as progress bars do."""
+
+_CHUNK: Final = 65536
+_BUDGET: Final = 1 << 20  # bytes per pump, so that the agent's loop gets its turn
+
+
+class Limits(NamedTuple):
+    """How much of a log a tail holds, and what it leaves out when its console does not keep up."""
+
+    line: int = MAX_LINE  # see there [bytes]
+    lag: int | None = None  # how far a console may be behind before lines are left out [bytes]; None for ever
+    newest: int = 1 << 16  # of the lines that are left out none is among the last ones of this size [bytes]
+    always: re.Pattern[bytes] | None = None  # "\n" and how lines begin that are shown nevertheless
+
+
+MAX_LAG: Final = 16 << 20
+"""How far a console that is read slowly may be behind in general [bytes]: more than anybody reads."""
+
+
+class Tail:
+    """Follows one file.
+
+    What the console cannot take stays in the file until the next pump, so a stuck console
+    costs neither memory nor the agent's heartbeat. Where the limits say so, a console that is too
+    far behind goes on with the newest lines, and one line there tells what was left out.
+
+    Args:
+        path: the log; need not exist yet.
+        console: what takes the lines; a number is a file descriptor.
+        prefix: stands before every line.
+        offset: where to begin [bytes]; the end of what earlier attempts wrote.
+        wanted: tells of a line, without its end, whether it is copied; None copies all.
+        limits: see there; by default nothing is left out.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        console: int | Sink,
+        prefix: bytes,
+        *,
+        offset: int = 0,
+        wanted: Callable[[bytes], bool] | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        self.path = path
+        self._sink: Sink = Console(console) if isinstance(console, int) else console
+        self._prefix = prefix
+        self._offset = offset
+        self._wanted = wanted
+        self._fd = -1
+        self.error: OSError | None = None
+        """Why the log cannot be read, other than that it is not there yet."""
+        self._limits = limits
+        self._rest = bytearray()  # an unfinished line
+        self._skip_to = 0  # what lies before this is left out [bytes]
+        self._has_gap = False  # between what was shown last and `_skip_to`
+        self._left_out = 0  # how much has been left out and not been told yet [bytes]
+
+    def pump(self) -> bool:
+        """Copy the new whole lines.
+
+        Returns:
+            True when more could be copied at once (the budget of one call is used up).
+        """
+        if self._is_too_far_behind():
+            self.leave_out()
+        budget = _BUDGET
+        while budget > 0:
+            if not self._sink.flush():
+                return False
+            chunk = self._read()
+            if not chunk:
+                self._show_bar()
+                return False
+            budget -= len(chunk)
+            if self._offset <= self._skip_to:
+                self._pass_over(chunk)
+            else:
+                self._split(self._after_gap(chunk) if self._has_gap else chunk)
+        return True
+
+    def leave_out(self) -> None:
+        """Go on with the newest lines; a line before them tells how much was left out, and where it is.
+
+        A tail without a limit to its lag goes on with all, and so does one whose console is a file.
+        """
+        newest = (
+            self._size() - self._limits.newest - 1
+        )  # with the byte that tells whether a line begins there
+        if self._limits.lag is None or self._sink.is_never_slow or newest <= self._offset:
+            return
+        self._skip_to, self._has_gap = newest, True
+        if self._limits.always is None:
+            self._left_out += newest - self._offset + len(self._rest)
+            self._offset = newest
+            self._rest.clear()
+
+    @property
+    def position(self) -> int:
+        """How much of the file has been read [bytes]; what the console took is at most a chunk less."""
+        return self._offset
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether lines wait for a console that takes no more."""
+        return self._sink.is_blocked
+
+    def blocked_fd(self) -> int | None:
+        """Return the descriptor that becomes writable when more can be copied, if lines wait for that."""
+        return self._sink.blocked_fd()
+
+    def finish(self) -> None:
+        """Copy what is left, an unfinished last line too, as far as the console takes it; close the file."""
+        while self.pump():
+            pass
+        if self._rest and not self._sink.is_blocked:
+            self._put(bytes(self._rest) + b"\n")
+            self._rest.clear()
+            self._sink.flush()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> bytes:
+        try:
+            if self._fd < 0:
+                self._fd = open_plain(self.path, own=False)
+            size = self._skip_to - self._offset
+            chunk = os.pread(self._fd, min(size, _CHUNK) if size > 0 else _CHUNK, self._offset)
+            if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by somebody
+                self._offset, self._skip_to, self._has_gap = 0, 0, False
+                chunk = os.pread(self._fd, _CHUNK, 0)
+        except OSError as error:  # not there yet, or a file system that is away: the next pump tries again
+            self.error = None if isinstance(error, FileNotFoundError) else error
+            return b""
+        self.error = None
+        self._offset += len(chunk)
+        return chunk
+
+    def _size(self) -> int:
+        """Return the size of the log [bytes]; where it is not known, up to where it has been read."""
+        try:
+            return (os.stat(self.path) if self._fd < 0 else os.fstat(self._fd)).st_size
+        except OSError:
+            return self._offset
+
+    def _is_too_far_behind(self) -> bool:
+        lag = self._limits.lag
+        return lag is not None and self._size() - self._offset > lag
+
+    def _pass_over(self, chunk: bytes) -> None:
+        """Leave out the whole lines of a chunk, other than those that are always shown."""
+        data = bytes(self._rest) + chunk
+        end, at = data.rfind(b"\n") + 1, 0
+        if not end and len(data) > _CHUNK:  # of a line without an end only its beginning can matter
+            end = len(data)
+        for found in self._limits.always.finditer(b"\n" + data, 0, end) if self._limits.always else ():
+            after = data.find(b"\n", found.start()) + 1
+            if after:
+                self._left_out += found.start() - at
+                self._put(data[found.start() : after])
+                at = after
+        self._left_out += end - at
+        self._rest = bytearray(data[end:])
+
+    def _after_gap(self, chunk: bytes) -> bytes:
+        """Leave out the end of a line that has begun before the newest ones; return what follows.
+
+        A line that is longer than all that is to be shown is shown from its middle.
+        """
+        self._has_gap = False
+        first = chunk.find(b"\n", 0, len(chunk) - 1) + 1
+        if first:
+            self._pass_over(chunk[:first])
+        else:
+            self._left_out += len(self._rest)
+            self._rest.clear()
+        return chunk[first:]
+
+    def _split(self, chunk: bytes) -> None:
+        """Hand on the whole lines of a chunk; only the first and the last can be too long."""
+        first = chunk.find(b"\n")
+        end = first - 1 if first > 0 else first  # a line may end in both
+        limit = MAX_BAR if b"\r" in chunk[:end] else self._limits.line
+        if first < 0 and len(self._rest) + len(chunk) <= limit:
+            self._rest += chunk
+            return
+        data = bytes(self._rest) + chunk if self._rest else chunk
+        first += len(self._rest) if first >= 0 else 0
+        if (len(data) if first < 0 else first) > limit:
+            stop = len(data) // limit * limit if first < 0 else first
+            pieces = [data[start : min(start + limit, stop)] for start in range(0, stop, limit)]
+            self._put(b"".join(piece + b"\n" for piece in pieces))
+            data = data[stop if first < 0 else stop + 1 :]
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._put(data[:end])
+        self._rest = bytearray(data[end:])
+
+    def _show_bar(self) -> None:
+        """Hand on what an unfinished line has overwritten by now, a line each: a progress bar is to be seen.
+
+        The last version may grow, or be the first half of an end of line.
+        """
+        at = self._rest.rfind(b"\r", 1, len(self._rest) - 1)
+        if at < 0:
+            return
+        shown = b"".join(bytes(version) + b"\n" for version in self._rest[:at].split(b"\r") if version)
+        self._rest = self._rest[at + 1 :]
+        if shown:
+            self._put(shown)
+            self._sink.flush()
+
+    def _put(self, lines: bytes) -> None:
+        """Hand on lines that end with a line end."""
+        if self._wanted is not None:
+            chosen = [line for line in lines[:-1].split(b"\n") if self._wanted(line)]
+            if not chosen:
+                return
+            lines = b"\n".join(chosen) + b"\n"
+        if self._prefix:
+            lines = self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
+        if self._left_out:
+            told = f"... {self._left_out:,} bytes were left out here; they are in {self.path}\n"
+            lines = self._prefix + told.encode(errors="surrogateescape") + lines
+            self._left_out = 0
+        self._sink.put(lines)
+
+
+def pump_all(tails: Sequence[Tail]) -> bool:
+    """Copy new lines of several logs; return whether more is there now."""
+    return any([tail.pump() for tail in tails])  # noqa: C419 - every tail gets its turn
+
+
+def blocked_fds(tails: Sequence[Tail]) -> list[int]:
+    """Return the descriptors that lines wait for."""
+    return list({fd for tail in tails if (fd := tail.blocked_fd()) is not None})

@@ -1,0 +1,473 @@
+"""The records of the run's journal, and their JSON form. Pure.
+
+The journal is the run's one log: immutable records, numbered for the life of the run, each created
+exclusively. Everything that nodes must agree on is a record; the state of the run is the fold of all
+of them (`hpc_elastic.record.state`). Format name and version stand in every record; unknown
+fields are ignored, an unknown version or kind is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated, Any, NamedTuple, cast
+
+from hpc_elastic import __version__
+from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
+
+FORMAT = 2
+
+Port = Annotated[int, Range(0, 65535)]
+Sizes = Annotated[str, Like(r"([0-9]{1,9}:[0-9]{1,9})?", "MIN:MAX")]
+
+
+class Cause(str, Enum):
+    """Why a round ended or a drain was asked for."""
+
+    CRASH = "crash"  # a worker failed
+    HANG = "hang"  # workers made no progress
+    NODE_LOSS = "node_loss"  # an agent vanished
+    MEMBERSHIP = "membership"  # a node wants to join
+    PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back, unless it says why itself
+    REQUEUE = "requeue"  # scontrol requeue, by the user or an administrator
+    TIME_LIMIT = "time_limit"  # the warning signal before the limit
+    STOP = "stop"  # the user asked: hpc-elastic stop
+    INTERRUPT = "interrupt"  # Ctrl-C
+    CANCEL = "cancel"  # the user took the job back: scancel
+    LAUNCH_FAILURE = "launch_failure"  # srun or the agents could not start
+    JOIN_TIMEOUT = "join_timeout"  # too few nodes came
+    AGENT_ERROR = "agent_error"  # an agent could not go on
+
+
+class Then(str, Enum):
+    """What the nodes do after a drain."""
+
+    LEAVE = "leave"
+    REJOIN = "rejoin"
+
+
+class Decision(str, Enum):
+    """How a run ended, for good."""
+
+    DONE = "done"
+    FAILED = "failed"
+    HELD = "held"  # a budget is spent: the job waits, held, for its user
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+
+class Role(str, Enum):
+    """What kind of process has written a record."""
+
+    AGENT = "agent"
+    SCRIPT = "script"  # finish, for the batch script of a job or of one task of an array
+    COMMAND = "command"  # a command of the user: stop, cancel, scale, drill
+
+
+class StopKind(str, Enum):
+    """How a batch script of an array task has ended a start in which its agent has not said why it leaves."""
+
+    FAILED = "failed"  # a line of the script failed before srun
+    HELD = "held"  # the task waits in the queue until its user releases it
+    GIVEN_UP = "given_up"  # nobody starts it again; the run goes on without it
+
+
+class Epoch(NamedTuple):
+    """One start of the job: a higher one fences every agent of a lower one."""
+
+    submission: int
+    link: int  # how many jobs of the same submission came before this one
+    restart: int  # SLURM_RESTART_COUNT of this job; in array mode the run's own count of starts
+    relaunch: int  # srun started again in the same start of the script
+
+    @property
+    def script(self) -> tuple[int, int, int]:
+        """The start of the batch script, which may start the agents several times; a later one is higher."""
+        return self[:3]
+
+    def text(self) -> str:
+        """Return the form used in file names, for example ``0-0-1-0``."""
+        return "-".join(map(str, self))
+
+
+class Member(NamedTuple):
+    """One node of a round; its place in the round is its group rank."""
+
+    node_id: str  # unique per agent process
+    node: str  # the node's name for people and for Slurm
+    slots: Count  # workers on this node
+    role: str = "default_role"
+
+
+class Checkpoint(NamedTuple):
+    """The durable checkpoint all ranks of a round resume from."""
+
+    step: int
+    path: str | None
+
+
+class EpochStarted(NamedTuple):
+    """The first agent of a job start announces it, with the nodes that are to come."""
+
+    epoch: Epoch
+    job_id: str
+    expected: tuple[str, ...]  # node names in Slurm's order; empty if unknown
+    batch_host: str = ""  # the node that runs the batch script, if there is one
+    sizes: Sizes = ""  # how many nodes its agents were started for, MIN:MAX; empty if they may differ
+
+
+class RunFacts(NamedTuple):
+    """What is known of this start of the run before any agent has spoken; as in `EpochStarted`."""
+
+    run_id: str
+    job_id: str = ""
+    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    batch_host: str = ""  # the node that runs the batch script, if there is one
+
+
+class RoundFormed(NamedTuple):
+    """The membership of a round: decided once, the same for everybody."""
+
+    number: Count
+    epoch: Epoch
+    members: tuple[Member, ...]
+    master_addr: str
+    master_port: Port
+    checkpoint: Checkpoint | None
+    lost: tuple[str, ...] = ()  # nodes of the round before that have vanished
+
+    @property
+    def workers(self) -> int:
+        """How many workers it has on all nodes."""
+        return sum(member.slots for member in self.members)
+
+
+class RoundEnded(NamedTuple):
+    """The round is over; all members stop their workers."""
+
+    number: int
+    cause: Cause
+    nodes: tuple[str, ...]  # where it happened
+    failure: dict[str, Any] | None  # a FailureRecord as JSON, for a crash or a hang
+    saved: int | None = None  # newest durable checkpoint step then, if workers mark them
+
+
+class DrainRequested(NamedTuple):
+    """Workers are to save and stop at one agreed step."""
+
+    cause: Cause
+    node: str  # whose agent or batch script asks; empty: a command of the user
+    then: Then
+    detail: Prose  # for people: the signal, the user
+    epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
+    left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
+
+
+class DrainExplained(NamedTuple):
+    """What Slurm says about the signal that a drain under way was asked for by."""
+
+    epoch: Epoch
+    cause: Cause
+    detail: Prose  # for people
+    left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
+
+    @property
+    def is_end_of_script(self) -> bool:
+        """Whether Slurm ends the job because its batch script was killed; time is short then."""
+        return self.cause is Cause.LAUNCH_FAILURE
+
+
+class StopAgreed(NamedTuple):
+    """All ranks of a round that still run stop after this step; some may have ended well before."""
+
+    number: int
+    step: int
+
+
+class NodeLeft(NamedTuple):
+    """One node has saved and leaves by itself; the others go on without it (array mode)."""
+
+    epoch: Epoch
+    node_id: str
+    node: str
+    cause: Cause
+    detail: Prose = ""  # for people: the signal, the size that is wanted
+
+
+class TaskStopped(NamedTuple):
+    """The batch script of an array task has ended a start of the task, not its agent."""
+
+    epoch: Epoch
+    how: StopKind
+    task: str  # <id of the array>_<index>
+    restart: Count  # SLURM_RESTART_COUNT of the task
+    node: str  # empty if it is not known
+    detail: Prose  # for people
+
+
+class Drained(NamedTuple):
+    """Every worker of this job start has stopped; the nodes leave."""
+
+    epoch: Epoch
+    cause: Cause
+    step: int | None  # newest durable checkpoint, if workers mark them
+    detail: Prose
+    took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
+
+
+class RunEnded(NamedTuple):
+    """The run is over for good."""
+
+    decision: Decision
+    exit_code: int
+    reason: Prose
+    failure: dict[str, Any] | None
+    epoch: Epoch | None = None  # the start whose agent decides; None: whichever is current
+    cause: Cause | None = None  # of a held run: whose budget is spent; None: that of all requeues
+
+
+class Requeued(NamedTuple):
+    """The batch script handed the job back to Slurm."""
+
+    epoch: Epoch
+    cause: Cause
+    detail: Prose = ""  # for people: what Slurm said
+
+
+class NodeUnfit(NamedTuple):
+    """The probe of a node failed: it stays out of this start of the job, and nobody waits for it."""
+
+    epoch: Epoch
+    node: str
+    reason: Prose  # for people: what, its value, what is needed, what to do
+
+
+class HangSuspected(NamedTuple):
+    """Workers have shown no progress for too long: all nodes write down where theirs are."""
+
+    number: int  # of the round
+    look: Count  # how often so in this round, from 1
+    node: str  # who asks, and says later what was found
+    detail: Prose  # for people: which ranks, and for how long
+
+
+class SizeWanted(NamedTuple):
+    """The user wants rounds of another size, between the job's minimum and maximum."""
+
+    submission: int  # holds for this submission of the run, over its requeues
+    size: Count  # nodes
+    detail: Prose  # for people: who asked
+    spares: Count | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
+    before: Count | None = None  # nodes of the round that ran when it was asked for; None: there was none
+
+
+class NodeTaken(NamedTuple):
+    """A node was lost because Slurm was told to take it: that is no failure of the node."""
+
+    epoch: Epoch  # in which it was lost
+    node: str
+    reason: Prose  # for people
+    loss: Count  # number of the record that tells of the loss
+
+
+class NeverAsked(NamedTuple):
+    """The workers do not ask whether to stop: they are ended unsaved when somebody wants their nodes back."""
+
+    number: int  # of the round in which that was found
+
+
+class RanksStopped(NamedTuple):
+    """Which workers of a node somebody has stopped (SIGSTOP), so that the others wait; empty: none."""
+
+    number: int  # of the round
+    node: str
+    ranks: tuple[int, ...]
+
+
+class WarningHeld(NamedTuple):
+    """The warning before the time limit has come too early; workers are asked later, by the clock."""
+
+    number: int  # of the round
+    node: str  # that found it out
+    left_s: float  # to the time limit, when it was asked for [s]
+    before_s: float  # how long before the limit the workers are asked [s]
+
+
+class FailedLeaving(NamedTuple):
+    """A worker failed while all were to save and leave; what it had not saved is lost."""
+
+    epoch: Epoch
+    number: int  # of its round
+    node: str
+    failure: dict[str, Any]
+
+
+class FailedAlike(NamedTuple):
+    """Workers of one more node failed as those did that ended a round: neither node is to blame."""
+
+    epoch: Epoch
+    number: Count  # of the round
+    node: str
+
+
+class DrillBegan(NamedTuple):
+    """A drill is about to be done to the run; written before, so that it counts against no node."""
+
+    epoch: Epoch
+    id: str  # of the drill, unique in the run
+    node: str  # that looks faulty for it until its next round; empty: none does
+    detail: Prose  # for people: what is done, and in which round
+
+
+class DrillCalledOff(NamedTuple):
+    """A drill has done nothing after all: what happens to its node counts against the node."""
+
+    epoch: Epoch
+    id: str  # of the drill
+    detail: Prose  # for people
+
+
+class Note(NamedTuple):
+    """Something that people are to know of a start of the job; it changes nothing."""
+
+    epoch: Epoch
+    text: Prose
+
+
+Entry = (
+    EpochStarted
+    | RoundFormed
+    | RoundEnded
+    | DrainRequested
+    | DrainExplained
+    | StopAgreed
+    | NodeLeft
+    | TaskStopped
+    | Drained
+    | RunEnded
+    | Requeued
+    | NodeUnfit
+    | SizeWanted
+    | HangSuspected
+    | NodeTaken
+    | NeverAsked
+    | RanksStopped
+    | WarningHeld
+    | FailedLeaving
+    | FailedAlike
+    | DrillBegan
+    | DrillCalledOff
+    | Note
+)
+
+
+class Record(NamedTuple):
+    """An entry with its number, its writer and the writer's wall time (for display only)."""
+
+    number: int
+    at: float  # [s since the epoch]
+    by: str  # name of the writer, for people: a node, a task of an array, or what `role` says
+    entry: Entry
+    role: Role = Role.AGENT  # of the writer
+
+
+_KINDS: dict[str, type] = {
+    "epoch": EpochStarted,
+    "round": RoundFormed,
+    "ended": RoundEnded,
+    "drain": DrainRequested,
+    "explained": DrainExplained,
+    "stop_at": StopAgreed,
+    "node_left": NodeLeft,
+    "task_stopped": TaskStopped,
+    "drained": Drained,
+    "ending": RunEnded,
+    "requeue": Requeued,
+    "unfit": NodeUnfit,
+    "size": SizeWanted,
+    "hang": HangSuspected,
+    "taken": NodeTaken,
+    "never_asked": NeverAsked,
+    "ranks_stopped": RanksStopped,
+    "warning_held": WarningHeld,
+    "failed_leaving": FailedLeaving,
+    "failed_alike": FailedAlike,
+    "drill": DrillBegan,
+    "drill_called_off": DrillCalledOff,
+    "note": Note,
+}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+class _Form(NamedTuple):
+    """What stands in the records of all versions."""
+
+    format: int
+    version: Prose = ""
+
+
+class _Kind(NamedTuple):
+    """What tells what a record is."""
+
+    kind: Prose
+
+
+class _Head(NamedTuple):
+    """What stands in every record beside its entry."""
+
+    at: float
+    by: Prose
+    role: Role
+
+
+def encode(entry: Entry, *, at: float, by: str, role: Role = Role.AGENT) -> bytes:
+    """Return the JSON form of a record; its number is its file name."""
+    kind = _KIND_OF[type(entry)]
+    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3)}
+    data = {**head, "by": by, "role": role, **entry._asdict()}
+    return json.dumps(data).encode()
+
+
+def parse(number: int, data: bytes) -> Record:
+    """Return the record in `data`.
+
+    Raises:
+        RendezvousStateError: it is damaged or was written by an unknown version.
+    """
+    try:
+        fields = parse_object(data)
+        form = decode(_Form, fields)
+        if form.format < FORMAT:
+            raise _outdated(number, form)
+        if form.format != FORMAT:
+            raise _unknown(number, f"has format {form.format}", form)
+        word = decode(_Kind, fields).kind
+        kind = _KINDS.get(word)
+        if kind is None:
+            raise _unknown(number, f"is of the unknown kind {word!r}", form)
+        head = decode(_Head, fields)
+        return Record(number, head.at, head.by, cast("Entry", decode(kind, fields)), head.role)
+    except DamagedError as error:
+        raise RendezvousStateError(
+            f"journal record {number} is damaged: {error}\n"
+            "  fix: bring the file back from a backup or snapshot, or submit a new run"
+        ) from error
+
+
+def _outdated(number: int, form: _Form) -> RendezvousStateError:
+    return RendezvousStateError(
+        f"journal record {number} has format {form.format}, which an earlier hpc_elastic "
+        f"({form.version or 'of no version'}) wrote; this one, {__version__}, reads format {FORMAT} only\n"
+        "  fix: use this run with the installation that it was started with, or submit a new run; "
+        "its checkpoints and logs can be read as they are"
+    )
+
+
+def _unknown(number: int, what: str, form: _Form) -> RendezvousStateError:
+    writer = f"hpc_elastic {form.version}" if form.version else "another version of hpc_elastic"
+    return RendezvousStateError(
+        f"journal record {number} {what}; {writer} wrote it, "
+        f"this is {__version__}, which reads format {FORMAT}\n"
+        f"  fix: use one version for the whole run: install {writer} on all nodes and here"
+    )

@@ -1,0 +1,169 @@
+"""Who is there: the names in ``members/``, and when this node last saw each one change. Pure.
+
+A member advances a counter in its own name. An observer never looks at another node's clock: a
+member is alive while its name keeps changing by the observer's own monotonic clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from hpc_elastic.record.journal import Epoch
+
+MEMBERS = "members"  # the directory that holds the names
+
+
+class Phase(str, Enum):
+    """What a member is doing, as its name tells."""
+
+    JOINING = "joining"  # no workers; wants the next round
+    RUNNING = "running"
+    STOPPED = "stopped"  # workers gone after a drain or a failure
+    SUCCEEDED = "succeeded"  # all workers ended well; terminal
+    LEFT = "left"  # gone on purpose; terminal
+    ABSENT = "absent"  # ended before it told its name: the job script's epilog tells it; terminal
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the member needs no heartbeat any more to count."""
+        return self in (Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
+
+
+class MemberName(NamedTuple):
+    """The facts in a member's file name."""
+
+    node_id: str  # <node>.<pid>
+    epoch: Epoch
+    phase: Phase
+    round: int  # joining: the round it wants; else the round it is or was in
+    counter: int
+    known: int = 0  # number of the newest journal record it has read
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.node_id.rpartition(".")[0]
+
+    def text(self) -> str:
+        """Return the file name."""
+        numbers = (str(self.round), str(self.counter), str(self.known))
+        return "+".join((self.node_id, self.epoch.text(), self.phase.value, *numbers))
+
+
+class Seen(NamedTuple):
+    """A member as one observer knows it."""
+
+    name: MemberName
+    changed_at: float  # observer's monotonic time of the last change [s]
+
+
+Roster = Mapping[str, Seen]
+
+
+class Suspicion(NamedTuple):
+    """An observer's mark, in a file name: by its clock a member has not beaten for a lease."""
+
+    node_id: str
+    epoch: Epoch
+    counter: int  # of the member when it was last seen; a higher one refutes the suspicion
+    by: str  # node_id of the observer
+
+    def text(self) -> str:
+        """Return the file name."""
+        return "+".join((self.node_id, self.epoch.text(), "suspected", str(self.counter), "by", self.by))
+
+
+_N = "[0-9]{1,18}"  # no longer number is written by anybody
+_EPOCH = rf"({_N})-({_N})-({_N})-({_N})"
+_NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})")
+_SUSPICION = re.compile(rf"([^+/]+)\+{_EPOCH}\+suspected\+({_N})\+by\+([^+/]+)")
+_NEWS = re.compile(rf"news\+({_N})")
+
+
+def parse_name(text: str) -> MemberName | None:
+    """Return the facts in a file name, or None for a foreign name."""
+    found = _NAME.fullmatch(text)
+    if found is None:
+        return None
+    node_id, *epoch, phase, round_number, counter, known = found.groups()
+    if phase not in Phase._value2member_map_:
+        return None
+    numbers = map(int, (round_number, counter, known))
+    return MemberName(node_id, Epoch(*map(int, epoch)), Phase(phase), *numbers)
+
+
+def parse_suspicion(text: str) -> Suspicion | None:
+    """Return the suspicion in a file name, or None for any other name."""
+    found = _SUSPICION.fullmatch(text)
+    if found is None:
+        return None
+    node_id, *epoch, counter, by = found.groups()
+    return Suspicion(node_id, Epoch(*map(int, epoch)), int(counter), by)
+
+
+def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:
+    """Return the suspicions of an epoch in a listing."""
+    found = (parse_suspicion(name) for name in names if "+suspected+" in name)
+    return frozenset(suspicion for suspicion in found if suspicion and suspicion.epoch == epoch)
+
+
+def news_name(number: int) -> str:
+    """Return the name by which somebody who is no member tells of a journal record it has added."""
+    return f"news+{number}"
+
+
+def is_news(name: str) -> bool:
+    """Tell whether a name tells of a record."""
+    return _NEWS.fullmatch(name) is not None
+
+
+def newest_record(names: Iterable[str], roster: Roster) -> int:
+    """Return the highest number of a journal record that anybody tells of; 0 if nobody does."""
+    told = [int(found[1]) for found in map(_NEWS.fullmatch, names) if found]
+    return max((*told, *(entry.name.known for entry in roster.values())), default=0)
+
+
+def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> dict[str, Seen]:
+    """Return the roster after one listing.
+
+    A listing taken during a rename may show both names of a member or neither: the higher counter
+    counts, and a member that is not listed keeps what was known of it (it ages, that is all).
+
+    Args:
+        roster: what was known.
+        names: the listing of ``members/``.
+        epoch: only members of this epoch count.
+        now: the observer's monotonic time [s].
+    """
+    seen = {node_id: entry for node_id, entry in roster.items() if entry.name.epoch == epoch}
+    for text in names:
+        name = parse_name(text)
+        if name is None or name.epoch != epoch:
+            continue
+        known = seen.get(name.node_id)
+        if known is None or name.counter > known.name.counter:
+            seen[name.node_id] = Seen(name, now)
+    return seen
+
+
+def absent(roster: Roster) -> list[str]:
+    """Return the nodes whose agents have ended before they told their names, in their order."""
+    nodes = {entry.name.node for entry in roster.values() if entry.name.phase is Phase.ABSENT}
+    return sorted(nodes, key=natural)
+
+
+def forgive(roster: Roster, now: float) -> dict[str, Seen]:
+    """Return the roster as if everybody had just been seen: the observer itself was blind."""
+    return {node_id: entry._replace(changed_at=now) for node_id, entry in roster.items()}
+
+
+@lru_cache(maxsize=8192)
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a sort key under which ``node2`` comes before ``node10``."""
+    parts = re.split(r"([0-9]+)", name)
+    numbers_count = ((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))
+    return (*numbers_count, (-1, name))  # the name itself tells 1 from 01

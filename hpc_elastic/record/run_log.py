@@ -1,0 +1,135 @@
+"""Reading and writing the journal of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import RendezvousStateError, StoreError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import journal
+from hpc_elastic.record.journal import Entry, Record, Role
+from hpc_elastic.record.member_names import MEMBERS, news_name
+from hpc_elastic.record.state import RunState, fits, fold
+from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.protocol import Store
+from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
+
+LOG = "journal"
+_MAX_TRIES = 200
+_UNLOCKED_TRIES = 2  # taking the lock costs more than one lost race
+
+
+class RunLog:
+    """One process's view of the journal: folds what is new, adds what still fits.
+
+    Args:
+        store: where the run lives.
+        clock: for the time shown with a record.
+        writer: who writes, for people: a node's name, "batch" or "login".
+        lock: keeps contenders from wasting work; None for none.
+        role: what kind of process writes.
+
+    Attributes:
+        is_member: whether the writer tells the others of a new record by its own name among the
+            members; who is none leaves a name of its own there.
+        appended: number of the last record that this process has added.
+    """
+
+    is_member = True
+    appended = 0
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        writer: str,
+        lock: ContentionLock | None = None,
+        role: Role = Role.AGENT,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._writer = writer
+        self._role = role
+        self._lock = lock
+        self.state = RunState()
+
+    def refresh(self) -> RunState:
+        """Fold the records that are new and return the state.
+
+        Raises:
+            StoreError: the shared directory could not be read.
+            RendezvousStateError: a record is damaged.
+        """
+        new = self._store.read_after(LOG, self.state.last)
+        if new:
+            self.state = fold(self.state, [_parse(self._store, number, data) for number, data in new])
+        return self.state
+
+    def commit(self, choose: Callable[[RunState], Entry | None]) -> RunState:
+        """Append what `choose` wants in the newest state, as long as it still fits.
+
+        `choose` is asked again each time somebody else was first. After two lost races the lock is
+        taken, so that many contenders do not all write and lose.
+
+        Returns:
+            The state in which the entry stands, or in which nothing more was to be added.
+
+        Raises:
+            StoreError: the shared directory refused, or others were first every time.
+        """
+        for _ in range(_UNLOCKED_TRIES):
+            if self._try_append(choose):
+                return self.state
+        for _ in range(_MAX_TRIES):
+            with self._lock.held() if self._lock else nullcontext():
+                if self._try_append(choose):
+                    return self.state
+        raise StoreError(f"{_MAX_TRIES} attempts to add journal record {self.state.last + 1} were lost")
+
+    def _try_append(self, choose: Callable[[RunState], Entry | None]) -> bool:
+        state = self.refresh()
+        entry = choose(state)
+        if entry is None or not fits(state, entry):
+            return True
+        number, at = state.last + 1, self._clock.wall()
+        data = journal.encode(entry, at=at, by=self._writer, role=self._role)
+        if not self._store.append(LOG, number, data):
+            return False
+        self.appended = number
+        if not self.is_member:
+            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+                self._store.mark(MEMBERS, news_name(number))
+        # a listing may not show the own record yet, but it stands
+        self.state = fold(state, [journal.parse(number, data)])
+        return True
+
+
+def open_log(paths: RunPaths, writer: str, role: Role = Role.AGENT) -> RunLog:
+    """Return the journal of a run directory, as a command on a login node or batch host uses it."""
+    clock = SystemClock()
+    log = RunLog(SharedDirStore(paths.root), clock, writer, ContentionLock(paths.lock, clock), role)
+    log.is_member = False
+    return log
+
+
+def read_records(paths: RunPaths) -> list[Record]:
+    """Return all records of a run, oldest first."""
+    store = SharedDirStore(paths.root)
+    return [_parse(store, number, data) for number, data in store.read_after(LOG, 0)]
+
+
+def _parse(store: Store, number: int, data: bytes) -> Record:
+    """Return the record in `data`; errors name its file."""
+    try:
+        return journal.parse(number, data)
+    except RendezvousStateError as error:
+        path = f"{LOG}/{segment_name(number)}/{record_name(number)}"
+        root = getattr(store, "root", "")
+        raise RendezvousStateError(f"{root}/{path}: {error}" if root else f"{path}: {error}") from error
+
+
+def read_state(paths: RunPaths) -> RunState:
+    """Return the state of a run."""
+    return fold(RunState(), read_records(paths))

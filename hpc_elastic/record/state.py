@@ -1,0 +1,500 @@
+"""The state of a run: the fold of its journal. Pure.
+
+A record that does not fit the state it meets (written late by a fenced agent, or twice by agents
+that saw the same thing) changes nothing. Every reader folds the same records and so holds the same
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
+    Entry,
+    Epoch,
+    EpochStarted,
+    FailedAlike,
+    FailedLeaving,
+    HangSuspected,
+    NeverAsked,
+    NodeLeft,
+    NodeTaken,
+    NodeUnfit,
+    Note,
+    RanksStopped,
+    Record,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    SizeWanted,
+    StopAgreed,
+    TaskStopped,
+    Then,
+    WarningHeld,
+)
+from hpc_elastic.record.progress import BEGINNING, Progress
+from hpc_elastic.record.same_failure import signature
+
+NO_EPOCH = Epoch(-1, 0, 0, 0)
+MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
+_OF_WORKERS = (Cause.CRASH, Cause.HANG)
+_OF_USERS = (Cause.STOP, Cause.INTERRUPT)
+
+
+class RunState(NamedTuple):
+    """What all nodes agree on."""
+
+    last: int = 0  # number of the last record folded
+    epoch: Epoch = NO_EPOCH
+    job_id: str = ""
+    expected: tuple[str, ...] = ()  # node names of this epoch
+    batch_host: str = ""  # the node with the batch script of this epoch
+    sizes: str = ""  # the --nnodes of this epoch, MIN:MAX; empty if nobody knows
+    lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
+    unfit: Mapping[str, str] = {}  # nodes whose probe failed in this epoch, and why
+    left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
+    tasks_stopped: tuple[TaskStopped, ...] = ()  # by their batch scripts, since the newest round began
+    rounds: int = 0  # rounds formed in the life of the run
+    round: RoundFormed | None = None  # the newest round of this epoch
+    ended: RoundEnded | None = None  # how it ended; None while it runs
+    drain: DrainRequested | None = None
+    explained: DrainExplained | None = None  # what Slurm has said last about a signal in it
+    stop_step: int | None = None
+    drained: Drained | None = None
+    ending: RunEnded | None = None
+    counts: Mapping[Cause, int] = {}  # rounds ended per cause in this submission
+    requeues: int = 0  # in this submission
+    requeued_for: Mapping[Cause, int] = {}  # requeues per cause in this submission
+    repeated: tuple[RoundEnded, ...] = ()  # the same failure again, nothing saved between
+    requeued: bool = False  # this start of the job has been handed back to Slurm
+    size: SizeWanted | None = None  # what the user wanted last
+    hang: HangSuspected | None = None  # the newest suspicion in the newest round
+    note: Note | DrillBegan | DrillCalledOff | None = None  # the newest one of this epoch; it decides nothing
+    progress: Progress = Progress()  # of the starts of this submission
+    never_asks: bool = False  # the workers of this submission do not ask whether to stop
+    stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
+    held_warning: WarningHeld | None = None  # the last one that came too early in this round
+    taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
+    failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
+
+    @property
+    def running(self) -> RoundFormed | None:
+        """The round whose workers run, if any."""
+        return self.round if self.ended is None else None
+
+    @property
+    def wanted(self) -> int | None:
+        """How many nodes the user wants in a round; None for as many as there are."""
+        is_current = self.size is not None and self.size.submission == self.epoch.submission
+        return self.size.size if self.size is not None and is_current else None
+
+    @property
+    def spares(self) -> int | None:
+        """How many nodes are to stand by beside a round of the wanted size; None for as many as come."""
+        return self.size.spares if self.size is not None and self.wanted is not None else None
+
+    @property
+    def deserted(self) -> bool:
+        """Whether every member of the newest round has left by itself."""
+        return self.round is not None and self.left.issuperset(one.node_id for one in self.round.members)
+
+    @property
+    def only_unfit(self) -> bool:
+        """Whether this epoch was left because nodes are unfit, with no node lost."""
+        for_nodes = self.drained is not None and self.drained.cause is Cause.NODE_LOSS
+        return for_nodes and bool(self.unfit) and self.lost <= self.unfit.keys()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether no further round is formed in this epoch."""
+        return self.leave_cause is not None or self.drained is not None or self.ending is not None
+
+    @property
+    def leave_cause(self) -> Cause | None:
+        """Why this epoch is to be left, None if it is not.
+
+        Without its batch host a Slurm job runs on, but nobody ends or requeues it: its nodes leave.
+        """
+        if self.drain is not None and self.drain.then is Then.LEAVE:
+            return self.drain.cause
+        is_gone = self.batch_host in self.lost and self.batch_host not in self.unfit
+        return Cause.NODE_LOSS if is_gone else None
+
+    @property
+    def crashes(self) -> int:
+        """Rounds that ended by a worker's failure, in this submission."""
+        return self.counts.get(Cause.CRASH, 0)
+
+    @property
+    def restarts(self) -> int:
+        """Rounds that ended by a failure of workers, or a hang, in this submission: what torch counts.
+
+        There a watchdog kills workers that hang, which is a failure like any other.
+        """
+        return self.crashes + self.counts.get(Cause.HANG, 0)
+
+    def used(self, cause: Cause) -> int:
+        """Return how often a cause has ended a round or a start of the job, in this submission."""
+        return self.counts.get(cause, 0) + self.requeued_for.get(cause, 0)
+
+
+def fold(state: RunState, records: Iterable[Record]) -> RunState:
+    """Return the state after further records."""
+    for record in records:
+        state = apply(state, record.entry)._replace(last=record.number)
+    return state
+
+
+def apply(state: RunState, entry: Entry) -> RunState:
+    """Return the state after one entry; unchanged if the entry does not fit."""
+    return _APPLY[type(entry)](state, entry)
+
+
+def fits(state: RunState, entry: Entry) -> bool:
+    """Tell whether an entry would change the state."""
+    return apply(state, entry) != state
+
+
+def _epoch(state: RunState, entry: EpochStarted) -> RunState:
+    if entry.epoch <= state.epoch:
+        return state
+    resubmitted = entry.epoch.submission > state.epoch.submission
+    is_new_start = entry.epoch.script != state.epoch.script
+    released = is_released(state, entry.epoch)
+    if state.ending is not None and not resubmitted and not released:
+        return state
+    if released:
+        state = _with_new_budget(state)
+    return RunState(
+        epoch=entry.epoch,
+        job_id=entry.job_id,
+        expected=entry.expected,
+        batch_host=entry.batch_host,
+        sizes=entry.sizes,
+        rounds=state.rounds,
+        counts={} if resubmitted else state.counts,
+        requeues=0 if resubmitted else state.requeues,
+        requeued_for={} if resubmitted else state.requeued_for,
+        repeated=() if resubmitted else state.repeated,
+        size=state.size,
+        progress=state.progress.next_start(resubmitted=resubmitted or released)
+        if is_new_start
+        else state.progress,
+        drain=_stop_still_wanted(state, entry),
+        never_asks=state.never_asks and not resubmitted,
+    )
+
+
+def _stop_still_wanted(state: RunState, entry: EpochStarted) -> DrainRequested | None:
+    """Return a user's wish to stop that the end of a job's start has overtaken."""
+    asked = state.drain
+    is_next_start = entry.job_id == state.job_id != "" and entry.epoch.submission == state.epoch.submission
+    if asked is None or asked.cause is not Cause.STOP or state.drained is not None or not is_next_start:
+        return None
+    return asked if asked.then is Then.LEAVE else None
+
+
+def is_released(state: RunState, epoch: Epoch) -> bool:
+    """Tell whether a start goes on with a run that was held: its user has released the job."""
+    ending = state.ending
+    held = ending is not None and ending.decision is Decision.HELD
+    return held and epoch.submission == state.epoch.submission and epoch.script > state.epoch.script
+
+
+def _with_new_budget(state: RunState) -> RunState:
+    """Return the state of a released run: what was spent is there again."""
+    cause = state.ending.cause if state.ending is not None else None
+    if cause is None:
+        return state._replace(requeues=0, requeued_for={})
+    return state._replace(
+        counts={**state.counts, cause: 0},
+        requeues=state.requeues - state.requeued_for.get(cause, 0),
+        requeued_for={**state.requeued_for, cause: 0},
+    )
+
+
+def _round(state: RunState, entry: RoundFormed) -> RunState:
+    wrong = entry.number != state.rounds + 1 or entry.epoch != state.epoch
+    has_left = any(member.node_id in state.left for member in entry.members)
+    if wrong or has_left or state.running is not None or state.leaving:
+        return state
+    back = frozenset(member.node for member in entry.members)
+    return _blamed(state, entry.lost)._replace(
+        rounds=entry.number,
+        round=entry,
+        ended=None,
+        drain=None,
+        explained=None,
+        stop_step=None,
+        hang=None,
+        held_warning=None,
+        lost=state.lost.union(entry.lost) - back,
+        unfit={node: reason for node, reason in state.unfit.items() if node not in back},
+        left=frozenset(),
+        tasks_stopped=(),
+        progress=state.progress.formed(entry.checkpoint.step if entry.checkpoint else BEGINNING),
+    )
+
+
+def _blamed(state: RunState, lost: tuple[str, ...]) -> RunState:
+    """Return the state with the cause of the last round put right, by the nodes that were lost in it.
+
+    When a node vanishes, the workers of the others often fail first, for want of a peer. That is a
+    node loss, not a crash, and costs no restart.
+    """
+    ended = state.ended
+    if not lost or ended is None or ended.cause is not Cause.CRASH:
+        return state
+    losses = state.counts.get(Cause.NODE_LOSS, 0) + 1
+    counts = {**state.counts, Cause.CRASH: state.crashes - 1, Cause.NODE_LOSS: losses}
+    return state._replace(counts=counts, repeated=state.repeated[:-1])
+
+
+def _ended(state: RunState, entry: RoundEnded) -> RunState:
+    running = state.running
+    if running is None or running.number != entry.number or state.ending is not None:
+        return state
+    drain, told, lost = state.drain, entry, state.lost
+    leaver = (drain.cause, (drain.node,)) if drain is not None and drain.then is Then.REJOIN else None
+    if (entry.cause, entry.nodes) != leaver:
+        entry = _without_who_left(state, entry)
+        lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
+    if told.nodes and not entry.nodes:
+        return state
+    counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
+    progress = state.progress.saved(_step(entry.saved))
+    if drain is not None and drain.then is Then.REJOIN:
+        began = running.checkpoint.step if running.checkpoint is not None else BEGINNING
+        progress = progress.stopped(began, state.stop_step)
+    repeated = _repeated(state, entry)
+    state = state._replace(ended=entry, counts=counts, lost=lost, stopped_ranks={})
+    return state._replace(repeated=repeated, progress=progress)
+
+
+def _step(saved: int | None) -> int:
+    return BEGINNING if saved is None else saved
+
+
+def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
+    """Return the end of a round with its true cause.
+
+    Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
+    Who has said that it leaves is not lost, though who watches it may not have read so yet.
+    """
+    members = {member.node_id for member in state.round.members} if state.round is not None else set()
+    if entry.cause is Cause.NODE_LOSS and state.left and state.round is not None:
+        left = {one.node for one in state.round.members if one.node_id in state.left}
+        staying = {one.node for one in state.round.members if one.node_id not in state.left}
+        return entry._replace(nodes=tuple(node for node in entry.nodes if node not in left - staying))
+    if entry.cause is not Cause.CRASH or state.left.isdisjoint(members) or state.drain is None:
+        return entry
+    return entry._replace(cause=state.drain.cause)
+
+
+def _repeated(state: RunState, entry: RoundEnded) -> tuple[RoundEnded, ...]:
+    """Return the newest failure after the same ones before it that nothing was saved after."""
+    before = state.repeated
+    if entry.cause not in _OF_WORKERS:
+        return before
+    if before and (before[-1].saved != entry.saved or signature(before[-1]) != signature(entry)):
+        return (entry,)
+    return (*before, entry)
+
+
+def _drain(state: RunState, entry: DrainRequested) -> RunState:
+    if state.leaving or _is_foreign(state, entry.epoch):
+        return state
+    if entry.then is Then.REJOIN and (state.drain is not None or state.running is None):
+        return state
+    return state._replace(drain=entry, explained=None)
+
+
+def _explained(state: RunState, entry: DrainExplained) -> RunState:
+    drain, before = state.drain, state.explained
+    if drain is None or drain.cause is Cause.MEMBERSHIP or _is_foreign(state, entry.epoch):
+        return state  # no signal asked for it
+    if before is not None and (before.cause, before.detail) == (entry.cause, entry.detail):
+        return state  # of a node that asked, too
+    if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
+        return state._replace(explained=entry)
+    asked = drain.detail if before is None else drain.detail.removesuffix(before.detail).removesuffix(": ")
+    detail = f"{asked}: {entry.detail}" if asked else entry.detail
+    return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, detail=detail))
+
+
+def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
+    running = state.running
+    if running is None or running.number != entry.number:
+        return state
+    if state.drain is None or state.stop_step is not None:
+        return state
+    if entry.step < 0:
+        return state._replace(stop_step=entry.step)
+    progress = state.progress._replace(tells=True)
+    return state._replace(stop_step=entry.step, progress=progress, never_asks=False)
+
+
+def _never_asked(state: RunState, entry: NeverAsked) -> RunState:
+    running = state.running
+    return state if running is None or running.number != entry.number else state._replace(never_asks=True)
+
+
+def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:
+    running = state.running
+    if running is None or running.number != entry.number:
+        return state
+    others = {node: ranks for node, ranks in state.stopped_ranks.items() if node != entry.node}
+    return state._replace(stopped_ranks={**others, entry.node: entry.ranks} if entry.ranks else others)
+
+
+def _warning_held(state: RunState, entry: WarningHeld) -> RunState:
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.drain is not None
+    return state if is_late else state._replace(held_warning=entry)
+
+
+def _node_left(state: RunState, entry: NodeLeft) -> RunState:
+    """Take note that a node leaves; a round that nobody is left to end is over.
+
+    So is one that nobody has asked to stop: such a node left while the round was formed, has no
+    workers, and those of the others wait for it.
+    """
+    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
+    if entry.epoch != state.epoch or is_over:
+        return state
+    state = state._replace(left=state.left.union({entry.node_id}))
+    running = state.running
+    is_in = running is not None and any(one.node_id == entry.node_id for one in running.members)
+    if running is None or not is_in or (state.drain is not None and not state.deserted):
+        return state
+    why = state.drain or entry
+    return _ended(state, RoundEnded(running.number, why.cause, (why.node,), None))
+
+
+def _task_stopped(state: RunState, entry: TaskStopped) -> RunState:
+    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
+    known = [(one.task, one.restart, one.how) for one in state.tasks_stopped]
+    if entry.epoch != state.epoch or is_over or (entry.task, entry.restart, entry.how) in known:
+        return state
+    return state._replace(tasks_stopped=(*state.tasks_stopped, entry))
+
+
+def _drained(state: RunState, entry: Drained) -> RunState:
+    if entry.epoch != state.epoch or state.drained is not None or state.ending is not None:
+        return state
+    return state._replace(drained=entry, progress=state.progress.saved(_step(entry.step)))
+
+
+def _ending(state: RunState, entry: RunEnded) -> RunState:
+    by_user = entry.decision in (Decision.STOPPED, Decision.CANCELLED)  # may end what is only held
+    is_open = state.ending is None or (state.ending.decision is Decision.HELD and by_user)
+    return state._replace(ending=entry) if is_open and not _is_foreign(state, entry.epoch) else state
+
+
+def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:
+    """Tell whether an entry comes from an agent of another start of the run."""
+    return epoch is not None and epoch != state.epoch
+
+
+def _unfit(state: RunState, entry: NodeUnfit) -> RunState:
+    running = state.running
+    is_in = running is not None and any(member.node == entry.node for member in running.members)
+    if entry.epoch != state.epoch or is_in or state.ending is not None:
+        return state
+    unfit = {**state.unfit, entry.node: entry.reason}
+    return state._replace(unfit=unfit, lost=state.lost.union({entry.node}))
+
+
+def _requeued(state: RunState, entry: Requeued) -> RunState:
+    if state.requeued or entry.epoch.script != state.epoch.script:
+        return state
+    ended, is_loss = state.ended, entry.cause is Cause.NODE_LOSS  # which may have ended the round, too
+    is_counted = is_loss and (state.only_unfit or (ended is not None and ended.cause is entry.cause))
+    times = state.requeued_for.get(entry.cause, 0) + (not is_counted)
+    return state._replace(
+        requeues=state.requeues + 1,
+        requeued=True,
+        requeued_for={**state.requeued_for, entry.cause: times},
+    )
+
+
+def _size(state: RunState, entry: SizeWanted) -> RunState:
+    known = state.size
+    same = known is not None and known._replace(detail=entry.detail, before=entry.before) == entry
+    if entry.submission < state.epoch.submission or same:
+        return state
+    return state._replace(size=entry)
+
+
+def _hang(state: RunState, entry: HangSuspected) -> RunState:
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.leaving
+    if is_late or entry.look != (state.hang.look if state.hang else 0) + 1:
+        return state
+    return state._replace(hang=entry)
+
+
+def _taken(state: RunState, entry: NodeTaken) -> RunState:
+    return state._replace(taken=state.taken.union({entry.loss}))
+
+
+def _failed_leaving(state: RunState, entry: FailedLeaving) -> RunState:
+    is_told = any(known.node == entry.node for known in state.failed_leaving)
+    running = state.running
+    is_late = running is None or running.number != entry.number or state.leave_cause is None
+    if entry.epoch != state.epoch or is_told or is_late or len(state.failed_leaving) >= MOST_FAILED_LEAVING:
+        return state
+    return state._replace(failed_leaving=(*state.failed_leaving, entry))
+
+
+def _failed_alike(state: RunState, entry: FailedAlike) -> RunState:
+    """Name one more node in the end of the round; one is enough to tell that it is no single node's fault."""
+    ended = state.ended
+    if ended is None or (entry.epoch, entry.number) != (state.epoch, ended.number):
+        return state
+    if len(ended.nodes) != 1 or entry.node in ended.nodes:
+        return state
+    both = ended._replace(nodes=(*ended.nodes, entry.node))
+    if not state.repeated or state.repeated[-1] is not ended:
+        return state._replace(ended=both)
+    return state._replace(ended=both, repeated=(*state.repeated[:-1], both))
+
+
+def _note(state: RunState, entry: Note | DrillBegan | DrillCalledOff) -> RunState:
+    return state if entry.epoch < state.epoch else state._replace(note=entry)
+
+
+_APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
+    EpochStarted: _epoch,
+    RoundFormed: _round,
+    RoundEnded: _ended,
+    DrainRequested: _drain,
+    DrainExplained: _explained,
+    StopAgreed: _stop_at,
+    NodeLeft: _node_left,
+    TaskStopped: _task_stopped,
+    Drained: _drained,
+    RunEnded: _ending,
+    Requeued: _requeued,
+    NodeUnfit: _unfit,
+    SizeWanted: _size,
+    HangSuspected: _hang,
+    NodeTaken: _taken,
+    NeverAsked: _never_asked,
+    RanksStopped: _ranks_stopped,
+    WarningHeld: _warning_held,
+    FailedLeaving: _failed_leaving,
+    FailedAlike: _failed_alike,
+    DrillBegan: _note,
+    DrillCalledOff: _note,
+    Note: _note,
+}

@@ -1,0 +1,1 @@
+"""The dynamic rendezvous of torch.distributed.elastic over any compare-and-set backend."""

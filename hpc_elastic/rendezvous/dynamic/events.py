@@ -1,0 +1,77 @@
+"""The steps of a node of a dynamic rendezvous as events, in torch's words."""
+
+from __future__ import annotations
+
+from hpc_elastic.meet.rendezvous_events import Trail
+from hpc_elastic.rendezvous.dynamic.rules import Action
+from hpc_elastic.rendezvous.dynamic.state import DynamicState
+
+_EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
+# what torch calls the place where a node takes a step, and what it says of it
+_STEPS = {
+    Action.KEEP_ALIVE: (
+        "keep_alive",
+        "The node '{node}' updated its keep-alive heartbeat time for the rendezvous '{run}'. Pending sync.",
+    ),
+    Action.ADD_TO_PARTICIPANTS: ("add_to_participants", "added itself to the participants of round {round}"),
+    Action.ADD_TO_WAIT_LIST: ("add_to_wait_list", "added itself to the wait list of round {next}"),
+    Action.ADD_TO_REDUNDANCY_LIST: (
+        "add_to_redundancy_list",
+        "added itself to the redundancy list of round {next}",
+    ),
+    Action.REMOVE_FROM_PARTICIPANTS: (
+        "remove_from_participants",
+        "removed itself from the participants of round {round}",
+    ),
+    Action.REMOVE_FROM_WAIT_LIST: (
+        "remove_from_wait_list",
+        "removed itself from the wait list of round {next}",
+    ),
+    Action.REMOVE_FROM_REDUNDANCY_LIST: (
+        "remove_from_redundancy_list",
+        "removed itself from the redundant list of round {next}",
+    ),
+    Action.MARK_RENDEZVOUS_COMPLETE: (
+        "mark_rendezvous_complete",
+        "The node '{node}' marked round {round} of the rendezvous '{run}' as complete. Pending sync.",
+    ),
+    Action.MARK_RENDEZVOUS_CLOSED: (
+        "mark_rendezvous_closed",
+        "The node '{node}' marked the rendezvous '{run}' as closed. Pending sync.",
+    ),
+}
+_BEATS = (Action.ADD_TO_PARTICIPANTS, Action.ADD_TO_WAIT_LIST, Action.ADD_TO_REDUNDANCY_LIST)
+_ENDS = (Action.MARK_RENDEZVOUS_COMPLETE, Action.MARK_RENDEZVOUS_CLOSED)
+
+
+def record_step(trail: Trail, action: Action, before: DynamicState, after: DynamicState) -> None:
+    """Record a step by which a node changes the shared state, and what goes with it.
+
+    Args:
+        trail: of the node.
+        action: the step.
+        before: the state that it changes.
+        after: the state that it makes of it.
+    """
+    _record(trail, action, before.round)
+    if action in _BEATS:
+        _record(trail, Action.KEEP_ALIVE, before.round)
+    if action is Action.ADD_TO_PARTICIPANTS and after.complete:
+        _record(trail, Action.MARK_RENDEZVOUS_COMPLETE, before.round)
+
+
+def _record(trail: Trail, action: Action, number: int) -> None:
+    what, text = _STEPS[action]
+    if not text.startswith("The"):
+        text = f"The node '{{node}}' {text} of the rendezvous '{{run}}'. Pending sync."
+    message = text.format(node=trail.who.name, run=trail.run_id, round=number, next=number + 1)
+    state = "SUCCEEDED" if action in _ENDS else "RUNNING"
+    trail.tell(f"_{what}", message, state, place=_EXECUTOR)
+
+
+def record_sync(trail: Trail, *, has_set: bool) -> None:
+    """Record whether a change of a node came through."""
+    done = "has successfully synced its local changes with other nodes"
+    stale = "has a stale state and failed to sync its local changes with other nodes"
+    message = f"The node '{trail.who.name}' {done if has_set else stale} in the rendezvous '{trail.run_id}'."
+    trail.tell("run", message, place=_EXECUTOR)

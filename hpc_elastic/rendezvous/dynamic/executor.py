@@ -1,0 +1,210 @@
+"""Carrying out what the rules of a dynamic rendezvous choose, over a backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, NoReturn, TypeVar
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
+from hpc_elastic.meet.rendezvous_events import Trail, Who
+from hpc_elastic.meet.store_contact import Turn, until_lease
+from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic import rules
+from hpc_elastic.rendezvous.dynamic.events import record_step, record_sync
+from hpc_elastic.rendezvous.dynamic.rules import Action, Limits, Operation, Pulse, Quorum, View
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, encode, names, parse
+
+_T = TypeVar("_T")
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+
+class StateHolder:
+    """The shared state as this node has read it last, without the nodes that it knows to be dead.
+
+    Args:
+        backend: where the state is kept.
+        me: this node.
+        limits: sizes and times.
+        clock: this node's clock.
+    """
+
+    def __init__(self, backend: RendezvousBackend, me: NodeDesc, limits: Limits, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self.me = me
+        self.limits = limits
+        self.state = DynamicState()
+        self._token: Token | None = None
+        self._pulses: Mapping[NodeDesc, Pulse] = {}
+        self._quorum: Quorum | None = None
+        self._looked_at = float("-inf")
+        self._beat_at = float("-inf")
+
+    def read(self) -> DynamicState:
+        """Read the state.
+
+        Raises:
+            RendezvousConnectionError: the backend could not be reached.
+            RendezvousStateError: the state is damaged.
+        """
+        began = self._clock.monotonic()
+        found = self._backend.get_state()
+        data, self._token = found if found is not None else (None, None)
+        self._take(data, began)
+        return self.state
+
+    def write(self, state: DynamicState) -> bool:
+        """Replace the state unless somebody else has; return whether it is now the given one."""
+        began = self._clock.monotonic()
+        wish = encode(state)
+        answer = self._backend.set_state(wish, self._token)
+        if answer is None:  # some backends of users never say that they have replaced the state
+            found = self._backend.get_state()
+            answer = (*found, found[0] == wish) if found is not None else None
+        data, self._token, has_set = answer if answer is not None else (None, None, False)
+        if has_set and state.beats.get(self.me) != self.state.beats.get(self.me):
+            self._beat_at = began
+        self._take(data, began)
+        return has_set
+
+    def view(self, port: int = 0, *, leaving: bool = False) -> View:
+        """Return what the rules need to know."""
+        now = self._clock.monotonic()
+        return View(self.state, self.me, self.limits, now, self._beat_at, self._quorum, port, leaving)
+
+    def _take(self, data: bytes | None, began: float) -> None:
+        """Keep what was read; a node that could not look for long passes no verdicts on the others."""
+        state = DynamicState() if data is None else parse(data, self._backend.name)
+        now = self._clock.monotonic()
+        pulses = rules.observe(self._pulses, state.beats, now)
+        patience = max(self.limits.lease / 2, 1.5 * self.limits.interval)
+        if began - self._looked_at > patience or now - began > patience:
+            pulses = rules.start_anew(pulses, now)
+        self._pulses = pulses
+        self._looked_at = now
+        self.state = rules.without(state, rules.dead(pulses, self.me, now, self.limits.lease))
+        self._quorum = rules.quorum_of(self.state, self.limits, self._quorum, now)
+
+
+class Deadline(NamedTuple):
+    """Until when an operation is to be done, and how that is told."""
+
+    at: float  # monotonic [s]
+    timeout: float  # [s]
+
+
+class Executor:
+    """Runs operations: look, choose, change, until there is nothing left to do.
+
+    Args:
+        run_id: the id of the run, for errors.
+        holder: the shared state.
+        turn: held by the caller; given away while waiting.
+        trail: records the steps.
+    """
+
+    def __init__(self, run_id: str, holder: StateHolder, turn: Turn, trail: Trail | None = None) -> None:
+        self._run_id = run_id
+        self._holder = holder
+        self._turn = turn
+        me = holder.me
+        self._trail = trail or Trail("", run_id, Who(repr(me), me.addr, me.pid, me.local_id))
+
+    def run(
+        self,
+        operation: Operation,
+        timeout: float,
+        *,
+        port: int = 0,
+        leaving: bool = False,
+        patience: float | None = None,
+    ) -> None:
+        """Run an operation to its end.
+
+        Args:
+            operation: chooses the actions.
+            timeout: within which it is to end [s].
+            port: what this node brings into a round.
+            leaving: this node goes for good.
+            patience: how long the backend may not answer [s]; a lease if not given.
+
+        Raises:
+            RendezvousClosedError: the rendezvous is closed.
+            RendezvousGracefulExitError: it was closed while this node stood by, or this handler was
+                shut down.
+            RendezvousTimeoutError: the operation did not end in time.
+            RendezvousConnectionError: the backend did not answer for too long.
+        """
+        insist = partial(self._insist, self._holder.limits.lease if patience is None else patience)
+        deadline = self._deadline(timeout)
+        looks = races = 0
+        insist(self._holder.read)
+        while True:
+            view = self._holder.view(port, leaving=leaving)
+            action = operation(view, deadline.at)
+            if action is Action.FINISH:
+                return
+            if action in (Action.ERROR_CLOSED, Action.ERROR_TIMEOUT):
+                self._fail(action, view, deadline)
+            if action is Action.SYNC:
+                self._turn.insist()
+                self._turn.wait(self._pause(looks))
+                looks += 1
+                insist(self._holder.read)
+                continue
+            after = rules.apply(action, view)
+            record_step(self._trail, action, view.state, after)
+            has_set = insist(partial(self._holder.write, after))
+            record_sync(self._trail, has_set=has_set)
+            if has_set:
+                races = 0
+                if action is Action.REMOVE_FROM_REDUNDANCY_LIST and not leaving:
+                    deadline = self._deadline(timeout)
+            else:
+                races += 1
+                self._turn.wait(_random() * _FIRST_PAUSE_S * min(races, 10))
+
+    def _deadline(self, timeout: float) -> Deadline:
+        return Deadline(self._turn.clock.monotonic() + timeout, timeout)
+
+    def _insist(self, patience: float, step: Callable[[], _T]) -> _T:
+        return until_lease(step, self._turn, patience, self._holder.limits.interval / 4)
+
+    def _pause(self, looks: int) -> float:
+        """Return the time between two looks: short at first, then a part of the interval [s]."""
+        longest = min(_LONGEST_PAUSE_S, self._holder.limits.interval / 2)
+        return min(longest, _FIRST_PAUSE_S * 1.5 ** min(looks, 20))
+
+    def _fail(self, action: Action, view: View, deadline: Deadline) -> NoReturn:
+        state = view.state
+        if action is Action.ERROR_TIMEOUT:
+            raise RendezvousTimeoutError(self._timeout_text(view, deadline))
+        if view.me in state.redundancy_list:
+            raise RendezvousGracefulExitError(
+                f"The rendezvous '{self._run_id}' is closed, terminating pending rendezvous."
+            )
+        raise RendezvousClosedError(f"The rendezvous '{self._run_id}' is closed (by {state.closed_by}).")
+
+    def _timeout_text(self, view: View, deadline: Deadline) -> str:
+        state = view.state
+        within = f"The rendezvous '{self._run_id}' did not complete within {deadline.timeout:g} s"
+        if state.complete:
+            return f"{within}: round {state.round} runs on without this node ({names(state.participants)})"
+        here = {*state.participants, view.me}
+        addresses = {node.addr for node in here}
+        missing = [node for node in state.members if node.addr not in addresses]
+        text = f"{within}: {len(here)} of {view.limits.min_nodes} nodes are there ({names(here)})"
+        return f"{text}; missing: {names(missing)}" if missing else text
+
+
+def _random() -> float:
+    """Return a random number from 0 to 1; not `random`, which costs 5 ms to load."""
+    return int.from_bytes(os.urandom(2), "little") / 0xFFFF

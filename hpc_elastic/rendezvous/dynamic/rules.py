@@ -1,0 +1,312 @@
+"""What a node of a dynamic rendezvous does next, and what that changes. Pure.
+
+An operation looks at the state and chooses an action; `apply` returns the state after it. Times are
+arguments: monotonic times of this node, never of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place, rank_order
+
+ROLLBACK_S = 5.0  # after the deadline a node takes itself out of the state for so long
+_DUE = 0.75  # of an interval: a timer that wakes a little early still beats
+
+
+class Action(Enum):
+    """One step of a node."""
+
+    KEEP_ALIVE = 1
+    ADD_TO_PARTICIPANTS = 2
+    ADD_TO_WAIT_LIST = 3
+    ADD_TO_REDUNDANCY_LIST = 4
+    REMOVE_FROM_PARTICIPANTS = 5
+    REMOVE_FROM_WAIT_LIST = 6
+    REMOVE_FROM_REDUNDANCY_LIST = 7
+    MARK_RENDEZVOUS_COMPLETE = 8
+    MARK_RENDEZVOUS_CLOSED = 9
+    SYNC = 10
+    ERROR_CLOSED = 11
+    ERROR_TIMEOUT = 12
+    FINISH = 13
+
+
+class Limits(NamedTuple):
+    """Sizes and times of a rendezvous; times in seconds."""
+
+    min_nodes: int
+    max_nodes: int
+    last_call: float  # how long enough nodes wait for more
+    interval: float  # between two signs of life
+    lease: float  # a node whose counter stands still for so long is dead
+
+
+class Quorum(NamedTuple):
+    """Since when this node sees enough participants in a round."""
+
+    round: int
+    since: float
+
+
+class View(NamedTuple):
+    """Everything a node knows when it chooses."""
+
+    state: DynamicState
+    me: NodeDesc
+    limits: Limits
+    now: float
+    beat_at: float  # when this node's counter was advanced last
+    quorum: Quorum | None = None
+    port: int = 0  # what this node brings as a participant
+    leaving: bool = False  # it goes for good, not to join again
+
+
+Operation = Callable[[View, float], Action]
+
+
+def join(view: View, deadline: float) -> Action:  # noqa: C901, PLR0911 - one case after the other
+    """Choose the next step of a node that wants to be in a round."""
+    state, me = view.state, view.me
+    if state.closed:
+        return Action.ERROR_CLOSED
+    if me in state.redundancy_list:  # stands by without a deadline
+        if state.is_full_of >= view.limits.max_nodes:
+            return _beat_or_wait(view)
+        return Action.REMOVE_FROM_REDUNDANCY_LIST
+    if state.complete and me in state.participants:
+        return Action.FINISH
+    if view.now > deadline:
+        return _give_up(view, deadline)
+    if state.complete:
+        return _beside(view)
+    if me not in state.participants:
+        return Action.ADD_TO_PARTICIPANTS
+    if is_last_call_over(view):
+        return Action.MARK_RENDEZVOUS_COMPLETE
+    return _beat_or_wait(view)
+
+
+def _beside(view: View) -> Action:
+    """Choose what a node does while a round runs without it."""
+    state = view.state
+    if view.me in state.wait_list:
+        return _beat_or_wait(view)
+    if state.is_full_of < view.limits.max_nodes:
+        return Action.ADD_TO_WAIT_LIST
+    return Action.ADD_TO_REDUNDANCY_LIST
+
+
+def _give_up(view: View, deadline: float) -> Action:
+    """Take this node out of the state while there is time for that; then the deadline has passed."""
+    if view.now <= deadline + ROLLBACK_S:
+        if view.me in view.state.participants:
+            return Action.REMOVE_FROM_PARTICIPANTS
+        if view.me in view.state.wait_list:
+            return Action.REMOVE_FROM_WAIT_LIST
+    return Action.ERROR_TIMEOUT
+
+
+def _beat_or_wait(view: View) -> Action:
+    return Action.KEEP_ALIVE if is_beat_due(view) else Action.SYNC
+
+
+def exit_round(view: View, deadline: float) -> Action:
+    """Choose the next step of a node that gives up its place in the round."""
+    if view.me not in view.state.participants:
+        return Action.FINISH
+    return Action.ERROR_TIMEOUT if view.now > deadline else Action.REMOVE_FROM_PARTICIPANTS
+
+
+def leave(view: View, deadline: float) -> Action:
+    """Choose the next step of a node that goes for good."""
+    state, me = view.state, view.me
+    if state.closed or me not in {*state.participants, *state.wait_list, *state.redundancy_list}:
+        return Action.FINISH
+    if view.now > deadline:
+        return Action.ERROR_TIMEOUT
+    if me in state.participants:
+        return Action.REMOVE_FROM_PARTICIPANTS
+    return Action.REMOVE_FROM_WAIT_LIST if me in state.wait_list else Action.REMOVE_FROM_REDUNDANCY_LIST
+
+
+def close(view: View, deadline: float) -> Action:
+    """Choose the next step of a node that closes the rendezvous for everybody."""
+    if view.state.closed:
+        return Action.FINISH
+    return Action.ERROR_TIMEOUT if view.now > deadline else Action.MARK_RENDEZVOUS_CLOSED
+
+
+def keep_alive(view: View, deadline: float) -> Action:
+    """Choose whether to advance the own counter; a node that others have given up does not."""
+    if not is_beat_due(view):
+        return Action.FINISH
+    return Action.ERROR_TIMEOUT if view.now > deadline else Action.KEEP_ALIVE
+
+
+def is_beat_due(view: View) -> bool:
+    """Tell whether this node is in the state and its counter should advance."""
+    return view.me in view.state.beats and view.now - view.beat_at >= _DUE * view.limits.interval
+
+
+def is_last_call_over(view: View) -> bool:
+    """Tell whether enough participants have waited long enough for more."""
+    quorum = view.quorum
+    enough = view.limits.min_nodes <= len(view.state.participants) <= view.limits.max_nodes
+    if quorum is None or quorum.round != view.state.round or not enough:
+        return False
+    return view.now - quorum.since >= view.limits.last_call
+
+
+def quorum_of(state: DynamicState, limits: Limits, known: Quorum | None, now: float) -> Quorum | None:
+    """Return since when there are enough participants, None if there are not."""
+    if state.complete or len(state.participants) < limits.min_nodes:
+        return None
+    return known if known is not None and known.round == state.round else Quorum(state.round, now)
+
+
+# what an action changes
+
+
+def apply(action: Action, view: View) -> DynamicState:
+    """Return the state after an action of this node."""
+    return _APPLY[action](view)
+
+
+def _keep_alive(view: View) -> DynamicState:
+    count = view.state.beats.get(view.me, 0) + 1
+    return view.state._replace(beats={**view.state.beats, view.me: count})
+
+
+def _add_to_participants(view: View) -> DynamicState:
+    state = _keep_alive(view)
+    participants = {**state.participants, view.me: Place(-1, view.port)}
+    state = state._replace(participants=participants, wait_list=state.wait_list - {view.me})
+    if len(participants) == view.limits.max_nodes:
+        return _mark_complete(view._replace(state=state))
+    return state
+
+
+def _add_to_wait_list(view: View) -> DynamicState:
+    state = _keep_alive(view)
+    return state._replace(
+        wait_list=state.wait_list | {view.me}, redundancy_list=state.redundancy_list - {view.me}
+    )
+
+
+def _add_to_redundancy_list(view: View) -> DynamicState:
+    state = _keep_alive(view)
+    return state._replace(redundancy_list=state.redundancy_list | {view.me})
+
+
+def _remove(view: View) -> DynamicState:
+    return without(view.state, {view.me}, went=view.leaving)
+
+
+def _mark_complete(view: View) -> DynamicState:
+    state = view.state
+    ordered = rank_order(state.participants)
+    places = {node: state.participants[node]._replace(rank=rank) for rank, node in enumerate(ordered)}
+    first = ordered[0]
+    return state._replace(
+        complete=True,
+        participants=places,
+        members=tuple(ordered),
+        left=frozenset(),
+        master_addr=first.addr,
+        master_port=places[first].port,
+    )
+
+
+def _mark_closed(view: View) -> DynamicState:
+    return view.state._replace(closed=True, closed_by=repr(view.me))
+
+
+_APPLY: dict[Action, Callable[[View], DynamicState]] = {
+    Action.KEEP_ALIVE: _keep_alive,
+    Action.ADD_TO_PARTICIPANTS: _add_to_participants,
+    Action.ADD_TO_WAIT_LIST: _add_to_wait_list,
+    Action.ADD_TO_REDUNDANCY_LIST: _add_to_redundancy_list,
+    Action.REMOVE_FROM_PARTICIPANTS: _remove,
+    Action.REMOVE_FROM_WAIT_LIST: _remove,
+    Action.REMOVE_FROM_REDUNDANCY_LIST: _remove,
+    Action.MARK_RENDEZVOUS_COMPLETE: _mark_complete,
+    Action.MARK_RENDEZVOUS_CLOSED: _mark_closed,
+}
+
+
+def without(state: DynamicState, gone: Collection[NodeDesc], *, went: bool = False) -> DynamicState:
+    """Return the state without some nodes.
+
+    A complete round without participants is over: the next one begins.
+
+    Args:
+        state: the state.
+        gone: the nodes.
+        went: they left on purpose; the round is not short of them.
+    """
+    left = state.left.union(set(gone) & set(state.members)) if went and state.complete else state.left
+    participants = {node: place for node, place in state.participants.items() if node not in gone}
+    over = state.complete and bool(state.participants) and not participants
+    return state._replace(
+        participants=participants,
+        wait_list=state.wait_list.difference(gone),
+        redundancy_list=state.redundancy_list.difference(gone),
+        beats={node: count for node, count in state.beats.items() if node not in gone},
+        left=left,
+        complete=state.complete and not over,
+        round=state.round + over,
+    )
+
+
+# who lives
+
+
+class Pulse(NamedTuple):
+    """A node's counter as one observer has seen it."""
+
+    beats: int
+    changed_at: float  # observer's monotonic time [s]
+
+
+def observe(
+    pulses: Mapping[NodeDesc, Pulse], beats: Mapping[NodeDesc, int], now: float
+) -> dict[NodeDesc, Pulse]:
+    """Return what this observer knows of the nodes in the state after a look at it."""
+    return {
+        node: pulses[node] if node in pulses and pulses[node].beats == count else Pulse(count, now)
+        for node, count in beats.items()
+    }
+
+
+def start_anew(pulses: Mapping[NodeDesc, Pulse], now: float) -> dict[NodeDesc, Pulse]:
+    """Return the pulses as if all nodes had just beaten: this observer could not look."""
+    return {node: pulse._replace(changed_at=now) for node, pulse in pulses.items()}
+
+
+def dead(pulses: Mapping[NodeDesc, Pulse], me: NodeDesc, now: float, lease: float) -> frozenset[NodeDesc]:
+    """Return the nodes whose counters have stood still for the lease [s]; never the observer itself."""
+    return frozenset(node for node, pulse in pulses.items() if node != me and now - pulse.changed_at >= lease)
+
+
+# what the handler tells
+
+
+def nodes_waiting(state: DynamicState, me: NodeDesc, joined: int | None) -> int:
+    """Return how many nodes wait for the next round.
+
+    Args:
+        state: the state.
+        me: this node.
+        joined: the round that this node is in; None if it is in none.
+
+    Returns:
+        The length of the wait list. If nobody waits but the round of this node is over, or members of
+        it have vanished, or it was given up itself: 1, since the nodes have to meet again.
+    """
+    if state.closed or state.wait_list or joined is None:
+        return 0 if state.closed else len(state.wait_list)
+    in_it = state.complete and state.round == joined and me in state.participants
+    return int(not in_it or bool(state.lost))

@@ -1,0 +1,1 @@
+"""The rendezvous handler ``shared_fs``: our meeting behind torch's interface."""

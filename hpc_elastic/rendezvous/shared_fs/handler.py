@@ -1,0 +1,272 @@
+"""The rendezvous over a shared directory for callers who have no event loop: scripts, other agents."""
+
+from __future__ import annotations
+
+import os
+import select
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from hpc_elastic.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    StoreError,
+)
+from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
+from hpc_elastic.meet.rendezvous_events import Trail, Who
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous
+from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.meet.store_contact import LastKnown, Turn, until_lease
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.member_names import Phase
+from hpc_elastic.rendezvous.dynamic.keep_alive import KeepAlive
+from hpc_elastic.store.shared_dir import segment_name
+from hpc_elastic.store.watch import Watch
+
+_T = TypeVar("_T")
+
+
+class WatchSleeper:
+    """Waits until this machine changes the members or the journal of a run, or until woken.
+
+    What other machines change is found by looking again, as everywhere.
+
+    Args:
+        paths: the files of the run.
+        claims: other file descriptors of the handler, which go with these.
+    """
+
+    def __init__(self, paths: RunPaths, *claims: int) -> None:
+        self._watch = Watch()
+        self._watch.add_directory(paths.members)
+        self._watch.add_directory(os.path.join(paths.journal, segment_name(1)))
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, _close, self._watch, self._reader, self._writer, *claims)
+        """Gives the descriptors back; they go with the object otherwise."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long [s], less if woken or if something changed."""
+        poller = select.poll()
+        poller.register(self._reader, select.POLLIN)
+        if self._watch.fileno() >= 0:
+            poller.register(self._watch.fileno(), select.POLLIN)
+        poller.poll(seconds * 1000)
+        self._watch.drain()
+
+    def wake(self) -> None:
+        """End all waits."""
+        os.write(self._writer, b"!")
+
+
+def _close(watch: Watch, *fds: int) -> None:
+    watch.close()
+    for fd in fds:
+        os.close(fd)
+
+
+class SharedFsHandler(RendezvousHandler):
+    """A `SharedFsRendezvous` that beats in a thread of its own while its caller is busy.
+
+    Args:
+        rendezvous: the rendezvous; its waits are those of `turn`.
+        turn: held while the run is read or written.
+        open_store: returns the key-value store of a round by its number.
+        close_timeout: how long closing is tried while the directory does not answer [s].
+        backend: the name under which it was asked for.
+    """
+
+    def __init__(
+        self,
+        rendezvous: SharedFsRendezvous,
+        turn: Turn,
+        open_store: Callable[[int], Any],
+        close_timeout: float,
+        backend: str = "shared_fs",
+    ) -> None:
+        self._backend = backend
+        self._rendezvous = rendezvous
+        self._turn = turn
+        self._open_store = open_store
+        self._close_timeout = close_timeout
+        self._round: int | None = None  # the round this node is in
+        settings = rendezvous.run.settings
+        interval, lease = settings.heartbeat_interval, settings.lease
+        where = f"the run '{self.get_run_id()}'"
+        who = Who(rendezvous.run.node, os.uname().nodename, os.getpid())
+        self._trail = Trail("shared_fs_handler.py:SharedFsHandler", self.get_run_id(), who)
+        self._keep_alive = KeepAlive(self._beat, interval, lease, turn.clock, where)
+        self._closed = LastKnown(rendezvous.is_closed, False, turn, fresh_s=interval / 2, lease=lease)  # noqa: FBT003
+        self._waiting = LastKnown(self._count_waiting, 0, turn, fresh_s=interval / 2, lease=lease)
+
+    def get_backend(self) -> str:
+        """Return the name of the rendezvous backend, as it was asked for."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """Return the id of the run."""
+        return self._rendezvous.get_run_id()
+
+    @property
+    def run(self) -> SharedRun:
+        """This node's hold on the run, for an agent that takes part in it by itself."""
+        return self._rendezvous.run
+
+    @property
+    def run_dir(self) -> str:
+        """The directory of the run."""
+        return self._rendezvous.place
+
+    def release(self) -> None:
+        """Give back what a handler holds that has not taken part in any round; it cannot be used any more."""
+        self._turn.release()
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the next round and return this node's place in it.
+
+        A round that this node is in ends for all its members: `num_nodes_waiting` tells them.
+
+        Raises:
+            RendezvousClosedError: the run has ended or is being left.
+            RendezvousTimeoutError: too few nodes appeared; names those that did not.
+            RendezvousGracefulExitError: a newer start of the run exists, or `shutdown` was called.
+            RendezvousConnectionError: the run directory did not answer.
+        """
+        return self._trail.joined(self._join, lambda info: info.round.number if info.round else None)
+
+    def _join(self) -> RendezvousInfo:
+        self._keep_alive.check()
+        self._keep_alive.stop()
+        self._turn.insist()
+        with self._turn.taken():
+            self._round = None
+            settings = self._rendezvous.run.settings
+            until_lease(self._end_own_round, self._turn, settings.join_timeout, settings.heartbeat_interval)
+            try:
+                info = self._rendezvous.next_rendezvous()
+            except RendezvousTimeoutError:
+                self._rendezvous.shutdown()  # nobody counts on this node any more
+                raise
+            formed = info.round
+            if formed is None:
+                raise RendezvousError("a round over a shared directory has a record")
+            self._round = formed.number
+            self._waiting.forget()
+        self._keep_alive.start()
+        return RendezvousInfo(
+            None,
+            info.rank,
+            info.world_size,
+            info.bootstrap_store_info,
+            formed,
+            open_store=partial(self._open_store, formed.number),
+        )
+
+    def is_closed(self) -> bool:
+        """Tell whether the run has ended; the last known answer while the directory does not answer.
+
+        Raises:
+            RendezvousConnectionError: it has not answered, or got no heartbeat, for a lease.
+        """
+        return self._trail.watched("is_closed", partial(self._ask, self._closed))
+
+    def set_closed(self) -> None:
+        """End the run for everybody.
+
+        Raises:
+            RendezvousConnectionError: the directory did not answer for the close timeout.
+        """
+        self._trail.watched("set_closed", self._close)
+        self._trail.closed()
+
+    def _close(self) -> None:
+        pause_s = self._rendezvous.run.settings.heartbeat_interval
+        with self._turn.taken():
+            until_lease(self._rendezvous.set_closed, self._turn, self._close_timeout, pause_s)
+            self._closed.forget()
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes wait to be let in; 1 if the round of this node is over and nobody waits.
+
+        A round is over when a member has vanished or has called `next_rendezvous` again. Nodes that
+        stand by beside a full round are not counted: they never cause a new round.
+
+        Raises:
+            RendezvousConnectionError: the directory has not answered, or got no heartbeat, for a lease.
+        """
+        return self._trail.watched("num_nodes_waiting", partial(self._ask, self._waiting))
+
+    def others_at_work(self) -> tuple[str, ...]:
+        """Return the other nodes of the newest round that are there and have not said that they are done.
+
+        Raises:
+            RendezvousConnectionError: the directory does not answer.
+        """
+        run = self._rendezvous.run
+        with self._turn.tried(run.settings.lease / 4) as held:
+            if not held:
+                raise RendezvousConnectionError("another call of the rendezvous does not come back")
+            formed = run.tick(look=True).round
+            if run.blind_since is not None:
+                raise RendezvousConnectionError("the run directory does not answer")
+            return () if formed is None else _at_work(run, formed)
+
+    def shutdown(self) -> bool:
+        """Leave; the run goes on for the others, who do not start again because of it."""
+        self._turn.leave()
+        self._keep_alive.stop()
+        with self._turn.tried(self._close_timeout) as held:
+            if not held:
+                return False
+            try:
+                self._rendezvous.run.set_phase(Phase.SUCCEEDED)  # has nothing more to do: is not missed
+            except StoreError as error:
+                self._trail.left(error)
+                return False
+            self._trail.left()
+            return True
+
+    # inside
+
+    def _ask(self, known: LastKnown[_T]) -> _T:
+        self._keep_alive.check()
+        return known.get()
+
+    def _end_own_round(self) -> None:
+        """End the round that this node is in, since it wants another one."""
+        run = self._rendezvous.run
+        running = run.refresh().running
+        if running is not None and any(m.node_id == run.membership.node_id for m in running.members):
+            run.report_paused(running.number)
+
+    def _beat(self) -> None:
+        """Give one sign of life, and end the round if members have vanished."""
+        self._trail.beaten(self._tick)
+
+    def _tick(self) -> None:
+        run = self._rendezvous.run
+        with self._turn.taken():
+            run.tick()
+            if run.blind_since is not None:
+                raise StoreError("the run directory does not answer")
+            running = run.state.running
+            if running is not None and running.number == self._round and run.lost:
+                run.report_lost(running.number, run.lost)
+
+    def _count_waiting(self) -> int:
+        run = self._rendezvous.run
+        running = run.refresh().running
+        if run.state.ending is not None:
+            return 0
+        if self._round is not None and (running is None or running.number != self._round):
+            return max(1, self._rendezvous.num_nodes_waiting())
+        return self._rendezvous.num_nodes_waiting()
+
+
+def _at_work(run: SharedRun, formed: RoundFormed) -> tuple[str, ...]:
+    """Return the nodes of a round, but for one's own, that are neither lost nor done."""
+    working = set(run.working_members(formed)) - {run.membership.node_id}
+    return tuple(member.node for member in formed.members if member.node_id in working)

@@ -1,0 +1,91 @@
+"""What a drill costs of the budgets of a run: it counts as what it plays. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hpc_elastic.node.budgets import MAX_RESTARTS
+from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.end.budget_use import MAX_HANGS, budgets_of
+
+_REQUEUED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
+_NEXT = {
+    Cause.CRASH: "crash",
+    Cause.HANG: "hang",
+    Cause.NODE_LOSS: "lost node",
+    Cause.PREEMPTION: "preemption",
+    Cause.TIME_LIMIT: "time limit",
+}
+_FAILS = "ends the run as failed"
+
+
+class _Budget(NamedTuple):
+    name: str
+    limit: int
+    used: int
+    what: str  # what it counts, one of them
+    then: str  # what becomes of the run with one more
+
+
+def budget_warnings(
+    cause: Cause,
+    state: RunState,
+    spec: Mapping[str, Any],
+    *,
+    has_queue: bool,
+    task_restarts: int | None = None,
+) -> list[str]:
+    """Return what to know before a drill: which budgets it exceeds, and of which it is the last.
+
+    Args:
+        cause: what the run takes it for.
+        state: the run.
+        spec: its job spec as it was stored; empty if nobody knows the budgets.
+        has_queue: whether Slurm has a queue in which the run may wait.
+        task_restarts: how often the array task that is struck was started again; None: the run is one job.
+    """
+    warnings = []
+    for budget in _budgets(cause, state, spec, has_queue, task_restarts) if spec else ():
+        limit = f"{budget.name} = {budget.limit}"
+        if budget.used >= budget.limit:
+            warnings.append(f"{limit} is spent: this drill counts, too, and {budget.then}")
+        elif budget.used + 1 == budget.limit:
+            last = f"this drill counts, and is the last {budget.what} of {limit}"
+            warnings.append(f"{last}: the next one, be it a real one, {budget.then}")
+    return warnings
+
+
+def _budgets(
+    cause: Cause,
+    state: RunState,
+    spec: Mapping[str, Any],
+    has_queue: bool,  # noqa: FBT001 - as it was given
+    task_restarts: int | None,
+) -> Iterator[_Budget]:
+    """Give the budgets that a cause counts in."""
+    budgets = budgets_of(spec)
+    is_held = budgets.holds and has_queue and not spec.get("chain")
+    then = "holds the run until you release it" if is_held else _FAILS
+    used = state.used(cause)
+    if cause is Cause.CRASH:
+        yield _Budget("max_restarts", _given(spec, "max_restarts", MAX_RESTARTS), used, _NEXT[cause], _FAILS)
+    if cause is Cause.HANG:
+        yield _Budget("max_hangs", _given(spec, "max_hangs", MAX_HANGS), used, _NEXT[cause], _FAILS)
+    own, name = budgets.of(cause)
+    if own is not None:  # nodes that are lost count when the job is requeued for one
+        is_loss = cause is Cause.NODE_LOSS
+        yield _Budget(
+            name, own, used, _NEXT[cause], f"{then}, if the job is requeued for it" if is_loss else then
+        )
+    if cause in _REQUEUED and task_restarts is None:
+        yield _Budget("max_requeues", budgets.max_requeues, state.requeues, "requeue", then)
+    elif cause in _REQUEUED:
+        yield _Budget(
+            "max_requeues", budgets.max_requeues, task_restarts or 0, "requeue", "gives the task up"
+        )
+
+
+def _given(spec: Mapping[str, Any], name: str, default: int) -> int:
+    return default if spec.get(name) is None else int(spec[name])

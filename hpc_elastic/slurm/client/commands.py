@@ -1,0 +1,415 @@
+"""The one place that runs Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess  # noqa: TID251 - Slurm's commands are run here
+from collections.abc import Collection, Mapping, Sequence
+
+from hpc_elastic.clock import wall_of
+from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm.client import array_tasks, hostlist, jobs, option_answers, parse, told
+from hpc_elastic.slurm.client import nodes as node_tables
+from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.nodes import NodeState
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.client.tables import Form, plain_environment
+from hpc_elastic.slurm.nodes import ledger_rules
+from hpc_elastic.slurm.nodes.ledger_rules import Node
+
+QUERY_TIMEOUT_S = 30.0
+SBATCH_TIMEOUT_S = 90.0  # sbatch itself retries while slurmctld is busy
+
+# Settings of sbatch that belong to the user or site, not to a job around this process.
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+_USER_DEFAULTS = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_CONSTRAINT": "constraint",
+}
+_FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "HPC_ELASTIC_", "TORCHELASTIC_")
+_FOREIGN_NAMES_TEXT = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
+    "ROLE_NAME MASTER_ADDR MASTER_PORT"
+)
+_FOREIGN_NAMES = frozenset(_FOREIGN_NAMES_TEXT.split())
+
+
+class SlurmTimeoutError(SlurmCommandError):
+    """A Slurm command did not answer in time; what it was asked for may have happened.
+
+    Args:
+        argv: the command as it was run.
+        waited_s: how long [s].
+    """
+
+    def __init__(self, argv: tuple[str, ...], waited_s: float) -> None:
+        super().__init__(argv, 124, f"no answer within {waited_s:.0f} s")
+        self.waited_s = waited_s
+
+    def __str__(self) -> str:
+        return f"{self.argv[0]} did not answer within {self.waited_s:.0f} s\n  fix: {_LOOK_AGAIN}"
+
+
+def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment for sbatch: nothing of a job or worker that surrounds this process.
+
+    `SBATCH_*` variables would override the script's header, so only a user's own defaults (account,
+    partition, ...) stay, and only where the header says nothing.
+
+    Args:
+        environ: the environment of this process.
+        header: long names of the options that the script sets.
+    """
+    kept = {}
+    for name, value in environ.items():
+        foreign = name.startswith(_FOREIGN) or name in _FOREIGN_NAMES
+        default_for = _USER_DEFAULTS.get(name)
+        if not foreign or name in _KEPT or (default_for is not None and default_for not in header):
+            kept[name] = value
+    return kept
+
+
+_UNREACHABLE = re.compile(
+    r"unable to contact slurm controller|configuration source|connect failure|connection refused"
+    r"|no route to host|network is unreachable|host name lookup failure|slurmctld\([^)]*\) at \S+ is down",
+    re.IGNORECASE,
+)
+
+
+_WHAT_NODES_HAVE = 'sinfo -o "%P %D %c %m %G"'
+_WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that shows what there is
+    "reservation": "scontrol show reservation",
+    "feature": 'sinfo -o "%P %D %f"',
+    "node name": "sinfo -N",
+    "node list": "sinfo -N",
+    "account": "sacctmgr show associations user=$USER format=account,partition,qos",
+    "qos": "sacctmgr show associations user=$USER format=account,partition,qos",
+    "invalid partition": 'sinfo -o "%P %a %l %D"',
+}
+_BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
+_MALFORMED = re.compile(r"invalid (--[\w-]+) specification", re.IGNORECASE)
+_LOOK_AGAIN = "look with sinfo whether the controller is up, then try again"
+
+
+def is_unreachable(error: SlurmCommandError) -> bool:
+    """Return whether a command failed for want of a controller or its time, so that it may be tried again."""
+    words = error.stderr
+    is_away = isinstance(error, SlurmTimeoutError) or bool(_UNREACHABLE.search(words) or _BUSY.search(words))
+    return is_away or parse.may_have_been_queued(words)
+
+
+def is_not_ready(error: SlurmCommandError) -> bool:
+    """Return whether Slurm refuses for now what it has granted before.
+
+    For some seconds after its start slurmctld (seen with 22.05.8) does not know that its nodes are there.
+    """
+    return "requested node configuration is not available" in error.stderr.lower()
+
+
+def hint_for(error: SlurmCommandError) -> str:
+    """Return what to do about a command of Slurm that failed."""
+    if _UNREACHABLE.search(error.stderr):
+        return (
+            f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
+            "hpc-elastic submit --local N runs without Slurm"
+        )
+    if is_unreachable(error):
+        return _LOOK_AGAIN
+    if malformed := _MALFORMED.search(error.stderr):
+        return f"correct {malformed[1]}; man sbatch tells how it is written"
+    words = error.stderr.lower()
+    look = next((command for word, command in _WHERE_TO_LOOK.items() if word in words), _WHAT_NODES_HAVE)
+    fix = f"compare with what the cluster has: {look}"
+    if not is_not_ready(error) or "--test-only" not in error.argv:
+        return fix
+    anyway = "; --skip-sbatch-test queues the job all the same" if error.argv[0] == "sbatch" else ""
+    return f"{fix}; nodes that are down (sinfo -R) do not count{anyway}"
+
+
+class Slurm:
+    """Slurm's commands, with timeouts and typed errors.
+
+    Every method raises SlurmNotFoundError when the command is not on PATH, SlurmTimeoutError when it
+    does not answer, and SlurmCommandError with Slurm's words when it fails.
+
+    Args:
+        environ: environment of the commands; that of this process by default.
+        query_timeout_s: how long a command may take [s].
+        sbatch_timeout_s: how long sbatch may take [s].
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        query_timeout_s: float = QUERY_TIMEOUT_S,
+        sbatch_timeout_s: float = SBATCH_TIMEOUT_S,
+    ) -> None:
+        self._environ = dict(os.environ if environ is None else environ)  # noqa: TID251 - its default
+        self._plain = plain_environment(self._environ)
+        self._query_timeout_s = query_timeout_s
+        self._sbatch_timeout_s = sbatch_timeout_s
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of the commands."""
+        return self._environ
+
+    def has(self, command: str = "sbatch") -> bool:
+        """Return whether a Slurm command is on PATH."""
+        return shutil.which(command, path=self._environ.get("PATH")) is not None
+
+    def _run(
+        self,
+        *argv: str,
+        text: str | None = None,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        program = shutil.which(argv[0], path=self._environ.get("PATH"))
+        if program is None:
+            raise SlurmNotFoundError(argv[0])
+        limit_s = self._query_timeout_s if timeout_s is None else timeout_s
+        try:
+            done = subprocess.run(
+                [program, *argv[1:]],
+                input=(text or "").encode("utf-8", "surrogateescape"),
+                capture_output=True,
+                env=self._environ if env is None else dict(env),
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmTimeoutError(argv, limit_s) from None
+        except OSError as error:
+            raise SlurmCommandError(argv, 126, str(error)) from None
+        if done.returncode != 0:
+            said = done.stderr.strip() or done.stdout  # scontrol ping tells there that nobody answers
+            raise SlurmCommandError(argv, done.returncode, said.decode("utf-8", "replace"))
+        return done.stdout.decode("utf-8", "replace")
+
+    def _table(self, form: Form, *argv: str) -> list[tuple[str, ...]]:
+        """Return the rows of a table that squeue or sinfo prints; raises UnclearAnswerError as well."""
+        mark = f"_{os.urandom(12).hex()}_"  # nobody can have put it into a name or a comment
+        output = self._run(*argv, "--noheader", form.option(mark), env=self._plain)
+        return form.rows(output, mark, argv)
+
+    def _show(self, *words: str) -> str:
+        return self._run("scontrol", "show", *words, env=self._plain)
+
+    def option_names(self, asked: Collection[str] = ()) -> frozenset[str] | None:
+        """Return the options of the installed sbatch; None if there is no sbatch that can tell.
+
+        Args:
+            asked: long names that sbatch is asked about where its help does not list them.
+        """
+        try:
+            listed = parse.help_options(self._run("sbatch", "--help"))
+            return listed | option_answers.taken(asked, listed, self._complaint) if listed else None
+        except (SlurmNotFoundError, SlurmCommandError):
+            return None
+
+    def _complaint(self, word: str) -> str:
+        """Return what sbatch says of an option and an empty script."""
+        try:
+            self._run("sbatch", "--test-only", word, env=self._plain)
+        except SlurmTimeoutError:
+            raise
+        except SlurmCommandError as error:
+            return error.stderr
+        return ""
+
+    def version(self) -> str:
+        """Return which Slurm this is, e.g. ``slurm 23.02.4``."""
+        return self._run("sbatch", "--version").strip()
+
+    def controllers(self) -> list[tuple[str, bool]]:
+        """Return the hosts of the controllers, the primary one first, and whether each is up."""
+        return parse.controllers(self._run("scontrol", "ping"))
+
+    def srun(self, arguments: Sequence[str]) -> int:
+        """Run a job step and wait for it, however long it is queued; it writes where this process does.
+
+        Returns:
+            srun's exit code.
+        """
+        program = shutil.which("srun", path=self._environ.get("PATH"))
+        if program is None:
+            raise SlurmNotFoundError("srun")
+        return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
+
+    def srun_refusal(self, arguments: Sequence[str]) -> SlurmCommandError | None:
+        """Return why Slurm would never start a job of srun's, which would wait for ever; None if it may."""
+        try:
+            self._run("srun", "--test-only", *arguments)
+        except SlurmCommandError as error:
+            return error if "allocation failure" in error.stderr else None
+        return None
+
+    def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
+        """Run a short program beside the agent on a node of this user's job; return its output."""
+        place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap")
+        return self._run("srun", *place, "--quiet", "--cpu-bind=none", "--mpi=none", "--input=none", *argv)
+
+    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:
+        """Queue a job and return its id.
+
+        Args:
+            arguments: options, script and the script's arguments.
+            environ: from `submit_environment`.
+            text: what sbatch is to find on its stdin.
+        """
+        argv = ("sbatch", "--parsable", *arguments)
+        output = self._run(*argv, text=text, timeout_s=self._sbatch_timeout_s, env=environ)
+        job_id = parse.submitted_job_id(output)
+        if job_id is None:
+            raise SlurmCommandError(argv, 0, f"sbatch printed no job id: {output!r}")
+        return job_id
+
+    def sbatch_test(self, script: str, environ: Mapping[str, str]) -> None:
+        """Ask Slurm whether it would take a script; nothing is queued."""
+        self._run("sbatch", "--test-only", text=script, timeout_s=self._sbatch_timeout_s, env=environ)
+
+    def jobs_with_comment(self, token: str) -> list[str]:
+        """Return the ids of this user's jobs whose comment starts with a token.
+
+        A token ``TOKEN#3`` is that of task 3 of the array whose comment starts with ``TOKEN``.
+        """
+        own, _, index = token.partition("#")
+        mine = ("squeue", "--all", f"--user={os.getuid()}", "--states=all")
+        found = jobs.with_comment(self._table(jobs.COMMENTS, *mine), own)
+        return [f"{job_id}_{index}" for job_id in found] if index else found
+
+    def array_tasks(self, token: str, array: str) -> list[Task]:
+        """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""
+        rows = self._table(jobs.TASKS, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        return array_tasks.parse_tasks(rows, token=token, array=array)
+
+    def cancel_waiting(self, job_ref: str) -> None:
+        """Take the tasks of an array out of the queue; those that run are left alone."""
+        self._run("scancel", "--state=PENDING", job_ref)
+
+    def throttle(self, array: str, tasks: int) -> None:
+        """Let no more than so many tasks of an array run at once; 0 for all."""
+        self._run("scontrol", "update", f"JobId={array}", f"ArrayTaskThrottle={tasks}")
+
+    def max_array_size(self) -> int | None:
+        """Return how many tasks an array may have, None if Slurm does not tell."""
+        return array_tasks.max_array_size(self.show_config())
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return what Slurm knows about a job, None if it does not (or no longer) know it.
+
+        The fields are those of `client.jobs.read`.
+        """
+        return jobs.liveliest(self.show_tasks(job_ref))
+
+    def show_tasks(self, array: str) -> list[dict[str, str]]:
+        """Return what Slurm knows about each task of an array; those that had no node yet are one."""
+        if not array:
+            return []  # squeue would show everybody's
+        asked = ("squeue", "--all", "--states=all", f"--jobs={array}")
+        try:
+            rows = self._table(jobs.FORM, *asked)
+        except SlurmCommandError as error:
+            if parse.is_unknown_job(error.stderr):
+                return []
+            raise
+        return jobs.read(rows)
+
+    def excluded_by(self, job_ref: str) -> str:
+        """Return the host list that a job leaves out, empty if there is none or Slurm knows no such job."""
+        try:
+            rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--states=all", f"--jobs={job_ref}")
+        except SlurmCommandError as error:
+            if parse.is_unknown_job(error.stderr):
+                return ""
+            raise
+        return next((names for _, names in rows if names != "(null)"), "")
+
+    def job_state(self, job_ref: str) -> JobState | None:
+        """Return the state of a job, None if Slurm does not know it."""
+        job = self.show_job(job_ref)
+        return None if job is None else parse.job_state(job.get("JobState", ""))
+
+    def time_left_s(self, job_ref: str) -> float | None:
+        """Return the time left of a running job [s], None without a limit."""
+        argv = ("squeue", "--all", "--noheader", f"--jobs={job_ref}", "--format=%L")  # it alone
+        return parse.time_left_s(self._run(*argv, env=self._plain))
+
+    def gpus_on_nodes(self, job_ref: str) -> dict[str, int]:
+        """Return how many GPUs a running job has on each of its nodes, by name."""
+        return told.gpus_on_nodes(self._show("job", "--details", job_ref))
+
+    def show_config(self) -> str:
+        """Return what ``scontrol show config`` prints."""
+        return self._show("config")
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return the limits of a partition; of the default one for an empty name."""
+        return told.partition(self._show("partition", "-o", *([name] if name else [])), name)
+
+    def qos_grace(self, name: str) -> str:
+        """Return the grace time of a QOS as Slurm prints it."""
+        arguments = ("show", "qos", name, "format=GraceTime")
+        return self._run("sacctmgr", "--noheader", "--parsable2", *arguments).strip()
+
+    def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the reasons of those of these nodes that take no more jobs, by name."""
+        return node_tables.draining(self._states(",".join(names)))
+
+    def _states(self, node_list: str) -> list[tuple[str, ...]]:
+        return self._table(node_tables.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
+
+    def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, NodeState]:
+        """Return what Slurm says about nodes that a job had at first, by name; unknown ones are left out."""
+        job = self.show_job(job_ref) or {}
+        listed = job.get("NodeList", "")
+        kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
+        return {
+            name: NodeState(words, reason, self._up_since(name), name in kept)
+            for name, (words, reason) in node_tables.states_of(self._states(",".join(names))).items()
+        }
+
+    def _up_since(self, name: str) -> float | None:
+        """Return since when a node and its slurmd are up [s since the epoch], None if Slurm does not know."""
+        fields = told.node(self._show("node", "-o", name))
+        times = [wall_of(fields.get(field, "")) for field in ("BootTime", "SlurmdStartTime")]
+        known = [at for at in times if at is not None]
+        return max(known) if len(known) == len(times) else None
+
+    def nodes(self, partitions: str | None) -> list[Node]:
+        """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
+        listed = self._table(node_tables.OFFERS, "sinfo", "--Node")
+        return ledger_rules.in_partitions(ledger_rules.parse_nodes(listed), partitions)
+
+    def excluded_nodes(self) -> dict[str, str]:
+        """Return the host lists that this user's jobs leave out, by job id."""
+        rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        return {job_id: names for job_id, names in rows if names not in ("", "(null)")}
+
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
+        """Put a job back into the queue, where it may wait for its user; of an array only the task named."""
+        self._run("scontrol", "requeuehold" if hold else "requeue", job_ref)
+
+    def hold(self, job_ref: str) -> None:
+        """Have a job that is in the queue already wait for its user."""
+        self._run("scontrol", "hold", job_ref)
+
+    def update(self, job_ref: str, *fields: str) -> None:
+        """Change fields of a job, each given as ``Name=value``."""
+        self._run("scontrol", "update", f"JobId={job_ref}", *fields)
+
+    def has_down_node(self, node_list: str) -> bool:
+        """Return whether Slurm has given up one of the nodes in a list as Slurm writes it."""
+        return node_tables.is_down(self._states(node_list))
+
+    def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
+        """End a job, or only send a signal to its agents."""
+        arguments = [f"--signal={signal}"] if signal else []
+        self._run("scancel", *arguments, job_ref)

@@ -1,0 +1,1 @@
+"""Doing to a running job what the cluster may do to it some day."""

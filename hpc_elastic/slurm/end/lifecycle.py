@@ -1,0 +1,401 @@
+"""What becomes of a job once srun has returned. Pure.
+
+Records decide, not exit codes: an ending in the journal is final, and Slurm is asked only what it has
+done with the job already. A cancelled job is never brought back.
+
+    ending in the journal                          -> Exit with its code
+    held in the journal                            -> Hold: the job waits for its user
+    a newer start of the run exists                -> Leave: this script is a left-over
+    drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
+    the local runner itself was told to end        -> Exit 75, recorded as stopped
+    Slurm does not answer                          -> Leave: nothing is known, so nothing is done
+    Slurm has put the job back itself              -> Leave, recorded; Hold if its budget is spent
+    cancelled by the user                          -> Exit, recorded as cancelled
+    ended by Slurm: limit, preemption, node down,
+      batch script killed                          -> Requeue
+    running and drained                            -> Requeue
+    running, a line of the script failed           -> Requeue while that budget lasts; Exit or Hold if it
+                                                      never worked and will not next time
+    running, neither ended nor drained             -> Relaunch while that budget lasts, then Requeue
+
+Instead of Requeue: Leave if the next job of a chain goes on, Resubmit where Slurm may not requeue the
+job. Both are bounded, each cause by a budget of its own; a spent one is Hold, or ends the run as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Epoch,
+    EpochStarted,
+    Record,
+    Requeued,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.record.why_left import as_counted, who_asked
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
+from hpc_elastic.slurm.client import job_standing as slurm_facts
+from hpc_elastic.slurm.client.job_standing import true_cause
+from hpc_elastic.slurm.end import setup_failure
+from hpc_elastic.slurm.end.setup_failure import Earlier
+from hpc_elastic.text import count_text
+
+JobFacts = slurm_facts.JobFacts
+GONE = slurm_facts.GONE
+job_facts = slurm_facts.job_facts
+standing = slurm_facts.standing
+Standing = slurm_facts.Standing
+
+MAX_RELAUNCH = 3
+MAX_REQUEUES = 500
+MAX_STARTS_IN_VAIN = 5
+MAX_NODE_LOSSES = 100
+MAX_LAUNCH_FAILURES = 3
+MAX_STARTS_WITHOUT_SAVE = 3
+BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
+LOGIN = "login"  # writer of the records that the commands of the login node make
+CANCELLED_CODE = 130  # as a program that was interrupted
+_NEVER_STARTED = {
+    int(ExitCode.USAGE): "their flags are wrong",
+    126: "Python cannot be run",
+    127: "Python was not found on the nodes",
+}
+_PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
+_OF_STARTS = (EpochStarted, RoundFormed, Requeued)
+WORDS = {
+    Cause.NODE_LOSS: "nodes were lost",
+    Cause.PREEMPTION: "the job is preempted",
+    Cause.TIME_LIMIT: "the time limit",
+    Cause.REQUEUE: "requeued by hand (scontrol requeue)",
+    Cause.JOIN_TIMEOUT: "too few nodes came",
+    Cause.AGENT_ERROR: "the agents could not go on",
+    Cause.LAUNCH_FAILURE: "the batch script was killed",
+}
+
+
+class Budgets(NamedTuple):
+    """How often each way to go on may be taken; None: without a limit of its own."""
+
+    max_relaunch: int = MAX_RELAUNCH  # in one start of the job
+    max_requeues: int = MAX_REQUEUES  # in one submission, as are all that follow
+    max_starts_in_vain: int = MAX_STARTS_IN_VAIN  # starts in a row without a round, when not asked to leave
+    max_node_losses: int | None = MAX_NODE_LOSSES
+    max_preemptions: int | None = None
+    max_time_limits: int | None = None
+    max_launch_failures: int = MAX_LAUNCH_FAILURES
+    max_starts_without_save: int | None = MAX_STARTS_WITHOUT_SAVE  # in a row, of a program that marks saves
+    holds: bool = True  # a spent budget holds the run for its user; False: it ends as failed
+    resubmits: bool = True  # a job that may not be requeued is submitted again
+
+    def of(self, cause: Cause) -> tuple[int | None, str]:
+        """Return the budget of a cause and its name."""
+        return {
+            Cause.NODE_LOSS: (self.max_node_losses, "max_node_losses"),
+            Cause.PREEMPTION: (self.max_preemptions, "max_preemptions"),
+            Cause.TIME_LIMIT: (self.max_time_limits, "max_time_limits"),
+            Cause.LAUNCH_FAILURE: (self.max_launch_failures, "max_launch_failures"),
+        }.get(cause, (None, ""))
+
+
+class Facts(NamedTuple):
+    """Everything the decision rests on."""
+
+    state: RunState
+    epoch: Epoch  # of this start
+    job: JobFacts | None
+    job_id: str
+    srun_exit_code: int
+    in_vain: int  # newest starts in a row, this one included, in which no round was formed
+    ended_by: str = ""  # the signal that told the runner of a local run to end
+    launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    earlier: Earlier = Earlier.NOTHING  # what became of that line in this submission before
+    told: Cause | None = None  # why Slurm has put the job back into the queue
+    chain: Chain | None = None  # the jobs that follow this one
+    local: bool = False  # on one machine without Slurm
+    has_script: bool = True  # a script of ours is there to submit again
+    ended_since: str = ""  # when the run ended, for people
+    saved: int = BEGINNING  # newest durable step on disk
+
+    @property
+    def without_save(self) -> int:
+        """How many starts in a row, this one included, have saved nothing newer than they began from."""
+        is_of_this = self.state.epoch.submission == self.epoch.submission
+        return self.state.progress.starts_in_vain(self.saved) if is_of_this else 0
+
+
+class Chain(NamedTuple):
+    """The jobs of a submission that wait for this one to end."""
+
+    size: int  # all jobs of the chain
+    successor: str  # id of the next one; empty if this is the last
+
+
+class Exit(NamedTuple):
+    """End with this code; `record` is to be written unless the run has ended already."""
+
+    code: int
+    why: str
+    record: RunEnded | None = None
+
+
+class Requeue(NamedTuple):
+    """Record it, hand the job back to Slurm, end with code 75."""
+
+    cause: Cause
+    why: str
+
+
+class Resubmit(NamedTuple):
+    """Record it, submit the script once more, end with code 75."""
+
+    cause: Cause
+    why: str
+
+
+class Hold(NamedTuple):
+    """Record it, have the job wait in the queue until its user releases it, end with code 75."""
+
+    why: str
+    record: RunEnded | None = None  # None: it stands in the journal already
+
+
+class Relaunch(NamedTuple):
+    """Start the step again on the nodes that are left."""
+
+    nodes: int
+    why: str
+
+
+class Leave(NamedTuple):
+    """Do nothing to the job and end with this code."""
+
+    code: int
+    why: str
+    requeued: Cause | None = None  # somebody else goes on with the run: to be recorded
+    is_open: bool = False  # nobody knows whether the job goes on: its user has to look
+
+
+Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
+
+
+def decide(facts: Facts, budgets: Budgets) -> Choice:
+    """Choose what becomes of the job."""
+    if facts.state.epoch > facts.epoch:
+        return Leave(ExitCode.FENCED, "a newer start of this run exists")
+    state = apply(facts.state, EpochStarted(facts.epoch, facts.job_id, ()))
+    if state.ending is not None:
+        return _by_record(state.ending, facts)
+    cause = drain_cause(state)
+    if cause in USERS_WISH or facts.ended_by:
+        return _stopped(state) if cause in USERS_WISH else _ended_by(facts.ended_by, state)
+    stands = standing(facts.job, facts.epoch.restart)
+    if stands is Standing.RUNNING and facts.launch_failure:
+        return _script_failed(facts, budgets)
+    if stands is Standing.RUNNING and cause is None:
+        return _without_word(facts, budgets)
+    return _asked_to_leave(facts, stands, cause, budgets)
+
+
+def _by_record(ending: RunEnded, facts: Facts) -> Choice:
+    if ending.decision is Decision.HELD and not facts.local:
+        return Hold(f"the run is held: {ending.reason}")
+    failed = ending.decision is Decision.FAILED
+    code = (ending.exit_code or ExitCode.FAILED) if failed else ending.exit_code
+    if facts.state.epoch < facts.epoch:  # no agent of this start found anything to do
+        since = f" since {facts.ended_since}" if facts.ended_since else ""
+        return Exit(code, f"the run was {ending.decision.value} already{since}, so nothing was started")
+    return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
+
+
+def _stopped(state: RunState) -> Exit:
+    ending = stopped(state)
+    return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
+
+
+def _ended_by(name: str, state: RunState) -> Exit:
+    ending = ended_by(name, state)
+    return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
+
+
+def ended_by(name: str, state: RunState) -> RunEnded:
+    """Return the ending of a local run whose runner a signal has told to end.
+
+    Args:
+        name: the signal.
+        state: the run; the step of what was saved is shown if it is known.
+    """
+    step = state.drained.step if state.drained is not None else None
+    reason = f"ended by {name}" + ("" if step is None else f"; checkpoint of step {step}")
+    return RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
+
+
+def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets: Budgets) -> Choice:
+    cause = true_cause(facts.job, stands, asked, told=facts.told) or Cause.AGENT_ERROR
+    match stands:
+        case Standing.UNKNOWN:
+            known = slurm_facts.unknown_text(facts.job)
+            why = f"{known}, so the job is left as it is and nobody here starts it again"
+            why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
+        case Standing.REQUEUED:
+            spent = _spent(facts, cause, budgets)
+            why = f"Slurm has requeued the job itself: {_word(facts, cause)}"
+            return _hold(spent, cause, facts, budgets) if spent else Leave(ExitCode.REQUEUE, why, cause)
+        case Standing.CANCELLED:
+            ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "the job was cancelled", None)
+            return Exit(CANCELLED_CODE, "the job was cancelled, so it is not requeued", ending)
+        case Standing.ENDING:
+            reason = facts.job.reason if facts.job else ""
+            why = f"Slurm ends the job (Reason={reason}), so it is not requeued"
+            return Leave(ExitCode.REQUEUE, why, is_open=True)
+        case _:
+            return _requeue(facts, cause, budgets)
+
+
+def _word(facts: Facts, cause: Cause) -> str:
+    if facts.job is not None and facts.job.not_started:
+        return "its nodes could not start it"
+    is_let_be = slurm_facts.is_let_be(facts.job, facts.epoch.restart)
+    return (is_let_be and who_asked(facts.state, cause, runs_on=True)) or WORDS.get(cause, cause.value)
+
+
+def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
+    """Choose for a job whose script failed before srun; a line that has worked before may be the node's.
+
+    A line that fails twice alike may still be a node's or a file server's fault: that holds a run and never
+    ends it.
+    """
+    why, cause = facts.launch_failure, Cause.LAUNCH_FAILURE
+    if setup_failure.is_lasting(why) and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
+        return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
+    is_again = facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets)
+    if is_again and _may_hold(facts, budgets):
+        return _hold(f"{why}; as in an earlier start", cause, facts, budgets)
+    return _requeue(facts, cause, budgets, why)
+
+
+def _without_word(facts: Facts, budgets: Budgets) -> Choice:
+    """Choose for a running job whose srun returned though the run goes on: srun or all agents died."""
+    code = facts.srun_exit_code
+    if code in _NEVER_STARTED and facts.state.epoch < facts.epoch:
+        return _failed(
+            f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see the lines above"
+        )
+    said = f"srun ended with exit code {code} and the run has neither ended nor drained"
+    none_came = facts.state.epoch.script < facts.epoch.script  # in this start of the job
+    cause = Cause.LAUNCH_FAILURE if none_came else Cause.AGENT_ERROR
+    if facts.epoch.relaunch > 0 and facts.state.epoch < facts.epoch:
+        again = "" if none_came else " again"
+        return _requeue(facts, cause, budgets, f"{said}; no agent could be started{again}")
+    if facts.epoch.relaunch < budgets.max_relaunch and facts.job is not None and facts.job.nodes > 0:
+        count = f"{facts.epoch.relaunch + 1} of {budgets.max_relaunch}"
+        nodes = facts.job.nodes
+        return Relaunch(nodes, f"{said}; start the agents again on {count_text(nodes, 'node')} ({count})")
+    return _requeue(facts, cause, budgets, said)
+
+
+def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
+    unfit = slurm_facts.unfit_text(facts.state, facts.epoch) if cause is Cause.NODE_LOSS else ""
+    why = said or unfit or _word(facts, cause)
+    if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
+        why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
+        return _failed(why)
+    spent = _spent(facts, cause, budgets)
+    if spent:
+        return _hold(f"{spent}; now: {as_counted(why)}", cause, facts, budgets)
+    return _go_on(facts, cause, budgets, why)
+
+
+def _go_on(facts: Facts, cause: Cause, budgets: Budgets, why: str) -> Choice:
+    """Have the run started once more, by whatever way is open."""
+    if facts.chain is not None:
+        return _next_of_chain(facts.chain, cause, why)
+    count = f"{_state_of(facts).requeues + 1} of at most {budgets.max_requeues}"
+    if facts.job is None or facts.job.may_requeue:
+        return Requeue(cause, f"{why}: requeue {count}")
+    if budgets.resubmits and facts.has_script:
+        return Resubmit(cause, f"{why}; this job may not be requeued, so it is submitted again ({count})")
+    return _failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
+
+
+def _state_of(facts: Facts) -> RunState:
+    """Return the state with the counts of this submission; another one's do not matter."""
+    return facts.state if facts.state.epoch.submission == facts.epoch.submission else RunState()
+
+
+def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
+    """Return which budget one more requeue for a cause would exceed, empty if none."""
+    state = _state_of(facts)
+    if in_vain := _in_vain(facts, budgets):
+        return in_vain
+    limit, name = budgets.of(cause)
+    if cause is Cause.LAUNCH_FAILURE and facts.local:
+        return "a local run is not started again after that"  # whoever looks on mends it sooner
+    is_counted = state.ended is not None and state.ended.cause is cause  # when its round ended
+    is_counted |= cause is Cause.NODE_LOSS and state.only_unfit  # nobody was lost
+    if limit is not None and state.used(cause) + (not is_counted) > limit:
+        return f"the budget {name} = {limit} is spent"
+    if state.requeues >= budgets.max_requeues:
+        return f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent"
+    return ""
+
+
+def _in_vain(facts: Facts, budgets: Budgets) -> str:
+    """Return that starts lead nowhere; a program that tells nothing of its saves may save by itself."""
+    limit, starts = budgets.max_starts_without_save, facts.without_save
+    if limit is None or not limit or starts < limit or not facts.state.progress.tells:
+        return ""
+    newest = max(facts.saved, facts.state.progress.newest)
+    what = "nothing" if newest == BEGINNING else f"nothing newer than step {newest}"
+    return f"{count_text(starts, 'start')} in a row saved {what} (max_starts_without_save = {limit})"
+
+
+def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
+    """Have the run wait for its user, where it can; else it has failed."""
+    if not _may_hold(facts, budgets):
+        return _failed(why)
+    of_cause = budgets.of(cause)[1] in why.split() if budgets.of(cause)[1] else False
+    why += f"; {setup_failure.FIX_IN_QUEUE}" if facts.launch_failure else ""
+    ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
+    return Hold(f"the run is held: {why}", ending)
+
+
+def _may_hold(facts: Facts, budgets: Budgets) -> bool:
+    """Tell whether there is a queue to wait in, and its user wants that."""
+    may_wait = facts.job is None or facts.job.may_requeue or facts.job.held
+    return budgets.holds and not facts.local and facts.chain is None and may_wait
+
+
+def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
+    if chain.successor:
+        return Leave(ExitCode.REQUEUE, f"{why}: job {chain.successor} goes on with the run", cause)
+    reason = f"{why}, and the chain is used up: this was the last of its {chain.size} jobs"
+    ending = RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
+    return Exit(ExitCode.REQUEUE, f"the run is stopped: {reason}", ending)
+
+
+def _failed(reason: str) -> Exit:
+    record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
+    return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)
+
+
+def starts_in_vain(records: Iterable[Record], epoch: Epoch) -> int:
+    """Return how many of the newest starts of a submission, up to this one, formed no round.
+
+    Relaunches of the agents belong to one start. Starts that were preempted, at their limit or requeued
+    by hand are not counted: nothing was wrong with them.
+    """
+    found = (entry for entry in (record.entry for record in records) if isinstance(entry, _OF_STARTS))
+    mine = [entry for entry in found if entry.epoch.submission == epoch.submission]
+    formed = [entry.epoch.script for entry in mine if isinstance(entry, RoundFormed)]
+    planned = {one.epoch.script for one in mine if isinstance(one, Requeued) and one.cause in _PLANNED}
+    starts = {entry.epoch.script for entry in mine} | {epoch.script}
+    return sum(not formed or start > max(formed) for start in starts - planned)

@@ -1,0 +1,161 @@
+"""Giving a job back to Slurm: requeue, hold, submit again, start sooner. All may be done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm.client.commands import Slurm, is_unreachable
+from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
+from hpc_elastic.slurm.client.parse import JobState
+
+SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
+PATIENCE_S = 1800.0  # for slurmctld: nobody is served while it is away, and a failover takes minutes
+_REFUSALS = 3  # so often Slurm must say no
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+
+
+class Outcome(Enum):
+    """What came of it."""
+
+    DONE = auto()
+    CANCELLED = auto()  # the user has taken the job away meanwhile
+    REFUSED = auto()
+
+
+class HandedBack(NamedTuple):
+    """What came of it, and Slurm's words if it refused."""
+
+    outcome: Outcome
+    words: str = ""
+
+
+def last_line(words: str) -> str:
+    """Return what matters of what a command has said."""
+    return (words.strip().splitlines() or [""])[-1]
+
+
+class HandBack:
+    """Gives one start of a job back.
+
+    Args:
+        slurm: Slurm's commands.
+        job_ref: the job.
+        restarts: the restart count that this start was given.
+        clock: paces retries.
+    """
+
+    def __init__(self, slurm: Slurm, job_ref: str, restarts: int, clock: Clock) -> None:
+        self._slurm = slurm
+        self._job_ref = job_ref
+        self._restarts = restarts
+        self._clock = clock
+
+    def requeue(self) -> HandedBack:
+        """Have Slurm start the job once more."""
+        return self._insist(lambda _stands: self._slurm.requeue(self._job_ref), is_done=_is_requeued)
+
+    def hold(self, why: str) -> HandedBack:
+        """Have the job wait in the queue for its user; the reason stands in its comment.
+
+        Args:
+            why: the reason, for people.
+        """
+        self._note(why)
+        return self._insist(self._hold, is_done=_is_held)
+
+    def _hold(self, stands: Standing) -> None:
+        if stands is Standing.REQUEUED:
+            self._slurm.hold(self._job_ref)
+        else:
+            self._slurm.requeue(self._job_ref, hold=True)
+
+    def _note(self, why: str) -> None:
+        try:
+            old = (self._slurm.show_job(self._job_ref) or {}).get("Comment", "")
+            kept = old.split(" | held: ")[0]
+            self._slurm.update(self._job_ref, f"Comment={kept} | held: {why}"[:1000])
+        except (SlurmCommandError, SlurmNotFoundError):
+            pass  # the run's records hold the reason, too
+
+    def _insist(
+        self, act: Callable[[Standing], None], *, is_done: Callable[[JobFacts, Standing], bool]
+    ) -> HandedBack:
+        """Act until it works, until Slurm has clearly refused, or has not answered for long.
+
+        The job is looked at right before: one that was cancelled is never brought back.
+        """
+        pause_s, give_up_at, refusals = _FIRST_PAUSE_S, self._clock.monotonic() + PATIENCE_S, 0
+        while True:
+            job = self._look()
+            stands = standing(job, self._restarts)
+            if stands is Standing.CANCELLED:
+                return HandedBack(Outcome.CANCELLED)
+            if job is not None and is_done(job, stands):
+                return HandedBack(Outcome.DONE)
+            try:
+                act(stands)
+                return HandedBack(Outcome.DONE)
+            except SlurmNotFoundError as error:
+                return HandedBack(Outcome.REFUSED, str(error))
+            except SlurmCommandError as error:
+                words = str(error)
+                refusals += not is_unreachable(error)
+            if refusals >= _REFUSALS or self._clock.monotonic() >= give_up_at:
+                return HandedBack(Outcome.REFUSED, words)
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _look(self) -> JobFacts | None:
+        try:
+            return look(self._slurm, self._job_ref)
+        except (SlurmCommandError, SlurmNotFoundError):
+            return None
+
+
+def _is_requeued(_job: JobFacts, stands: Standing) -> bool:
+    return stands is Standing.REQUEUED
+
+
+def _is_held(job: JobFacts, stands: Standing) -> bool:
+    return stands is Standing.REQUEUED and (job.held or "held" in job.reason.lower())
+
+
+def start_sooner(
+    slurm: Slurm, job_ref: str, clock: Clock, *, limit_s: float, wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """Cut the delay after a requeue, about two minutes by default, as soon as the job is pending.
+
+    For somebody who outlives the job's script; a job that waits for another reason starts no sooner.
+
+    Args:
+        slurm: Slurm's commands.
+        job_ref: the requeued job, or the task of an array.
+        clock: paces the questions.
+        limit_s: how long to wait for the job to be pending.
+        wanted: tells whether it is still to be done.
+
+    Returns:
+        Whether the job may start now.
+    """
+    give_up_at = clock.monotonic() + limit_s
+    while wanted() and clock.monotonic() < give_up_at:
+        try:
+            fields = slurm.show_job(job_ref)
+            job = job_facts(fields) if fields else None
+            if job is None or (job.state is JobState.ENDED) or job.held:
+                return False
+            if job.state is JobState.RUNNING:
+                return True
+            if job.state is JobState.PENDING:
+                slurm.update(job_ref, SOON)
+                return True
+        except SlurmCommandError:
+            pass  # the controller is busy
+        clock.sleep(_FIRST_PAUSE_S)
+    return False

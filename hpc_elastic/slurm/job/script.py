@@ -1,0 +1,229 @@
+"""The text of the job script. Pure: the same spec and names give the same text."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import jinja2
+
+from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
+from hpc_elastic.slurm.job import options, spec_rules
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.values import number_text
+
+BASE = "base.sbatch"  # the name that the other templates extend
+MAX_RELAUNCH = 3
+SAME_FAILURE = 3
+_HEALTH_S = 60.0  # of the health command, if nobody says
+_PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
+_SLOW_START_S = 600.0  # Python from a busy file system
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunNames:
+    """The names a script carries.
+
+    Args:
+        run_id: the name of the run.
+        run_dir: absolute path of the run directory.
+        workdir: absolute path of the directory the workers start in.
+        python: interpreter of the agents.
+        batch_log: Slurm file name pattern of the batch script's output.
+        epilog: program of this package that Slurm runs on each node after its agent.
+        where: what that interpreter has to search for this package, apart from where it always does.
+    """
+
+    run_id: str
+    run_dir: str
+    workdir: str
+    python: str
+    batch_log: str
+    epilog: str
+    where: OwnPath = INSTALLED
+
+
+def quote(text: str) -> str:
+    """Quote one word for bash; control characters are written out, so that a word stays on its line.
+
+    A plain carriage return in a script would make sbatch refuse it.
+    """
+    if not options.has_control(text):
+        is_plain_inside = "'" in text and not set(text) & set('"$`\\!')
+        return f'"{text}"' if is_plain_inside else shlex.quote(text)
+    return "$'" + "".join(_ansi_c(char) for char in text) + "'"
+
+
+def _ansi_c(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    return f"\\{ord(char):03o}" if options.is_control(char) else char
+
+
+def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
+    """Return the complete command of a worker, without the container prefix."""
+    if spec.module == CALL:
+        return call_argv(python, where)
+    if spec.module:
+        return (python, "-u", "-m", spec.module, *spec.command)
+    if spec.command[0].endswith(".py"):
+        return (python, "-u", *spec.command)
+    return spec.command
+
+
+def agent_flags(spec: JobSpec) -> tuple[str, ...]:
+    """Return the flags of ``hpc-elastic run`` that the spec sets, without the run directory."""
+    workers = spec.workers_per_node or spec.gpus or (None if _may_have_gpus(spec) else 1)
+    flags: dict[str, object] = {
+        "nnodes": spec.node_range,
+        "nproc-per-node": workers,
+        "max-restarts": spec.max_restarts,
+        "max-hangs": spec.max_hangs,
+        "hang-timeout": spec.hang_timeout,
+        "first-step-timeout": spec.first_step_timeout,
+        "same-failure": SAME_FAILURE if spec.same_failure is None else spec.same_failure,
+        "join-timeout": spec.join_timeout,
+        "last-call-timeout": spec.last_call_timeout,
+        "exit-barrier-timeout": spec.exit_barrier_timeout,
+        "heartbeat-interval": spec.heartbeat_interval,
+        "lease": spec.lease,
+        "monitor-interval": spec.monitor_interval,
+        "warn-timeout": spec_rules.checkpoint_lead_s(spec),
+        "stop-timeout": spec.stop_timeout,
+        "critical-timeout": spec.critical_timeout,
+        "unasked": spec.unasked,
+        "drain-signals": _signals(spec.drain_signals),
+        "warning-signals": _signals(spec.warning_signals),
+        "role": spec.role,
+        "redirects": spec.redirects,
+        "tee": spec.tee,
+        "local-ranks-filter": spec.local_ranks_filter,
+        "keep-logs": spec.keep_logs,
+        "container": shlex.join(spec.container) or None,
+        "health-check": spec.health_check,
+        "health-command": spec.health_command,
+        "health-timeout": spec.health_timeout,
+        "probe-min-space": spec.probe_min_space,
+        "probe-min-inodes": spec.probe_min_inodes,
+        "gpu-devices": spec.gpu_devices,
+    }
+    given = (f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
+    wanted = {"--watch-node-drain": spec.watch_node_drain, "--tracker-ids": spec.tracker_ids}
+    switches = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    return (*given, *switches, "--no-python")
+
+
+def finish_flags(spec: JobSpec) -> tuple[str, ...]:
+    """Return the flags of ``hpc-elastic finish`` that the spec sets."""
+    flags: dict[str, object] = {
+        "max-relaunch": MAX_RELAUNCH,
+        "max-requeues": spec.max_requeues,
+        "max-node-losses": spec.max_node_losses,
+        "max-preemptions": spec.max_preemptions,
+        "max-time-limits": spec.max_time_limits,
+        "max-launch-failures": spec.max_launch_failures,
+        "max-starts-without-save": spec.max_starts_without_save,
+        "on-budget-spent": spec.on_budget_spent,
+        "chain": spec.chain,
+    }
+    given = tuple(f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
+    return (*given, *(() if spec.resubmit else ("--no-resubmit",)))
+
+
+def _may_have_gpus(spec: JobSpec) -> bool:
+    """Whether the agents must count the GPUs: they were asked for in a way that does not tell per node."""
+    return spec.exclusive or bool({"gres", "gpus", "exclusive"} & set(spec.sbatch))
+
+
+def _signals(names: tuple[str, ...]) -> str | None:
+    return ",".join(name.removeprefix("SIG") for name in names) or None
+
+
+def _text(value: object) -> str:
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
+    """Return the ``#SBATCH`` options: what the user asked for, then what the protocol needs."""
+    lines = [options.header_line(name, value) for name, value in spec.header_options()]
+    lines.append(options.header_line("chdir", names.workdir))
+    lines.append(options.header_line("output", names.batch_log))
+    if not spec.inherit_env:
+        lines.append("--export=NONE")
+    return tuple(lines)
+
+
+class Template(NamedTuple):
+    """The job script of a mode, as the text of two Jinja templates."""
+
+    own: str
+    """What the mode has of its own; it extends `BASE`."""
+    base: str
+    """What all modes have."""
+
+
+def render(spec: JobSpec, names: RunNames, template: Template) -> str:
+    """Return the job script.
+
+    Args:
+        spec: what to run.
+        names: the names it carries.
+        template: that of the spec's mode.
+    """
+    return _compiled(template).render(
+        header=header(spec, names),
+        warn_signal=spec.warn_signal,
+        warn_seconds=spec_rules.warning_time_s(spec),
+        names=names,
+        env=spec.env,
+        modules=spec.modules,
+        setup=spec.setup,
+        agent=agent_flags(spec),
+        elastic=own_argv(names.python, where=names.where),
+        worker=worker_command(spec, names.python, names.where),
+        tasks=spec.tasks,
+        max_relaunch=MAX_RELAUNCH,
+        finish=finish_flags(spec),
+        chain=spec.chain,
+        looks=_looks(spec),
+        most_looks=_looks(spec) + _looks_at_nodes(spec),
+    )
+
+
+def _looks(spec: JobSpec) -> int:
+    """Return how many looks, 10 s apart, without a sign of life from any agent show that none is left."""
+    _, lease_s = spec_rules.heartbeat_and_lease_s(spec)
+    return max(12, math.ceil(3 * lease_s / 10))
+
+
+def _looks_at_nodes(spec: JobSpec) -> int:
+    """Return how many more there are while agents have told no names: they start slowly, or look at nodes."""
+    health_s = _HEALTH_S if spec.health_timeout is None else spec.health_timeout
+    return math.ceil((_SLOW_START_S + _PROGRAMS * health_s) / 10)
+
+
+@cache
+def _compiled(template: Template) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader({BASE: template.base}),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
+    )
+    environment.filters["quote"] = quote
+    return environment.from_string(template.own)
+
+
+def batch_log_pattern(path: str, mode: str = "step") -> str:
+    """Return a path with ``%j`` at its end as a Slurm file name pattern: other ``%`` are doubled.
+
+    In array mode each task has a log of its own.
+    """
+    head, mark, tail = path.rpartition("%j")
+    return head.replace("%", "%%") + ("%A_%a" if mode == "array" else mark) + tail

@@ -1,0 +1,167 @@
+"""Launchers given as the worker: each worker would start a whole training of its own. Pure.
+
+The flags of torchrun that take no value are those of `torch.distributed.run`; of other launchers only the
+script behind them is looked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.slurm.job.worker_script import TAKES_A_WORD
+
+_TORCHRUN = "torchrun"
+_MODULES = {
+    "torch.distributed.run": _TORCHRUN,
+    "torch.distributed.launch": _TORCHRUN,
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+    "hpc_elastic": "hpc-elastic",
+    "hpc_elastic.run": "hpc-elastic",
+}
+_PROGRAMS = {
+    "torchrun": _TORCHRUN,
+    "deepspeed": "deepspeed",
+    "composer": "composer",
+    "horovodrun": "horovodrun",
+    **dict.fromkeys(("srun", "jsrun", "aprun"), "srun"),
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), "mpirun"),
+}
+_WITH_COMMAND = {("accelerate", "launch"), ("tune", "run"), ("colossalai", "run"), ("hpc-elastic", "run")}
+_STARTS_PROCESSES = {"srun": "which starts tasks itself", "mpirun": "which starts processes itself"}
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_SHELLS = ("bash", "sh", "dash", "zsh")
+_BEFORE = ("env", "nohup", "time", "exec", "command", "--")  # what may stand before a program
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_SWITCHES = frozenset({"m", "module", "no-python", "run-path", "standalone", "use-env", "virtual-local-rank"})
+_WORKERS, _NODES = "nproc-per-node", "nnodes"
+_OF_SUBMIT = {_WORKERS: "workers-per-node", _NODES: "nodes", "max-restarts": "max-restarts", "role": "role"}
+_VALUES = {_WORKERS: r"\d+", _NODES: r"\d+(:\d+)?"}  # others, such as `gpu` and variables, are left out
+
+
+class Launcher(NamedTuple):
+    """A launcher and what it was given.
+
+    Attributes:
+        name: as people call it.
+        arguments: the words behind it.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+def launcher_in(command: Sequence[str]) -> Launcher | None:
+    """Return the launcher that a command starts, None if it starts none.
+
+    Behind ``env``, an interpreter or ``bash -c`` it is found, too; what a script starts is not looked at.
+    """
+    words = _without_prefix(tuple(command))
+    if not words:
+        return None
+    name, rest = words[0].rpartition("/")[2], words[1:]
+    if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-[a-z]*c", rest[0]):
+        return _in_text(rest[1])
+    if _PYTHON.fullmatch(name):
+        return _of_interpreter(rest)
+    if name in _PROGRAMS:
+        return Launcher(_PROGRAMS[name], rest)
+    if rest and (name, rest[0]) in _WITH_COMMAND:
+        return Launcher(f"{name} {rest[0]}", rest[1:])
+    return None
+
+
+def refuse_launcher(command: Sequence[str], where: str, *, is_run: bool = False) -> None:
+    """Refuse a worker that is a launcher.
+
+    Args:
+        command: of a worker.
+        where: the setting that holds it.
+        is_run: it was given to ``hpc-elastic run``, which takes torchrun's own flags.
+
+    Raises:
+        InputError: tells what to write instead.
+    """
+    found = launcher_in(command)
+    if found is None:
+        return
+    line = _for_run(found) if is_run else _for_submit(found)
+    starts = _STARTS_PROCESSES.get(found.name, "which starts workers itself")
+    instead = f"write the script in its place: {line}" if line else "write the training script in its place"
+    raise InputError(
+        f"the worker is {found.name}, {starts}: every worker would be a whole training of its own",
+        where=where,
+        fix=f"{instead}\n  a single worker may start it: give one node and one worker per node yourself",
+    )
+
+
+def _without_prefix(words: tuple[str, ...]) -> tuple[str, ...]:
+    while words and (words[0].rpartition("/")[2] in _BEFORE or _ASSIGNMENT.fullmatch(words[0])):
+        words = words[1:]
+    return words
+
+
+def _in_text(text: str) -> Launcher | None:
+    try:
+        return launcher_in(shlex.split(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
+        if re.fullmatch("-[a-zA-Z]*m", word):
+            name = _MODULES.get(rest[0]) if rest else None
+            return None if name is None else Launcher(name, tuple(rest[1:]))
+        if not word.startswith("-"):  # a script; that of an installed launcher has its name
+            is_known = word.rpartition("/")[2] in (*_PROGRAMS, "accelerate")
+            return launcher_in((word, *rest)) if is_known else None
+        if word in TAKES_A_WORD:
+            del rest[:1]
+        elif re.fullmatch("-[a-zA-Z]*c.*", word):
+            return None
+    return None
+
+
+def _for_run(launcher: Launcher) -> str:
+    """Return the line of ``hpc-elastic run``; empty where the script cannot be told."""
+    words = launcher.arguments if launcher.name == _TORCHRUN else _script_and_on(launcher.arguments)
+    return shlex.join(("hpc-elastic", "run", *words)) if words else ""
+
+
+def _for_submit(launcher: Launcher) -> str:
+    """Return the end of the line of ``hpc-elastic submit``; empty where the script cannot be told."""
+    if launcher.name == _TORCHRUN:
+        options, worker = _of_torchrun(launcher.arguments)
+    else:
+        options, worker = [], _script_and_on(launcher.arguments)
+    return shlex.join((*options, "--", *worker)) if worker or "--module" in options else ""
+
+
+def _script_and_on(words: Sequence[str]) -> list[str]:
+    """Return the words from the first Python script on."""
+    at = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
+    return [*words[at:]]
+
+
+def _of_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return torchrun's flags as options of submit, and its worker; what is not needed is left out."""
+    options: list[str] = []
+    is_module = False
+    rest = [*words]
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).lstrip("-").replace("_", "-").partition("=")
+        if name in _SWITCHES:
+            is_module |= name in ("m", "module")
+            continue
+        if not equals:
+            value = rest.pop(0) if rest else ""
+        if name in _OF_SUBMIT and re.fullmatch(_VALUES.get(name, ".+"), value):
+            options += [f"--{_OF_SUBMIT[name]}", value]
+    return ([*options, "--module", rest[0]], rest[1:]) if is_module and rest else (options, rest)

@@ -1,0 +1,1 @@
+"""A job on this machine without Slurm: ``submit --local``."""

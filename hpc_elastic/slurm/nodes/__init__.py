@@ -1,0 +1,1 @@
+"""Bad nodes: remembered in a ledger, left out of later jobs."""

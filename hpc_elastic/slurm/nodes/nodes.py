@@ -1,0 +1,229 @@
+"""Bad nodes of runs: remembered in the ledger, left out of a job that is requeued.
+
+Nothing here keeps a job from being submitted or requeued: what cannot be asked, read or written is told
+in a line, and the job goes without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import HpcElasticError, InputError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Record
+from hpc_elastic.record.node_faults import Blamed, node_faults
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.values import parse_nodes
+from hpc_elastic.slurm.nodes import ledger_rules
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, Wanted
+from hpc_elastic.slurm.run_jobs.run_files import stored_spec
+from hpc_elastic.store.node_events import Fault, NodeEvent
+from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
+from hpc_elastic.typed_json import whole_number
+
+Say = Callable[[str], None]
+_HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
+_MOST_NAMES = 8
+_NOTHING = ("", "(null)")
+
+
+def ledger_of(root: str, spec: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return the directory in which the nodes of a run are remembered.
+
+    Args:
+        root: the run directory.
+        spec: the job spec of the run, as far as there is one.
+        environ: of this process.
+    """
+    return os.path.abspath(spec.get("ledger") or environ.get(Env.LEDGER) or place_for(root))
+
+
+class Requeue(NamedTuple):
+    """What is to become of a job's excluded nodes when it is requeued."""
+
+    job_ref: str
+    nodes: tuple[str, ...] | None = None  # all that are to be excluded; None: leave the job as it is
+    said: tuple[str, ...] = ()  # what is to be told about it
+    kept: tuple[str, ...] = ()  # all that are excluded already; another job in its place knows nothing of it
+
+    def of(self, job_ref: str) -> Requeue:
+        """Return the same for a job that goes on in the place of this one."""
+        if job_ref == self.job_ref:
+            return self
+        return Requeue(job_ref, (self.kept or None) if self.nodes is None else self.nodes, self.said)
+
+
+def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
+    """Remember what happened on nodes, and choose what the job does without if it is requeued.
+
+    Call it before the job is handed back, for a script that has requeued its job has little time left.
+    Never raises.
+
+    Args:
+        paths: the run.
+        job_ref: its job.
+        slurm: Slurm's commands; its environment may name the ledger.
+        clock: for the age of events.
+        say: prints a line.
+    """
+    try:
+        return _look_after(paths, job_ref, slurm, clock, say)
+    except (HpcElasticError, OSError) as error:
+        say(f"bad nodes are not looked after: {one_line(error)}")
+        return Requeue(job_ref)
+
+
+def keep_off(requeue: Requeue, slurm: Slurm, say: Say) -> None:
+    """Have a job that has been requeued do without its bad nodes; never raises.
+
+    Slurm takes this from the job's owner as soon as the job is requeued, though its processes are still
+    ending, and not before.
+    """
+    for line in requeue.said:
+        say(line)
+    if requeue.nodes is None:
+        return
+    names = ",".join(requeue.nodes)
+    try:
+        slurm.update(requeue.job_ref, f"ExcNodeList={names}")
+    except HpcElasticError as error:
+        say(f"the job may get its bad nodes again ({names}): {one_line(error)}")
+
+
+def remember_run(
+    paths: RunPaths, records: Iterable[Record], environ: Mapping[str, str], say: Say
+) -> list[NodeEvent]:
+    """Write down what happened on the nodes of a run; return what is new.
+
+    Raises:
+        RunDirError: the ledger is not this user's alone.
+        OSError: it cannot be written.
+    """
+    events = [blamed.event for blamed in node_faults(records, paths.name)]
+    place = ledger_of(paths.root, stored_spec(paths), environ)
+    new = remember(place, events)
+    if new and (note := foreign_folder(place)):
+        say(note)
+    return new
+
+
+def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
+    blamed, spec, now = node_faults(read_records(paths), paths.name), stored_spec(paths), clock.wall()
+    place = ledger_of(paths.root, spec, slurm.environ)
+    events = [one.event for one in blamed]
+    try:
+        if remember(place, events) and (note := foreign_folder(place)):
+            say(note)
+        events = [*read_ledger(place, since=RULES.oldest(now)).events]
+    except (HpcElasticError, OSError) as error:
+        say(f"nodes are not remembered beyond this run: {one_line(error)}")
+    if not events:
+        return Requeue(job_ref)
+    bad = bad_nodes(blamed, events, now) if spec.get("exclude_suspects", True) else {}
+    job = slurm.show_job(job_ref) or {}
+    before = hosts(slurm.excluded_by(job_ref))
+    mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
+    chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
+    nodes = (*mine, *chosen.nodes)
+    said = told(chosen, bad, "they come back as their score falls, or by hpc-elastic nodes forgive")
+    return Requeue(job_ref, None if set(nodes) == set(before) else nodes, said, before)
+
+
+def bad_nodes(blamed: Sequence[Blamed], events: Sequence[NodeEvent], now: float) -> dict[str, str]:
+    """Return the nodes that a requeued job is to do without, and why, the surest first. Pure.
+
+    What happened to the run itself counts whatever a node's score, unless it was forgiven.
+
+    Args:
+        blamed: what the run's journal tells.
+        events: what the ledger tells, or the same again without one.
+        now: wall time [s since the epoch].
+    """
+    newest = max((one.epoch.submission for one in blamed), default=0)
+    own = [one.event for one in blamed if one.epoch.submission == newest and one.event.fault in _HARD]
+    of_host: dict[str, list[NodeEvent]] = {}
+    for event in sorted({*events, *own}, key=lambda event: event.at):
+        of_host.setdefault(event.host, []).append(event)
+    found = {
+        event.host: event.detail
+        for event in reversed(own)
+        if event in ledger_rules.counted(of_host[event.host])
+    }
+    for one in ledger_rules.standings(events, now):
+        if one.is_suspect:
+            found.setdefault(one.host, f"{one.last.fault.value}: {one.last.detail}")
+    return found
+
+
+def _choose_for_requeue(
+    bad: Mapping[str, str],
+    mine: Sequence[str],
+    spec: Mapping[str, Any],
+    job: Mapping[str, str],
+    *,
+    slurm: Slurm,
+    say: Say,
+) -> Exclusion:
+    least = parse_nodes(spec["nodes"]).low if "nodes" in spec else _number(job.get("NumNodes", "1"))
+    gpus = str(spec.get("gpus_per_node") or 0).rpartition(":")[2]
+    need = Wanted(
+        least,
+        whole_number(gpus) or 0,
+        ledger_rules.features_of(job.get("Features")),
+        never=(*mine, *hosts(job.get("ReqNodeList"))),
+    )
+    return choose(list(bad), job.get("Partition") or spec.get("partition"), need, slurm, say)
+
+
+def choose(bad: list[str], partition: str | None, need: Wanted, slurm: Slurm, say: Say) -> Exclusion:
+    """Return which of the bad nodes, the worst first, a job does without; none if Slurm does not answer."""
+    try:
+        nodes = slurm.nodes(partition)
+    except HpcElasticError as error:
+        say(f"bad nodes ({_names(bad)}) are not left out, sinfo does not tell the others: {one_line(error)}")
+        return Exclusion()
+    return ledger_rules.exclude(bad, nodes, need)
+
+
+def told(chosen: Exclusion, why: Mapping[str, str], more: str) -> tuple[str, ...]:
+    """Return lines that say which nodes are left out and why, and which ones cannot be."""
+    lines = []
+    if chosen.nodes:
+        reasons = "; ".join(f"{host} ({why[host]})" for host in chosen.nodes[:_MOST_NAMES])
+        others = len(chosen.nodes) - _MOST_NAMES
+        lines.append(f"left out: {reasons}{f' and {others} more' if others > 0 else ''}; {more}")
+    if chosen.kept:
+        few = f"suspect, but too few nodes would be left without them ({chosen.left})"
+        lines.append(f"{few}: {_names(chosen.kept)}")
+    return tuple(lines)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def hosts(text: str | None) -> tuple[str, ...]:
+    """Return the hosts of a host list; a file name or anything else that is none names nobody here."""
+    if text is None or text in _NOTHING or "/" in text:
+        return ()
+    try:
+        return hostlist.expand(text)
+    except InputError:
+        return ()
+
+
+def _number(text: str) -> int:
+    number = whole_number(text.partition("-")[0])
+    return 1 if number is None else number
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return " ".join(str(error).split())

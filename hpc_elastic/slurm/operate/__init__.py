@@ -1,0 +1,1 @@
+"""Commands on a run that exists: stop, cancel, scale."""

@@ -1,0 +1,266 @@
+"""Ending a run from outside: `stop` lets the workers save first, `cancel` does not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from enum import Enum, auto
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.meet.membership import RUN_ID
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Role,
+    RunEnded,
+    Then,
+)
+from hpc_elastic.record.run_log import open_log
+from hpc_elastic.record.state import RunState
+from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end.lifecycle import (
+    CANCELLED_CODE,
+    LOGIN,
+    JobFacts,
+)
+from hpc_elastic.slurm.run_jobs.array_job import job_ids
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
+
+DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
+_LOOK_S = 0.5
+
+
+class StopStep(Enum):
+    """What `stop` does next."""
+
+    ENDED = auto()  # the run has ended
+    ASKED = auto()  # it was asked already
+    ASK = auto()  # workers run: ask them to save and stop
+    WAIT = auto()  # they are stopping for another reason; then the run is ended
+    END = auto()  # no worker runs: end the run as it is
+
+
+def stop_step(state: RunState, submission: int, job: JobFacts | None, *, is_silent: bool = False) -> StopStep:
+    """Choose the next step of `stop`. Pure.
+
+    Args:
+        state: what the records say.
+        submission: number of the newest submission, -1 without one.
+        job: what Slurm says; None if it was not asked or does not answer.
+        is_silent: its agents have given no sign of life for long.
+    """
+    is_current = state.epoch.submission >= submission
+    if is_current and is_over(state):
+        return StopStep.ENDED
+    if not is_current or state.ending is not None or is_silent or _has_no_agents(state, job):
+        return StopStep.END
+    if drain_cause(state) in USERS_WISH:
+        return StopStep.ASKED
+    if state.drained is not None:
+        return StopStep.END
+    if state.leaving:
+        return StopStep.WAIT
+    return StopStep.ASK if state.running is not None else StopStep.END
+
+
+def is_over(state: RunState) -> bool:
+    """Tell whether a run has ended for good; one that is held waits for its user."""
+    return state.ending is not None and state.ending.decision is not Decision.HELD
+
+
+def _has_no_agents(state: RunState, job: JobFacts | None) -> bool:
+    """Tell whether Slurm knows that no agent of the newest start that left records runs."""
+    if job is None:
+        return False
+    return not _runs(job) or job.restarts > state.epoch.restart
+
+
+def _runs(job: JobFacts) -> bool:
+    return job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+class EndRun:
+    """Ends a run.
+
+    Args:
+        paths: the files of the run.
+        slurm: Slurm's commands; they may be missing.
+        clock: paces waiting.
+        say: prints a line.
+    """
+
+    def __init__(self, paths: RunPaths, slurm: Slurm, clock: Clock, say: Callable[[str], None]) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self._say = say
+        self._silent_s: float | None = None  # for how long no agent has given a sign of life
+        self._run: RunFiles = read_run(paths)
+        self._log = open_log(paths, LOGIN, Role.COMMAND)
+        self._log.refresh()
+
+    def stop(self) -> None:
+        """Have the workers save and stop at one step; the job then ends and is not requeued.
+
+        Raises:
+            InputError: the run has ended, nothing was ever started, or its agents hear no stop.
+        """
+        self._refuse_unstarted()
+        self._refuse_foreign()
+        give_up_at = self._clock.monotonic() + DRAIN_PATIENCE_S
+        told = False
+        while True:
+            step = self._next_step()
+            if step is StopStep.WAIT and self._clock.monotonic() < give_up_at:
+                if not told:
+                    self._say("the workers are stopping already; waiting for them, then the run is ended")
+                    told = True
+                self._clock.sleep(_LOOK_S)
+                continue
+            return self._carry_out(step)
+
+    def _next_step(self) -> StopStep:
+        state = self._log.refresh()
+        job = ask_job(self._run, self._slurm).job
+        if may_live(job):
+            self._silent_s = silent_for(read_run(self._run.paths), self._clock, self._say)
+        return stop_step(state, self._run.submission, job, is_silent=self._silent_s is not None)
+
+    def _carry_out(self, step: StopStep) -> None:
+        match step:
+            case StopStep.ENDED:
+                raise self._has_ended()
+            case StopStep.ASKED:
+                is_saved = self._log.state.drained is not None
+                does = "its workers have ended, and its job ends" if is_saved else "its workers are saving"
+                self._say(f"the run was asked to stop already; {does}")
+            case StopStep.WAIT:
+                raise InputError(
+                    "the workers do not come to an end",
+                    where="stop",
+                    fix=f"end them without saving: hpc-elastic cancel {shlex.quote(self._run.paths.root)}",
+                )
+            case StopStep.ASK:
+                self._ask_workers()
+            case StopStep.END:
+                was_held = self._log.state.ending is not None
+                silent = self._silent_text()
+                self._end(Decision.STOPPED, ExitCode.OK, silent or self._without_workers())
+                why = silent or "no workers run"
+                self._say(f"{why}, so there is nothing to save and the run is stopped as it is")
+                leaves_alone = self._log.state.drained is None and not was_held and not silent
+                self._cancel_job(only_waiting=leaves_alone)
+
+    def _without_workers(self) -> str:
+        """Tell that nothing was there to save; those of earlier rounds have ended before."""
+        return "its workers had ended" if self._log.state.rounds else "no workers ran"
+
+    def _silent_text(self) -> str:
+        silent_s = self._silent_s
+        return "" if silent_s is None else f"no agent has given a sign of life for {silent_s:.0f} s"
+
+    def _ask_workers(self) -> None:
+        asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+        state = self._write(asked)
+        if state.ending is not None:
+            raise self._has_ended()
+        self._say("the workers are asked to save and stop; the job then ends and is not requeued")
+
+    def cancel(self) -> None:
+        """End the run at once; what was not saved is lost.
+
+        Raises:
+            InputError: the run has ended and its job is gone, or nothing was ever started.
+            SlurmCommandError: scancel failed.
+        """
+        self._refuse_unstarted()
+        state = self._log.refresh()
+        if state.epoch.submission >= self._run.submission and state.ending is not None and is_over(state):
+            job = ask_job(self._run, self._slurm).job
+            if self._run.is_local or job is None or not job.state.is_active:
+                raise self._has_ended()
+            self._say(f"the run has ended ({state.ending.decision.value}), its job is still there")
+        else:
+            self._end(Decision.CANCELLED, CANCELLED_CODE, "by hpc-elastic cancel")
+            self._say("the run is cancelled")
+        self._cancel_job(only_waiting=False)
+
+    def _refuse_unstarted(self) -> None:
+        if not self._run.submissions and not self._run.records:
+            raise InputError(
+                f"nothing was ever started in {self._run.paths.root}",
+                where="RUN",
+                fix=f"{self._run.command_to_go_on}, or remove the directory",
+            )
+
+    def _refuse_foreign(self) -> None:
+        paths = self._run.paths
+        if not self._run.submissions and os.path.exists(os.path.join(paths.nodes, RUN_ID)):
+            raise InputError(
+                f"the agents in {paths.root} are not of hpc-elastic, but torchrun's, and hear no stop",
+                where="RUN",
+                fix="scancel their job; to have it save and stop: hpc-elastic adopt its script",
+            )
+
+    def _has_ended(self) -> InputError:
+        ending = self._log.state.ending
+        how = (
+            ""
+            if ending is None
+            else f": {ending.decision.value}" + (f" ({ending.reason})" if ending.reason else "")
+        )
+        if ending is not None and ending.decision is Decision.DONE:
+            fix = "there is nothing left to end"
+        else:
+            run, job = self._run, ask_job(self._run, self._slurm).job
+            fix = f"to run it again: {run.command_to_go_on}"
+            if job is not None and job.state.is_active:
+                fix = f"to run it again: {first_to_do(run.job_id, job.state)}, then {run.command_to_go_on}"
+        return InputError(f"the run has ended already{how}", where="RUN", fix=fix)
+
+    def _end(self, decision: Decision, code: int, reason: str) -> None:
+        """Write the ending; of a submission that has no record yet the start is written first.
+
+        An ending without a start would be taken for that of the submission before.
+        """
+        run = self._run
+        if self._log.state.epoch.submission < run.submission:
+            self._write(EpochStarted(Epoch(run.submission, 0, 0, 0), run.job_id, ()))
+        self._write(RunEnded(decision, code, reason, None))
+
+    def _write(self, entry: Entry) -> RunState:
+        return self._log.commit(lambda _state: entry)
+
+    def _cancel_job(self, *, only_waiting: bool) -> None:
+        """Take the job out of Slurm.
+
+        Args:
+            only_waiting: leave a job that runs alone; its agents end by the record.
+        """
+        run = self._run
+        if run.is_local or not run.job_id:
+            return
+        asked = ask_job(run, self._slurm)
+        if asked.job is not None and (not asked.job.state.is_active or (only_waiting and _runs(asked.job))):
+            return
+        try:
+            for job_id in (*run.successors, *job_ids(run, self._slurm)):
+                self._slurm.cancel(job_id)
+                self._say(f"job {job_id} is cancelled")
+        except SlurmNotFoundError:
+            self._say(
+                f"Slurm is not here to take job {run.job_id} away; on a login node: scancel {run.job_id}"
+            )
+        except SlurmCommandError as error:
+            self._say(f"job {run.job_id} could not be cancelled: {error}\n  fix: scancel {run.job_id}")

@@ -1,0 +1,147 @@
+"""The directory of a run that is there already: is it one, and may this user read it?"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from typing import NamedTuple
+
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.text import visible
+
+
+def is_run(paths: RunPaths) -> bool:
+    """Tell whether a directory holds a run, of `submit` or of a script of the user's own; opens nothing."""
+    return os.path.lexists(paths.identity) or _mode_of(paths.journal) == stat.S_IFDIR
+
+
+def _mode_of(path: str) -> int | None:
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return None
+
+
+class Folder(NamedTuple):
+    """What a folder holds, by name, sorted."""
+
+    runs: tuple[str, ...]  # this user's
+    foreign: dict[str, str]  # directories of other users with their owners, which nobody has looked into
+
+
+def look_into(folder: str = RUNS_FOLDER) -> Folder:
+    """Return this user's runs in a folder; links and directories of others are not followed or opened.
+
+    Raises:
+        RunDirError: the folder is a link of somebody else's.
+    """
+    refuse_foreign_link(folder, "RUN")
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return Folder((), {})
+    runs, foreign = [], {}
+    for name in names:
+        place = os.path.join(folder, name)
+        owner = foreign_owner(place)
+        if owner and _mode_of(place) == stat.S_IFDIR and not name.startswith("."):
+            foreign[name] = owner
+        elif not owner and is_run(RunPaths(place)) and not _is_second_name(place):
+            runs.append(name)
+    return Folder(tuple(runs), foreign)
+
+
+def names_of_runs(folder: str = RUNS_FOLDER) -> tuple[str, ...]:
+    """Return the names of this user's runs in a folder, sorted; as `look_into`."""
+    return look_into(folder).runs
+
+
+def foreign_owner(place: str) -> str:
+    """Return who a directory or link belongs to if it is somebody else's, else nothing.
+
+    A link of another user's is not followed; one of root's is.
+    """
+    try:
+        found = os.lstat(place)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid in (os.geteuid(), 0):
+            found = os.stat(place)
+    except OSError:
+        return ""
+    return "" if found.st_uid == os.geteuid() else visible(owner_name(found.st_uid))
+
+
+def refuse_foreign_link(place: str, where: str) -> None:
+    """Refuse a link that somebody else has made: it may lead anywhere.
+
+    Raises:
+        RunDirError: it is one.
+    """
+    if os.path.islink(place) and os.lstat(place).st_uid not in (os.geteuid(), 0):
+        raise RunDirError(
+            f"{visible(place)} is a link of user {foreign_owner(place)}'s, which is not followed",
+            where=where,
+            fix="give the real path, if you trust it",
+        )
+
+
+def _is_second_name(place: str) -> bool:
+    """Tell whether a place is a link to a run beside it, as submitit's folder has one for each job."""
+    return os.path.islink(place) and os.path.dirname(os.path.realpath(place)) == os.path.realpath(
+        os.path.dirname(place)
+    )
+
+
+def existing_run(path: str, where: str, fix: str) -> RunPaths:
+    """Return the run in a directory.
+
+    Args:
+        path: the directory.
+        where: what the user gave it as.
+        fix: where the user gets the name of one from.
+
+    Raises:
+        RunDirError: it is not there, no directory, somebody else's, cannot be read, or holds no run.
+    """
+    paths = RunPaths(path)
+    refuse_foreign_link(path, where)
+    if not os.path.isdir(path):
+        is_there = os.path.lexists(path)
+        what = f"{path} is not a directory" if is_there else f"the directory {path} does not exist"
+        raise RunDirError(what, where=where, fix=fix)
+    if foreign_owner(path):
+        raise _foreign(paths, path, where, fix)
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {path} cannot be read", where=where, fix=f"chmod u+rwx {shlex.quote(path)}"
+        )
+    if not is_run(paths):
+        raise _no_run(paths, path, where, fix)
+    return paths
+
+
+def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
+    """Return what is to be said of somebody else's directory; nothing in it is followed or opened."""
+    owner = foreign_owner(path)
+    if not os.access(path, os.X_OK):
+        what = f"{path} belongs to user {owner}, and others cannot look into it"
+    elif any(map(os.path.lexists, (paths.identity, paths.journal))):
+        what = f"the run in {path} belongs to user {owner}"
+    else:
+        return _no_run(paths, path, where, fix)
+    return RunDirError(what, where=where, fix="ask its owner")
+
+
+def _no_run(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
+    """Return what is to be said of a directory that holds no run."""
+    inside = names_of_runs(path)
+    one = shlex.quote(os.path.join(path, inside[-1])) if inside else ""
+    shown = path if set(path) - {".", "/"} else os.path.abspath(path)
+    return RunDirError(
+        f"{shown} is not a run directory: it has no {os.path.basename(paths.identity)}",
+        where=where,
+        fix=f"it holds runs; name one of them, such as {one}" if one else fix,
+    )

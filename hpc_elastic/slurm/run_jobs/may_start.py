@@ -1,0 +1,121 @@
+"""Whether an agent may take part in what a run directory holds."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+
+from hpc_elastic.clock import date_text
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Decision, RunEnded
+from hpc_elastic.record.run_directory import holds_submitted_run, require_run
+from hpc_elastic.record.state import RunState
+from hpc_elastic.text import count_text
+
+
+def is_own_script(paths: RunPaths, environ: Mapping[str, str]) -> bool:
+    """Tell whether a process is below the batch script of the run in a directory."""
+    if Env.SUBMISSION not in environ:
+        return False
+    return os.path.realpath(environ.get(Env.RUN_DIR) or paths.root) == os.path.realpath(paths.root)
+
+
+def admit(paths: RunPaths, environ: Mapping[str, str]) -> None:
+    """Refuse an agent that has no business in a directory. Changes nothing.
+
+    Below the run's own script the run must be there; a run that `submit` made takes nobody else in.
+    A run that nobody submitted takes in whoever comes.
+
+    Raises:
+        RunDirError: the agent's own run is gone, or the directory holds somebody else's.
+        TakenOverError: another directory is in the place of the agent's own run, or can be put there.
+        StoreError: the file system does not tell.
+    """
+    if is_own_script(paths, environ):
+        require_run(paths, environ.get(Env.RUN_ID, ""))
+    elif holds_submitted_run(paths):
+        _refuse_stranger(paths)
+
+
+def _refuse_stranger(paths: RunPaths) -> None:
+    """Refuse an agent that the run was not submitted with; one that has ended tells so by itself."""
+    from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run  # noqa: PLC0415 - rare
+
+    run: RunFiles = read_run(paths)
+    is_current = run.state.epoch.submission >= run.submission
+    if is_current and run.state.ending is not None:
+        return
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
+
+    job = ask_job(run, Slurm()).job
+    lives, members = job is None or job.state.is_active, run.state.running
+    doing = f"submitted as job {run.job_id}" if run.job_id else "being submitted"
+    if lives and members is not None:
+        nodes = len(members.members)
+        doing = f"running as job {run.job_id} ({count_text(nodes, 'node')})"
+    instead = "stop it: hpc-elastic stop" if lives else "go on with it: hpc-elastic submit --resume"
+    raise RunDirError(
+        f"{paths.root} holds the run {run.name}, {doing}",
+        where="--run-dir",
+        fix=f"choose another directory, or {instead} {shlex.quote(paths.root)}",
+    )
+
+
+def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> None:
+    """Refuse to take a run up that another job of the user's still works on.
+
+    Slurm is asked only where another job has begun the newest start and has not left it. Nobody is
+    refused for want of an answer.
+
+    Args:
+        paths: the run.
+        state: how it stands.
+        job_ref: this process's job.
+
+    Raises:
+        RunDirError: the other job is active.
+    """
+    if state.leaving or state.job_id in ("", job_ref):
+        return
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.client.parse import JobState  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job  # noqa: PLC0415 - rare
+
+    job = ask_job(RunFiles(paths, [], state, [], {}), Slurm()).job
+    # of a job that completes Slurm already takes the processes down: its successor may go on
+    if job is None or not job.state.is_active or job.state is JobState.COMPLETING:
+        return
+    other = state.job_id
+    raise RunDirError(
+        f"it holds the run of job {other}, which is still active ({job.word}); nothing was started",
+        where=f"run directory {paths.root}",
+        fix=f"give this job a --run-dir of its own; to go on with that run, wait for job {other} to end "
+        f"or end it: scancel {shlex.quote(other)}",
+    )
+
+
+def ended_text(paths: RunPaths, state: RunState) -> str:
+    """Return what to tell somebody who starts an agent in a run that has ended.
+
+    Args:
+        paths: the run.
+        state: how it stands; it has an ending.
+    """
+    from hpc_elastic.record.run_log import read_records  # noqa: PLC0415 - rare
+
+    ending = state.ending
+    if ending is None:
+        raise ValueError("the run has not ended")
+    at = [record.at for record in read_records(paths) if isinstance(record.entry, RunEnded)]
+    since = f" since {date_text(at[-1])}" if at else ""
+    why = f" ({ending.reason})" if ending.reason and ending.decision is not Decision.DONE else ""
+    lines = [
+        f"the run in {paths.root} is {ending.decision.value}{since}{why}; nothing was started",
+        "  to begin a new run: take another --run-dir",
+    ]
+    if ending.decision is not Decision.DONE and os.path.exists(paths.script):
+        lines.append(f"  to go on with it: hpc-elastic submit --resume {shlex.quote(paths.root)}")
+    return "\n".join(lines)

@@ -1,0 +1,303 @@
+"""What a run directory and Slurm say about a run, read for the commands on a login node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import DamagedError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.ids import LOCAL_JOB
+from hpc_elastic.meet.membership import RUN_ID
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints
+from hpc_elastic.record.journal import Decision, Record, Requeued, RoundFormed
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end import lifecycle
+from hpc_elastic.slurm.end.lifecycle import GONE, JobFacts
+from hpc_elastic.slurm.job.values import BadValueError, parse_nodes
+from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of, is_array, tasks_of
+from hpc_elastic.slurm.run_jobs.chain_links import Link, read_links
+from hpc_elastic.slurm.run_jobs.interrupted import was_left
+from hpc_elastic.slurm.run_jobs.resume_hint import same_script
+from hpc_elastic.slurm.run_jobs.submissions import Submission, read_submissions
+from hpc_elastic.store import files
+from hpc_elastic.typed_json import Count, Prose, Seconds, decode, read
+
+
+class StoredJob(NamedTuple):
+    """What ``job.json`` holds."""
+
+    spec: dict[str, Any]
+
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("name", "ledger", "partition", "constraint", "exclude", "module"), str | None),
+    **dict.fromkeys(("mode", "on_budget_spent", "warn_signal"), str | None),
+    **dict.fromkeys(("max_restarts", "max_hangs", "max_requeues", "max_node_losses"), Count | None),
+    **dict.fromkeys(("max_preemptions", "max_time_limits", "max_launch_failures"), Count | None),
+    "max_starts_without_save": Count | None,
+    **dict.fromkeys(("chain", "spares", "same_failure", "workers_per_node"), Count | None),
+    **dict.fromkeys(("cpus_per_node", "cpus_per_task"), Count | None),
+    **dict.fromkeys(("stop_timeout", "join_timeout", "last_call_timeout"), Seconds | None),
+    **dict.fromkeys(("resubmit", "exclude_suspects", "exclusive"), bool | None),
+    **dict.fromkeys(("gpus_per_node", "time"), str | Count | None),
+    "hang_timeout": str | float | None,
+    "command": tuple[Prose, ...],
+    "nodes": str | Count,
+}  # of what commands on a login node use of a job spec
+
+
+class RunFiles(NamedTuple):
+    """What the files of a run say."""
+
+    paths: RunPaths
+    records: list[Record]
+    state: RunState
+    submissions: list[Submission]
+    spec: dict[str, Any]  # the job spec as it was stored; empty for a run without one
+    links: tuple[Link, ...] = ()  # the further jobs of the newest submission
+
+    @property
+    def name(self) -> str:
+        """The run's name for people."""
+        return str(self.spec.get("name") or self.paths.name)
+
+    @property
+    def submission(self) -> int:
+        """The number of the newest submission, -1 without one."""
+        return self.submissions[-1].number if self.submissions else -1
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job that works on the run now, or is to; empty if none is known."""
+        now, links = self._link_now, {link.number: link.job_id for link in self.links}
+        newest = self.submissions[-1].job_id if self.submissions else ""
+        return links.get(now, "") or newest or self.state.job_id
+
+    @property
+    def _link_now(self) -> int:
+        """The number of the further job that works on the run now, or is to."""
+        state = self.state
+        if state.epoch.submission != self.submission:
+            return 0
+        now = state.epoch.link
+        is_next = any(link.number == now + 1 for link in self.links) and state.requeued
+        return now + is_next
+
+    @property
+    def successors(self) -> tuple[str, ...]:
+        """The ids of the jobs that take the run up after that one."""
+        return tuple(link.job_id for link in self.links if link.number > self._link_now and link.job_id)
+
+    @property
+    def handed_back(self) -> Requeued | None:
+        """The record that the newest start was handed back to Slurm; None if it was not."""
+        entries = (record.entry for record in reversed(self.records))
+        found = next((entry for entry in entries if isinstance(entry, Requeued)), None)
+        is_newest = found is not None and found.epoch.script == self.state.epoch.script
+        return found if is_newest else None
+
+    @property
+    def has_script(self) -> bool:
+        """Whether `submit` has made a job script for it."""
+        return os.path.exists(self.paths.script)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether its only submission was killed before its job was recorded, and no agent has come."""
+        return not self.records and was_left(self.paths)
+
+    @property
+    def is_torchruns(self) -> bool:
+        """Whether its agents are torchrun's, which only meet in its directory."""
+        return not self.submissions and os.path.exists(os.path.join(self.paths.nodes, RUN_ID))
+
+    @property
+    def command_to_go_on(self) -> str:
+        """What starts the run again; one that `submit` did not make has no script to queue."""
+        root = shlex.quote(self.paths.root)
+        if self.is_torchruns:
+            return f"the same torchrun command again, with --rdzv-endpoint={root}"
+        if self.has_script:
+            return f"hpc-elastic submit --resume {root}"
+        ending = self.state.ending
+        if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
+            return same_script(root)
+        if ending is not None:  # no agent takes it up, whatever becomes of it
+            return f"the same command again, with another --run-dir; what it saved is in {root}"
+        return f"the same command again, with --run-dir {root}"
+
+    @property
+    def how_it_ended(self) -> str:
+        """That it has ended, for people who want something of a run that works."""
+        ending = self.state.ending
+        if ending is not None and ending.decision is Decision.HELD:
+            return f"the run in {self.paths.root} is held: {ending.reason}"
+        return f"the run in {self.paths.root} has ended already" + (
+            f": {ending.decision.value}" if ending is not None else ""
+        )
+
+    @property
+    def how_to_run_again(self) -> str:
+        """What to do with a run that has ended; one that is done is not taken up again, a held one waits."""
+        decision = self.state.ending.decision if self.state.ending is not None else None
+        if decision is Decision.DONE:
+            return "there is nothing to go on with; submit a new run"
+        if decision is Decision.HELD and self.job_id and not self.is_local:
+            return f"scontrol release {self.job_id}; if that job is gone: {self.command_to_go_on}"
+        return f"to run it again: {self.command_to_go_on}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the newest start was on one machine without Slurm."""
+        return self.job_id.startswith(LOCAL_JOB)
+
+
+def read_run(paths: RunPaths) -> RunFiles:
+    """Read the files of a run.
+
+    Raises:
+        StoreError: the run directory cannot be read.
+        RendezvousStateError: a record is damaged.
+        RunDirError: a submission's record is damaged.
+    """
+    records = read_records(paths)
+    done = read_submissions(paths)
+    links = tuple(read_links(paths, done[-1].number)) if done else ()
+    return RunFiles(paths, records, fold(RunState(), records), done, stored_spec(paths), links)
+
+
+def stored_spec(paths: RunPaths) -> dict[str, Any]:
+    """Return the job spec as it was stored, without what is as by default; empty if there is none.
+
+    What somebody has edited into something else than it was is left out; `spec_trouble` tells of it.
+    """
+    stored = _stored(paths) or {}
+    return {name: value for name, value in stored.items() if _is_sound(name, value)}
+
+
+def spec_trouble(paths: RunPaths) -> list[str]:
+    """Return what is wrong with the stored job spec and what follows, as lines; nothing if it is well."""
+    stored = _stored(paths)
+    odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if not _is_sound(name, value)]
+    if stored is None:
+        what = f"{paths.job} cannot be read, so the run's limits are not known here"
+    elif odd:
+        what = f"{paths.job} has {', '.join(odd)}, which cannot be"
+    else:
+        return []
+    return [what, "fix: mend the file, or bring it back from a backup; submit --resume needs it"]
+
+
+def _stored(paths: RunPaths) -> dict[str, Any] | None:
+    """Return the content of the file, empty if there is none; None if it cannot be read."""
+    try:
+        data = files.read(paths.job, alone=True)
+        return {} if data is None else read(StoredJob, data).spec
+    except (OSError, DamagedError):
+        return None
+
+
+def _is_sound(name: str, value: object) -> bool:
+    """Tell whether a setting can be used here: it has a type that a job spec writes."""
+    try:
+        decode(_TYPES.get(name, Any), value)
+        return name != "nodes" or bool(parse_nodes(value))
+    except (DamagedError, BadValueError):
+        return False
+
+
+def newest_world_size(records: Iterable[Record]) -> int:
+    """Return how many workers the newest round of a run has, over all its starts; 0 before the first."""
+    formed = [record.entry for record in records if isinstance(record.entry, RoundFormed)]
+    return formed[-1].workers if formed else 0
+
+
+class Asked(NamedTuple):
+    """What came of asking about the newest job."""
+
+    job: JobFacts | None  # None: nobody could be asked
+    fields: dict[str, str]  # as scontrol gives them
+    trouble: str = ""  # why there is no answer
+
+
+def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
+    """Ask Slurm, or this machine for a local run, about the newest job. Never raises for Slurm."""
+    if not run.job_id:
+        return Asked(None, {})
+    if run.is_local:
+        return Asked(_local_job(run), {})
+    try:
+        tasks = tasks_of(run, slurm) if is_array(run) else []
+        if tasks:
+            facts, told = facts_of(tasks)
+            return Asked(facts, told | _begin(tasks, slurm) if told["Reason"] == "BeginTime" else told)
+        fields = slurm.show_job(run.job_id)
+    except SlurmNotFoundError as error:
+        return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
+    except SlurmCommandError as error:
+        return Asked(None, {}, " ".join(str(error).split()))
+    return Asked(GONE, {}) if fields is None else Asked(lifecycle.job_facts(fields), fields)
+
+
+def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
+    """Return the same with the nodes that the job leaves out, which are a question of their own.
+
+    Never raises for Slurm. The tasks of an array may differ, so nothing is told of them.
+    """
+    job_id = asked.fields.get("JobId", "")
+    if not job_id.isdecimal() or "NumTasks" in asked.fields:
+        return asked
+    try:
+        found = slurm.excluded_by(job_id)
+    except (SlurmNotFoundError, SlurmCommandError):
+        return asked
+    return asked._replace(fields={**asked.fields, "ExcNodeList": found})
+
+
+def _begin(tasks: Iterable[Task], slurm: Slurm) -> dict[str, str]:
+    """Return which tasks wait for their time and until when; nothing if Slurm does not say."""
+    try:
+        return begin_of(task for array in arrays_of(tasks) for task in slurm.show_tasks(array))
+    except (SlurmNotFoundError, SlurmCommandError):
+        return {}
+
+
+def _local_job(run: RunFiles) -> JobFacts:
+    """Return facts about a local run: it lives as long as the process that was started for it."""
+    if not os.path.exists(f"/proc/{run.job_id.removeprefix(LOCAL_JOB)}"):
+        return GONE
+    return GONE._replace(state=JobState.RUNNING, word="RUNNING", restarts=max(run.state.epoch.restart, 0))
+
+
+class SavedCheckpoint(NamedTuple):
+    """The newest durable checkpoint."""
+
+    step: int
+    path: str | None
+    age_s: float  # by the file server's clock and this machine's, for display only
+
+
+def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
+    """Return the newest complete checkpoint, None if workers have marked none.
+
+    Args:
+        paths: the files of the run.
+        now_s: wall time [s since the epoch].
+    """
+    try:
+        found = checkpoints.latest(paths)
+        if found is None:
+            return None
+        names, of_step = files.list_names(paths.checkpoints), f"{found.step:012d}."
+        marks = [name for name in names if name.startswith(of_step)]
+        saved_at = max(os.stat(os.path.join(paths.checkpoints, name)).st_mtime for name in marks)
+    except (OSError, ValueError):
+        return None
+    return SavedCheckpoint(found.step, found.path, max(now_s - saved_at, 0.0))

@@ -1,0 +1,172 @@
+"""What will be submitted, as data: a dry run prints the same object that a submission queues."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sys
+from dataclasses import dataclass, replace
+
+from hpc_elastic.clock import date_text
+from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.isolated import lookup
+from hpc_elastic.isolated.argv import OwnPath, own_argv
+from hpc_elastic.paths import RunPaths, readable_name
+from hpc_elastic.slurm.job import script as script_text
+from hpc_elastic.slurm.job.script import RunNames, Template
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.spec_rules import warning_time_s
+from hpc_elastic.slurm.job.templates import EPILOG
+from hpc_elastic.slurm.job.values import number_text
+
+TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
+_NO_NAME = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """One submission of one run.
+
+    Args:
+        spec: what to run; name, python, workdir and run_dir are filled in.
+        paths: the files of the run.
+        run_id: name of the run.
+        token: names this submission, so that it is found again when sbatch did not answer.
+        submission: how often the run was submitted before.
+        script: text of the job script.
+        excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
+        lead_s: how long stopping and saving may take before the time limit [s]; None: what the script says.
+    """
+
+    spec: JobSpec
+    paths: RunPaths
+    run_id: str
+    token: str
+    submission: int
+    script: str
+    excluded: tuple[str, ...] = ()
+    lead_s: float | None = None
+
+    @property
+    def script_file(self) -> str:
+        """Where the script is."""
+        return self.paths.script
+
+    @property
+    def sbatch_arguments(self) -> tuple[str, ...]:
+        """What sbatch is called with, after ``--parsable``."""
+        comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
+        exclude = (f"--exclude={','.join(self.excluded)}",) if self.excluded else ()
+        return (f"--comment={comment}", *exclude, *self.warning_option, *self.script_call(0))
+
+    @property
+    def warning_option(self) -> tuple[str, ...]:
+        """The option of sbatch that warns the job earlier than its script says, if it is to be."""
+        if self.lead_s is None:
+            return ()
+        return (f"--signal={self.spec.warn_signal}@{warning_time_s(self.spec, self.lead_s)}",)
+
+    def script_call(self, link: int) -> tuple[str, ...]:
+        """Return the script and its arguments.
+
+        Args:
+            link: how many jobs of this submission come before.
+        """
+        words = (self.script_file, str(self.submission))
+        if self.lead_s is not None:
+            return (*words, str(link), number_text(self.lead_s))
+        return (*words, str(link)) if link else words
+
+    @property
+    def agent_argv(self) -> tuple[str, ...]:
+        """The command of one agent, as the script gives it to srun."""
+        python, where = self.spec.python or sys.executable, own_path_of(self.spec)
+        flags = script_text.agent_flags(self.spec)
+        worker = script_text.worker_command(self.spec, python, where)
+        own = own_argv(python, where=where)
+        return (*own, "run", f"--run-dir={self.paths.root}", *flags, "--", *worker)
+
+    @property
+    def agent_environment(self) -> dict[str, str]:
+        """What the script adds to the environment of the agents."""
+        return {
+            **self.spec.env,
+            Env.RUN_DIR: self.paths.root,
+            Env.RUN_ID: self.run_id,
+            Env.SUBMISSION: str(self.submission),
+        }
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        """The long names of the sbatch options in the script."""
+        return tuple(name for name, _ in self.spec.header_options())
+
+    def again(self, submission: int) -> SubmitRequest:
+        """Return the next submission of the same run."""
+        return replace(self, submission=submission, token=new_token())
+
+    def job_json(self) -> bytes:
+        """Return the content of ``job.json``."""
+        return (
+            json.dumps({"format": 1, "spec": self.spec.model_dump(exclude_defaults=True)}, indent=1) + "\n"
+        ).encode()
+
+
+def new_token() -> str:
+    """Return a name for one submission."""
+    return TOKEN_PREFIX + secrets.token_hex(8)
+
+
+def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | None = None) -> SubmitRequest:
+    """Fill in what the user left open and write the script. Changes nothing on disk.
+
+    Args:
+        spec: what to run.
+        template: that of the spec's mode.
+        now_s: wall time for the name of the run [s since the epoch].
+        directory: directory of the submission; the current one by default.
+    """
+    here = os.path.abspath(directory or os.getcwd())
+    name = spec.name or _name_of(spec)
+    stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
+    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
+    paths = RunPaths(_path(here, spec.run_dir or os.path.join(RUNS_FOLDER, run_id)))
+    workdir = _path(here, spec.workdir or ".")
+    python = spec.python or sys.executable
+    python = _path(here, python) if "/" in python else python
+    filled = spec.model_copy(
+        update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
+    )
+    batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
+    names = RunNames(run_id, paths.root, workdir, python, batch_log, EPILOG, own_path_of(filled))
+    text = script_text.render(filled, names, template)
+    return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
+
+
+def own_path_of(spec: JobSpec) -> OwnPath:
+    """Return what the interpreter of a spec has to search for this package.
+
+    Where modules or setup lines may still change which interpreter that is, or what it has, it looks itself.
+    """
+    python = spec.python or sys.executable
+    program = shutil.which(python)
+    may_change = bool(spec.setup or spec.modules)
+    if program is None or (may_change and "/" not in python):
+        return OwnPath(is_known=False)
+    found = lookup.ask(program)
+    return found.where if found.is_installed else OwnPath(is_known=False)
+
+
+def _path(here: str, text: str) -> str:
+    return os.path.normpath(os.path.join(here, os.path.expanduser(text)))
+
+
+def _name_of(spec: JobSpec) -> str:
+    """Name a job after its module or training script."""
+    if spec.module:
+        return readable_name(spec.module.rpartition(".")[2]) or _NO_NAME
+    scripts = [word for word in spec.command if word.endswith((".py", ".sh"))]
+    stem = os.path.splitext(os.path.basename(scripts[0] if scripts else spec.command[0]))[0]
+    return readable_name(stem) or _NO_NAME

@@ -1,0 +1,191 @@
+"""Submitting a run's script once more, as a further job of the same submission."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.client import parse
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
+from hpc_elastic.slurm.run_jobs import chain_links, submissions
+from hpc_elastic.slurm.run_jobs.chain_links import Link
+from hpc_elastic.slurm.submit.queueing import queue
+from hpc_elastic.slurm.submit.request import SubmitRequest, new_token
+
+
+def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
+    """Return what a further job of a submission runs: the stored script, warned as early as the run needs.
+
+    Raises:
+        RunDirError: there is no script of ours.
+    """
+    from hpc_elastic.slurm.submit.next_warning import with_measured_lead  # noqa: PLC0415 - as below
+    from hpc_elastic.slurm.submit.submit import read_request  # noqa: PLC0415 - it loads the job spec's checks
+
+    return with_measured_lead(read_request(paths).again(submission))
+
+
+def resubmit(request: SubmitRequest, number: int, slurm: Slurm, clock: Clock, *, after: str) -> str:
+    """Submit the stored script as a further job; done twice it returns the same job.
+
+    Args:
+        request: the run and the submission that the job belongs to.
+        number: the further job's number.
+        slurm: Slurm's commands.
+        clock: for times shown to people.
+        after: the job that must have ended first.
+
+    Returns:
+        The id of the job.
+
+    Raises:
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    link = chain_links.new_link(request.submission, number, new_token(), now_s=clock.wall())
+    return submit_link(request, link, slurm, dependency=f"afterany:{after}")
+
+
+def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm: Slurm) -> str:
+    """Queue one more task of a run in array mode in the place of another; done twice it returns the same.
+
+    It is a further array, of one task, as `scale` adds them: all carry the token of the submission.
+
+    Args:
+        paths: the run.
+        submission: the submission that the task belongs to.
+        task: the task that must have ended first.
+        link: how many tasks came before the new one in its place.
+        slurm: Slurm's commands.
+
+    Returns:
+        The name of the new task.
+
+    Raises:
+        RunDirError: there is no script of ours, or the submission left no record.
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    known = [done.token for done in submissions.read_submissions(paths) if done.number == submission]
+    if not known:
+        raise RunDirError(
+            f"submission {submission} of the run in {paths.root} left no record",
+            where="run_dir",
+            fix=f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
+        )
+    request = replace(stored_request(paths, submission), token=f"{known[0]} for:{task}")
+    found = slurm.jobs_with_comment(request.token)
+    return f"{found[0] if found else _sbatch_task(request, task, link, slurm)}_0"
+
+
+def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> str:
+    """Queue the array; if sbatch gives no answer it is looked for."""
+    arguments = ("--array=0-0", *_arguments(request, request.token, f"afterany:{task}", link))
+    try:
+        return queue(slurm, request, arguments)
+    except SlurmError as error:
+        found = slurm.jobs_with_comment(request.token) if _may_be_queued(error) else []
+        if not found:
+            raise
+        return found[0]
+
+
+def _arguments(request: SubmitRequest, token: str, dependency: str, link: int) -> tuple[str, ...]:
+    """Return what sbatch is called with for a further job."""
+    comment = f"{token} {request.spec.comment}" if request.spec.comment else token
+    options = (f"--comment={comment}", f"--dependency={dependency}", *request.warning_option)
+    return (*options, *request.script_call(link))
+
+
+def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency: str) -> str:
+    """Submit one further job and write down its id.
+
+    Args:
+        request: the run.
+        link: the job's place.
+        slurm: Slurm's commands.
+        dependency: what Slurm is to wait for.
+
+    Raises:
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    is_first = chain_links.announce(request.paths, link)
+    if not is_first:  # somebody who may have died before sbatch answered, or before it was called
+        link = _announced(request.paths, link)
+        found = [link.job_id] if link.job_id else slurm.jobs_with_comment(link.token)
+        if found:
+            return _recorded(request.paths, link, found[0])
+    job_id = _recorded(request.paths, link, _sbatch(request, link, slurm, dependency))
+    return job_id if is_first else _without_twins(link, job_id, slurm)
+
+
+def _recorded(paths: RunPaths, link: Link, job_id: str) -> str:
+    chain_links.record(paths, link._replace(job_id=job_id))
+    return job_id
+
+
+def _announced(paths: RunPaths, link: Link) -> Link:
+    """Return what somebody else has written down in this place."""
+    return {known.number: known for known in chain_links.read_links(paths, link.submission)}.get(
+        link.number, link
+    )
+
+
+def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -> str:
+    """Queue the job; if sbatch gives no answer it is looked for."""
+    paths = request.paths
+    arguments = _arguments(request, link.token, dependency, link.number)
+    try:
+        return queue(slurm, request, arguments)
+    except SlurmError as error:
+        if not _may_be_queued(error):
+            chain_links.withdraw(paths, link)
+            raise
+        found = slurm.jobs_with_comment(link.token)
+        if not found:  # the announcement stays: with its token the job is found if it comes after all
+            raise
+        return found[0]
+
+
+def _may_be_queued(error: SlurmError) -> bool:
+    if isinstance(error, SlurmTimeoutError):
+        return True
+    return isinstance(error, SlurmCommandError) and parse.may_have_been_queued(error.stderr)
+
+
+def _without_twins(link: Link, job_id: str, slurm: Slurm) -> str:
+    """Keep the oldest of the jobs in one place: whoever announced it may have been slow, not dead."""
+    try:
+        found = sorted(slurm.jobs_with_comment(link.token), key=int)
+        for twin in found[1:]:
+            slurm.cancel(twin)
+    except SlurmError:
+        return job_id  # one of them finds that the other one runs
+    return found[0] if found else job_id
+
+
+def queue_chain(
+    request: SubmitRequest, first: str, slurm: Slurm, clock: Clock
+) -> tuple[tuple[str, ...], str]:
+    """Submit the further jobs of a chain; each one waits for the one before.
+
+    Args:
+        request: the run; its first job is queued.
+        first: the id of that job.
+        slurm: Slurm's commands.
+        clock: for times shown to people.
+
+    Returns:
+        The ids of the jobs, and why there are not as many as were asked for.
+    """
+    jobs: list[str] = []
+    by_name = request.spec.chain_by == "singleton"
+    for number in range(1, request.spec.chain or 1):
+        link = chain_links.new_link(request.submission, number, new_token(), now_s=clock.wall())
+        dependency = "singleton" if by_name else f"afterany:{(first, *jobs)[-1]}"
+        try:
+            jobs.append(submit_link(request, link, slurm, dependency=dependency))
+        except SlurmError as error:
+            return tuple(jobs), f"job {number + 1} of the chain could not be queued: {error}"
+    return tuple(jobs), ""

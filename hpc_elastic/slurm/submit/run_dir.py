@@ -1,0 +1,372 @@
+"""The run directory at submission: may it be used, create it, take it away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+from typing import NamedTuple
+
+from hpc_elastic import __version__
+from hpc_elastic.clock import date_text
+from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.run_jobs import interrupted
+from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.store import files, mount
+from hpc_elastic.store.check import probe, probe_findings
+from hpc_elastic.store.check.finding import Level
+from hpc_elastic.store.directories import make_directories, make_directory
+from hpc_elastic.store.mount import Sharing
+from hpc_elastic.store.ownership import require_own, require_own_entries
+from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.trust import above
+from hpc_elastic.typed_json import Prose, decode, parse_object
+
+FORMAT = 1
+_OWN_NAMES = re.compile(
+    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
+)
+_OTHER_DIR = "choose another --run-dir"
+
+
+def check(root: str, *, allow_local: bool) -> list[str]:
+    """Refuse a run directory that cannot be used for a new run. Changes nothing.
+
+    Args:
+        root: absolute path of the run directory; need not exist.
+        allow_local: accept a directory that only this machine sees.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        RunDirError: foreign, not a directory, not writable, not empty, not shared, or holds a run.
+    """
+    shared = _check_above(root)
+    if os.path.lexists(root):
+        _check_existing(root)
+    else:
+        _check_parent(root)
+    warnings = [] if allow_local else _check_shared(root)
+    return [*shared, *warnings, *_check_works(root)]
+
+
+def _check_above(root: str) -> list[str]:
+    """Refuse a directory that anybody can exchange; warn of one that is shared with others."""
+    try:
+        found = above.refuse_open(root, "run_dir")
+    except OSError:  # what comes next tells what is wrong
+        return []
+    return [f"the run directory {root} is in a shared place: {above.shared_text(found)}"] if found else []
+
+
+def owner_of(place: str) -> str:
+    """Return the name of who owns a file or link, for people."""
+    return owner_name(os.lstat(place).st_uid)
+
+
+def _check_existing(root: str) -> None:
+    if not os.path.isdir(root):
+        raise RunDirError(f"the run directory {root} is not a directory", where="run_dir", fix=_OTHER_DIR)
+    if os.stat(root).st_uid != os.geteuid():
+        raise RunDirError(
+            f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
+        )
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {root} is not writable",
+            where="run_dir",
+            fix=f"chmod u+rwx it, or {_OTHER_DIR}",
+        )
+    names = os.listdir(root)
+    is_left = "run.json" in names and interrupted.was_left(RunPaths(root))
+    if "run.json" in names and not is_left:
+        raise _holds_a_run(root)
+    own = {"run.json"} if is_left else set()
+    foreign = sorted(name for name in names if not _OWN_NAMES.fullmatch(name) and name not in own)
+    if foreign:
+        raise RunDirError(
+            f"the run directory {root} is not empty: it holds {foreign[0]!r}",
+            where="run_dir",
+            fix="name a new directory",
+        )
+    _check_entries(root, names)
+
+
+def _check_entries(root: str, names: list[str]) -> None:
+    """Refuse what others have put into a directory under a name that a run uses."""
+    used = sorted(name for name in names if _OWN_NAMES.fullmatch(name) and not name.startswith("."))
+    require_own_entries(root, used, "run_dir")
+
+
+def require_own_run(root: str) -> None:
+    """Check that the directory of a run that is to go on is the user's alone, as are those above it.
+
+    Raises:
+        RunDirError: it is not.
+    """
+    try:
+        above.refuse_open(root, "run_dir")
+        require_own(root, f"run directory {root}")
+        _check_entries(root, os.listdir(root))
+    except OSError as error:
+        raise RunDirError(
+            f"{error.filename or root} cannot be read: {error.strerror}", where="run_dir", fix=_OTHER_DIR
+        ) from None
+
+
+def _holds_a_run(root: str) -> RunDirError:
+    paths = RunPaths(root)
+    identity = read_identity(paths)
+    if not os.path.exists(paths.script):
+        return RunDirError(
+            f"the run directory {root} holds a run whose submission was interrupted or is just being made",
+            where="run_dir",
+            fix=f"unless another submit is at work there: rm {shlex.quote(paths.identity)}, and submit again",
+        )
+    return RunDirError(
+        f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
+        where="run_dir",
+        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {shlex.quote(root)}",
+    )
+
+
+def _check_parent(root: str) -> None:
+    parent = probe.nearest(root)
+    if not os.path.isdir(parent):
+        raise RunDirError(
+            f"the run directory {root} cannot be created: {parent} is a file", where="run_dir", fix=_OTHER_DIR
+        )
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise RunDirError(
+            f"the run directory {root} cannot be created: {parent} is not writable",
+            where="run_dir",
+            fix=_OTHER_DIR,
+        )
+
+
+def _check_shared(root: str) -> list[str]:
+    found = mount.mount_at(root)
+    judged = mount.sharing(os.path.realpath(root), found)
+    if judged is Sharing.LOCAL:
+        raise RunDirError(
+            f"the run directory {root} is not shared: only this machine sees {found.kind} on {found.point}",
+            where="run_dir",
+            fix="choose a directory that all nodes see; --allow-local-run-dir if they do see this one",
+        )
+    if judged is Sharing.UNCERTAIN:
+        warning = (
+            f"the run directory {root} is on {found.kind}, which looks like a local disk\n"
+            "  fix: choose a directory that all nodes see; --allow-local-run-dir if they do see this one"
+        )
+        return [warning]
+    return []
+
+
+def _check_works(root: str) -> list[str]:
+    """Try out in a few milliseconds what every record of a run needs: room, and exclusive names."""
+    place = probe.nearest(root)
+    findings = [
+        *probe_findings.space_findings(probe.space_of(place)),
+        *probe_findings.trial_findings(probe.quick_probe(place)),
+    ]
+    for finding in findings:
+        if finding.level is Level.PROBLEM:
+            raise RunDirError(
+                f"the run directory {root} cannot be used: {finding.what}: {finding.value}",
+                where="run_dir",
+                fix=finding.fix,
+            )
+    return [
+        f"the run directory {root}: {finding.what}: {finding.value}\n  fix: {finding.fix}"
+        for finding in findings
+        if finding.level is Level.WARNING
+    ]
+
+
+class _Form(NamedTuple):
+    """What stands in ``run.json`` of every version."""
+
+    format: int
+    version: Prose = ""
+
+
+class _Identity(NamedTuple):
+    """What this version writes to ``run.json``."""
+
+    format: int
+    version: Prose = ""
+    run_id: str = ""
+    name: Prose = ""
+    created: Prose = ""
+    user: Prose = ""
+    token: str = ""
+    creator: str = ""
+
+
+def read_identity(paths: RunPaths) -> dict[str, object]:
+    """Return the content of ``run.json``.
+
+    Raises:
+        RunDirError: there is none, or it is damaged or of another format.
+    """
+    try:
+        data = files.read(paths.identity, alone=True)
+    except OSError as error:
+        raise RunDirError(
+            f"{paths.identity} cannot be read: {error.strerror}",
+            where="run_dir",
+            fix=error.fix if isinstance(error, UnfitFileError) else _OTHER_DIR,
+        ) from None
+    if data is None:
+        raise RunDirError(
+            f"{paths.root} holds no run (there is no run.json)",
+            where="run_dir",
+            fix="give the run directory that submit printed",
+        )
+    try:
+        identity = parse_object(data)
+        decode(_Identity if identity.get("format") == FORMAT else _Form, identity)
+    except DamagedError as error:
+        raise RunDirError(
+            f"{paths.identity} is damaged: {error}",
+            where="run_dir",
+            fix=f"nothing of the run is lost: rm {shlex.quote(paths.identity)}, then "
+            f"hpc-elastic submit --resume {shlex.quote(paths.root)}; for a new run {_OTHER_DIR}",
+        ) from None
+    if identity["format"] != FORMAT:
+        by = identity.get("version", "another version")
+        raise RunDirError(
+            f"{paths.identity} has format {identity['format']} and was written by hpc_elastic {by}; "
+            f"this is {__version__}, which reads format {FORMAT}",
+            where="run_dir",
+            fix=f"use hpc_elastic {by} for this run, or {_OTHER_DIR}",
+        )
+    return identity
+
+
+def identity_trouble(paths: RunPaths) -> list[str]:
+    """Return what is wrong with ``run.json`` and what to do, as lines; nothing if it is well or not there."""
+    try:
+        if os.path.lexists(paths.identity):
+            read_identity(paths)
+    except RunDirError as error:
+        return [error.message, f"fix: {error.fix}"]
+    return []
+
+
+def create(request: SubmitRequest, *, now_s: float) -> bool:
+    """Create the run directory with the job's files.
+
+    Args:
+        request: names, spec and script of the run.
+        now_s: wall time, for display [s since the epoch].
+
+    Returns:
+        Whether the directory itself is new.
+
+    Raises:
+        RunDirError: it cannot be created, and nothing that blocks is left behind; or another submission
+            was first.
+    """
+    paths = request.paths
+    identity = {
+        "format": FORMAT,
+        "version": __version__,
+        "run_id": request.run_id,
+        "name": request.spec.name,
+        "created": date_text(now_s),
+        "user": _user(),
+        "token": request.token,
+        "creator": interrupted.creator(),
+    }
+    is_new = False
+    try:
+        is_new = _make_private(paths.root)
+        data = (json.dumps(identity, indent=1) + "\n").encode()
+        if not files.publish_new(paths.identity, data):
+            if not interrupted.may_be_made_anew(paths):
+                raise _holds_a_run(paths.root)
+            files.replace(paths.identity, data)
+        for directory in paths.directories():
+            make_directory(directory)
+        files.replace(paths.job, request.job_json())
+        files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        if _holds(paths, request.token):
+            discard(paths, with_root=is_new)
+        raise RunDirError(
+            f"the run directory {paths.root} cannot be written: {error.strerror} ({error.filename})",
+            where="run_dir",
+            fix=_OTHER_DIR,
+        ) from None
+    return is_new
+
+
+def _holds(paths: RunPaths, token: str) -> bool:
+    """Tell whether what is in a run directory is of one submission, or nothing at all."""
+    try:
+        return read_identity(paths).get("token") == token
+    except RunDirError:
+        return not os.path.lexists(paths.identity)
+
+
+def _make_private(root: str) -> bool:
+    try:
+        files.retry(lambda: _make_with_parents(root))
+    except FileExistsError:
+        status = os.stat(root)
+        if status.st_uid != os.geteuid():
+            raise RunDirError(
+                f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
+            ) from None
+        if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
+            os.chmod(root, 0o700)
+            _check_entries(root, os.listdir(root))  # nobody else can add to them any more
+        return False
+    return True
+
+
+def _make_with_parents(root: str) -> None:
+    try:
+        os.mkdir(root, 0o700)
+    except FileNotFoundError:
+        make_directories(os.path.dirname(root))
+        os.mkdir(root, 0o700)
+
+
+def _user() -> str:
+    import pwd  # noqa: PLC0415 - not on the agent's path
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def discard(paths: RunPaths, *, with_root: bool) -> None:
+    """Take away what `create` made, after Slurm refused the job; logs and foreign files stay.
+
+    Args:
+        paths: the files of the run.
+        with_root: remove the directory itself too, if it is empty.
+    """
+    for file in (paths.identity, paths.job, paths.script):
+        _quietly(os.unlink, file)
+    for directory in reversed(paths.directories()):
+        _quietly(os.rmdir, directory)
+    if with_root:
+        _quietly(os.rmdir, paths.root)
+        if os.path.basename(os.path.dirname(paths.root)) == RUNS_FOLDER:
+            _quietly(os.rmdir, os.path.dirname(paths.root))
+
+
+def _quietly(remove: object, path: str) -> None:
+    try:
+        remove(path)  # type: ignore[operator]
+    except OSError:
+        pass

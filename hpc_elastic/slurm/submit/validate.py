@@ -1,0 +1,300 @@
+"""Checks on this machine before anything is queued: interpreter, worker file, options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess  # noqa: TID251 - asks an interpreter for this package
+import sys
+from collections.abc import Collection, Sequence
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.isolated import lookup
+from hpc_elastic.slurm.job import array_rules, options, script, spec_rules, worker_words
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
+from hpc_elastic.slurm.job.worker_script import script_of
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.store.mount import mount_at, safe_lease
+
+_IMPORT_TIMEOUT_S = 30.0
+_LONGEST_FIRST_LINE = 256  # of which the kernel reads an interpreter
+
+
+def check(
+    request: SubmitRequest, known_options: Collection[str] | None, *, is_local: bool = False
+) -> list[str]:
+    """Refuse a request that cannot work.
+
+    Args:
+        request: what will be submitted.
+        known_options: the options of the installed sbatch, None to use the built-in list.
+        is_local: the run stays on this machine, so its directory need not be shared.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InputError: what cannot work, where it was given and how to mend it.
+    """
+    spec = request.spec
+    if is_local:
+        array_rules.refuse_local(spec)
+    options.check_known(spec.option_names(), known_options)
+    found = [] if is_local else spec_rules.warnings(spec)
+    _check_workdir(spec.workdir or ".")
+    _check_setup(spec.setup)
+    found += _check_python(request)
+    found += _check_worker(request)
+    found += _check_health_command(spec.health_command)
+    found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
+    return [*found, *_check_lease(request)]
+
+
+def missing_again(request: SubmitRequest) -> list[str]:
+    """Return as warnings what a run that is queued again was submitted with and does not find now.
+
+    Nothing is refused: its ``job.sbatch`` may have been changed by hand, and need that no more.
+    """
+    try:
+        _check_workdir(request.spec.workdir or ".")
+        _check_worker(request)
+    except InputError as error:
+        what, _, fix = str(error).removeprefix(f"{error.where}: ").partition("\n")
+        return [f"{what}, and the run was submitted with it\n{fix}"]
+    return []
+
+
+def check_local_nodes(spec: JobSpec, nodes: int) -> None:
+    """Refuse a run that this machine cannot play with so many nodes.
+
+    Raises:
+        InputError: the run is an array, or is to have more or fewer nodes.
+    """
+    array_rules.refuse_local(spec)
+    low, high = spec.node_range
+    if not low <= nodes <= high:
+        raise InputError(
+            f"--local {nodes} is outside nodes = {spec.nodes}", where="--local", fix="change one of them"
+        )
+
+
+def _check_lease(request: SubmitRequest) -> list[str]:
+    """Compare the lease with the caching of the file system; agents use the longer one anyway."""
+    lease_s, reason = safe_lease(
+        mount_at(request.paths.root), *spec_rules.heartbeat_and_lease_s(request.spec)
+    )
+    fix = f"choose another run directory, or set lease to {lease_s:g}, which the agents use here anyway"
+    return [f"{reason}\n  fix: {fix}"] if reason else []
+
+
+def _check_workdir(workdir: str) -> None:
+    if options.has_control(workdir):
+        raise InputError(
+            f"the working directory {workdir!r} has a line break or another control character in its name",
+            where="workdir",
+            fix="rename the directory, or give another one: sbatch cannot read it",
+        )
+    if not os.path.isdir(workdir):
+        what = "is not a directory" if os.path.exists(workdir) else "does not exist"
+        raise InputError(
+            f"the working directory {workdir} {what}", where="workdir", fix=_near_file(workdir) or "create it"
+        )
+
+
+def _check_setup(lines: Sequence[str]) -> None:
+    """Have bash read the setup lines without running them, if it is here."""
+    bash = shutil.which("bash") if lines else None
+    if bash is None:
+        return
+    done = subprocess.run(
+        [bash, "-O", "extglob", "-n"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=_IMPORT_TIMEOUT_S,
+        check=False,
+        env={"LC_ALL": "C"},
+    )
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["syntax error"])[0].removeprefix(f"{bash}: ")
+        at = re.search(r"line (\d+):", words)
+        bad = f" in {lines[int(at[1]) - 1]!r}" if at is not None and int(at[1]) <= len(lines) else ""
+        raise InputError(
+            f"bash cannot make out the setup lines{bad}: {words}", where="setup", fix="mend that line"
+        )
+
+
+def _check_health_command(command: str | None) -> list[str]:
+    """Have sh read the check of a node without running it, and look for the program that it begins with.
+
+    Returns:
+        A warning if the program is not here; the nodes may have it, but with a typo none is fit.
+    """
+    shell = shutil.which("sh") if command else None
+    if command is None or shell is None:
+        return []
+    done = _sh(shell, "-n", "-c", command)
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["syntax error"])[0].removeprefix(f"{shell}: ")
+        raise InputError(
+            f"sh cannot make out {command!r}: {words}", where="health_command", fix="mend the command"
+        )
+    program = command.split()[0] if command.split() else ""
+    if (
+        not re.fullmatch(r"[\w./+-]+", program)
+        or _sh(shell, "-c", 'command -v -- "$1"', "sh", program).returncode == 0
+    ):
+        return []
+    fix = "check the name; a node without it counts as unfit, and stays out"
+    return [f"the health command begins with {program}, which is not on this machine\n  fix: {fix}"]
+
+
+def _sh(shell: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [shell, *words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_IMPORT_TIMEOUT_S,
+        check=False,
+    )
+
+
+def _check_python(request: SubmitRequest) -> list[str]:
+    """Check the interpreter of the agents, and that it has this package."""
+    python = request.spec.python or sys.executable
+    if python == sys.executable:
+        return []
+    program = shutil.which(python)
+    if program is None:
+        if request.spec.setup or request.spec.modules:
+            return []
+        raise InputError(
+            f"the Python interpreter {python} does not exist or is not executable",
+            where="python",
+            fix=_near_file(python) or "name another",
+        )
+    found = lookup.ask(program)
+    if found.trouble:
+        raise InputError(
+            f"the Python interpreter {python} does not run: {found.trouble}",
+            where="python",
+            fix="name another",
+        )
+    if found.is_installed:
+        return []
+    if request.spec.setup or request.spec.modules:
+        return [f"{python} cannot import hpc_elastic here\n  fix: install it there, or load it in setup"]
+    raise InputError(
+        f"{python} cannot import hpc_elastic", where="python", fix=f"{python} -m pip install hpc_elastic"
+    )
+
+
+def _check_worker(request: SubmitRequest) -> list[str]:
+    """Check that the program and the training script exist; not what is inside a container."""
+    spec = request.spec
+    workdir = spec.workdir or "."
+    if spec.workers_per_node != 1 or spec.node_range.high != 1:
+        refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
+    if not spec.module and not os.path.exists(os.path.join(workdir, spec.command[0])):
+        worker_words.check(spec.command)
+    if spec.container:
+        _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
+        return []
+    command = script.worker_command(spec, spec.python or sys.executable)
+    is_certain = not (spec.setup or spec.modules)
+    _check_program(command[0], workdir, "command", is_certain=is_certain)
+    if spec.module:
+        return []
+    worker = script_of(command)
+    path = os.path.join(workdir, worker) if worker else None
+    if path and not os.path.isfile(path):
+        raise _unfit_worker(path, worker or "", workdir)
+    if path and not os.access(path, os.R_OK):
+        raise InputError(
+            f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {shlex.quote(path)}"
+        )
+    return []
+
+
+def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
+    """Return the error of a worker file that is no file."""
+    fix = "check the name, or set workdir"
+    if os.path.isdir(path):
+        return InputError(f"the worker file {path} is a directory", where="command", fix=fix)
+    if os.path.exists(path):
+        return InputError(f"the worker file {path} is no plain file", where="command", fix=fix)
+    what = f"the worker file {worker} does not exist in {workdir}"
+    return InputError(what, where="command", fix=_near_file(path) or fix)
+
+
+def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) -> None:
+    """Check a program; `is_certain` is false where setup lines may still change PATH."""
+    if "/" in program:
+        path = os.path.join(workdir, os.path.expanduser(program))
+        if os.path.isdir(path):
+            raise InputError(
+                f"the program {program} is a directory",
+                where=where,
+                fix=f"name the script in it{_script_in(path)}",
+            )
+        if not os.path.isfile(path):
+            is_there = os.path.exists(path)
+            what = f"the program {program} {'is no plain file' if is_there else 'does not exist'}"
+            near = "" if is_there else _near_file(path)
+            raise InputError(what, where=where, fix=near or "check the path")
+        if not os.access(path, os.X_OK):
+            raise InputError(
+                f"the program {program} is not executable",
+                where=where,
+                fix=f"chmod u+x {shlex.quote(program)}",
+            )
+        _check_first_line(path, program, where)
+    elif is_certain and shutil.which(program) is None:
+        hint = (
+            f"python {program}"
+            if os.path.isfile(os.path.join(workdir, program))
+            else "check the name, or load it in setup"
+        )
+        raise InputError(f"the program {program} is not on PATH", where=where, fix=hint)
+
+
+def _check_first_line(path: str, program: str, where: str) -> None:
+    """Refuse a script whose first line ends as on Windows: the kernel takes that for the interpreter."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(_LONGEST_FIRST_LINE)
+    except OSError:
+        return
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        interpreter = first[2:].strip().decode(errors="replace")
+        raise InputError(
+            f"the program {program} has line ends of Windows: its interpreter is {interpreter + chr(13)!r}",
+            where=where,
+            fix=f"take the \\r away: sed -i 's/\\r$//' {shlex.quote(program)}",
+        )
+
+
+def _script_in(directory: str) -> str:
+    """Return the first Python script of a directory as an example, or nothing."""
+    try:
+        scripts = sorted(name for name in os.listdir(directory) if name.endswith(".py"))
+    except OSError:
+        return ""
+    best = "train.py" if "train.py" in scripts else next(iter(scripts), "")
+    return f", e.g. {os.path.join(directory, best)}" if best else ""
+
+
+def _near_file(path: str) -> str:
+    """Return a hint with similar names in the same directory, or nothing."""
+    directory, name = os.path.split(path.rstrip("/"))
+    try:
+        names = os.listdir(directory or ".")
+    except OSError:
+        return ""
+    return options.near_file(name, names)

@@ -1,0 +1,1 @@
+"""What an agent hears from Slurm while its job runs."""

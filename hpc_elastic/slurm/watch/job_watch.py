@@ -1,0 +1,385 @@
+"""What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
+
+The first node of a round asks once how long the job may run, and again shortly before the end, which
+may have been moved; where Slurm does not answer, what it has told last holds. A drain begins by itself
+before the end though no signal has come. After SIGTERM a node asks why it came. Nothing here is a
+verdict on whether a node is alive.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import save_times
+from hpc_elastic.record.journal import Cause, Drained
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.why_left import NO_ANSWER, early_text
+from hpc_elastic.slurm.client import deadlines
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.deadlines import Early, Site
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
+from hpc_elastic.slurm.client.job_standing import job_facts
+from hpc_elastic.slurm.end.last_resort import LastResort
+
+ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
+WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
+_WHY_PAUSE_S = 0.3
+_REQUEUE_S = 1.5  # before agents without a batch script are killed, at the latest, their job is requeued
+_SETTLE_S = 1.0  # after the start of the workers, which comes first
+_AGAIN_S = 60.0  # after a question without an answer
+_NEAR_S = 60.0  # looked at halfway as long as the drain is farther away
+_FAR_S = 3600.0  # nobody needs to be asked whether an end so far away has been moved
+NODE_LOOK_S = 60.0
+
+
+class Told(NamedTuple):
+    """Something that Slurm says."""
+
+    cause: Cause
+    detail: str
+    until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
+    explains: bool = False  # more about a drain under way
+    early: Early | None = None  # the warning that was asked about has come too early
+
+
+class _Reason(NamedTuple):
+    """What may be said about a signal, and whether asking again can tell no more."""
+
+    told: Told
+    is_sure: bool
+
+
+class JobPlace(NamedTuple):
+    """The job, as far as it has to be known to ask about it."""
+
+    paths: RunPaths
+    job_ref: str
+    restarts: int
+    nodes: tuple[str, ...]
+    end_time_s: float | None  # [s since the epoch]; None: ask
+
+
+def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
+    """Return the job of an agent, by what Slurm has told its process."""
+    return JobPlace(paths, slurm.job_ref, slurm.restart_count, slurm.node_names, slurm.end_time_s)
+
+
+class Loop(Protocol):
+    """The loop of the agent that is told."""
+
+    def wake(self) -> None:
+        """Have it look; called from the thread."""
+        ...
+
+    def held_up_s(self) -> float:
+        """Return for how long it has been doing one thing [s]; called from a thread."""
+        ...
+
+
+class WatchOptions(NamedTuple):
+    """What is watched."""
+
+    warning_s: float = 90.0  # how long workers have after a warning
+    node_drain: bool = False  # ask whether nodes of the job are being drained
+
+
+class JobWatch:
+    """Listens to Slurm for one agent.
+
+    Args:
+        place: the job.
+        options: what is watched.
+        slurm: Slurm's commands, which may be missing.
+        clock: paces the questions.
+        loop: the agent's.
+    """
+
+    is_below_slurm = True
+
+    def __init__(
+        self, place: JobPlace, options: WatchOptions, slurm: Slurm, clock: Clock, loop: Loop
+    ) -> None:
+        self._place = place
+        self._options = options
+        self._slurm = slurm
+        self._clock = clock
+        self._loop = loop
+        self._told: deque[Told] = deque()
+        self._something = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._last_resort: LastResort | None = None
+        self._is_first = False
+        self._is_closed = False
+        self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
+        self._open_questions = 0  # with that which is under way
+        self._first_left_s: float | None = None  # how long the job might run at the first look [s]
+        self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
+        self._draining: set[str] = set()
+
+    def begin(self, *, is_first: bool) -> None:
+        """Take note that a round with this node has formed."""
+        with self._something:
+            self._is_first = is_first
+            self._something.notify()  # it may wait for questions only, since another node was the first
+        if is_first:
+            self._start()
+
+    def take(self) -> Told | None:
+        """Return the next notice, None if there is none; never blocks."""
+        return self._told.popleft() if self._told else None
+
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
+        """Find out why a signal has come; a notice will tell.
+
+        Args:
+            signalled_at: when, by the monotonic clock [s].
+            is_warning: whether it was that of a warning, which sites can have preemption send; unless
+                they do there is nothing to tell.
+        """
+        with self._something:
+            self._questions.append((signalled_at, is_warning))
+            self._open_questions += 1
+            self._something.notify()
+        self._start()
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question about a signal is under way."""
+        return self._open_questions > 0
+
+    def close(self) -> None:
+        """End; a question that is under way is left to itself."""
+        with self._something:
+            self._is_closed = True
+            self._something.notify()
+        if self._last_resort is not None:
+            self._last_resort.close()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            job = self._place.job_ref, self._place.restarts
+            self._last_resort = LastResort(
+                self._slurm, job, self._clock, self._loop.held_up_s, self._tell_requeued
+            )
+            self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+            self._thread.start()
+
+    # in threads
+
+    def _tell_requeued(self) -> None:
+        self._tell(Told(Cause.LAUNCH_FAILURE, "its batch script was killed; it is requeued", explains=True))
+
+    def _run(self) -> None:
+        now = self._clock.monotonic()
+        limit_at = now + _SETTLE_S
+        nodes_at = now + NODE_LOOK_S if self._options.node_drain else math.inf
+        while True:
+            if not self._wait(min(limit_at, nodes_at)):
+                return
+            while self._questions:
+                self._tell_why(*self._questions.popleft())
+                self._close_question()
+            now = self._clock.monotonic()
+            if self._is_first and now >= limit_at:
+                limit_at = self._look_at_limit()
+            if self._is_first and now >= nodes_at:
+                self._look_for_draining()
+                nodes_at = self._clock.monotonic() + NODE_LOOK_S
+
+    def _wait(self, look_at: float) -> bool:
+        """Wait for a question or, as the first node, for a time; False when nothing will come any more."""
+        with self._something:
+            while not self._is_closed and not self._questions:
+                left_s = look_at - self._clock.monotonic() if self._is_first else math.inf
+                if left_s <= 0:
+                    break
+                self._something.wait(None if left_s == math.inf else min(left_s, threading.TIMEOUT_MAX))
+            return not self._is_closed
+
+    def _tell(self, told: Told) -> None:
+        with self._something:  # so that nobody is woken whose loop is gone
+            if not self._is_closed:
+                self._told.append(told)
+                self._loop.wake()
+
+    def _close_question(self) -> None:
+        with self._something:
+            self._open_questions -= 1
+            if not self._is_closed:
+                self._loop.wake()  # who waits for an answer learns that there is none
+
+    def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
+        """Ask until the job's state shows what the signal was for."""
+        give_up_at = self._clock.monotonic() + WHY_PATIENCE_S
+        while not self._is_closed:
+            told = self._reason(signalled_at, is_warning=is_warning)
+            is_late = self._clock.monotonic() >= give_up_at
+            if told is None or told.is_sure or is_late:
+                if told is not None:
+                    self._tell(told.told)
+                return
+            self._clock.sleep(_WHY_PAUSE_S)
+
+    def _reason(self, signalled_at: float, *, is_warning: bool) -> _Reason | None:
+        """Return what Slurm says about a signal now; None: there is nothing to be told of it."""
+        try:
+            fields = self._slurm.show_job(self._place.job_ref)
+        except SlurmNotFoundError:
+            return None
+        except SlurmError:  # in a wave of preemptions the controller is busy
+            return None if is_warning else self._unanswered(signalled_at)
+        if fields is None:
+            return None
+        site = refresh_site(self._place.paths, self._slurm, fields)
+        found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log(fields))
+        if is_warning and found.cause is None:
+            return self._early(fields)
+        until = None if found.left_s is None else signalled_at + found.left_s
+        if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
+            self._last_resort.at_latest(until - _REQUEUE_S)
+        told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
+        return _Reason(told, is_sure=found.cause is not None)
+
+    def _early(self, fields: Mapping[str, str]) -> _Reason | None:
+        """Return that a warning before the time limit has come too early, None if it has not."""
+        limit_s = job_facts(fields).granted_s
+        try:
+            left_s = self._slurm.time_left_s(self._place.job_ref)
+        except SlurmError:
+            return None
+        if limit_s is None or left_s is None:
+            return None
+        early = deadlines.early_warning(limit_s, left_s, self._options.warning_s, self._needed_s())
+        if early is None:
+            return None
+        told = Told(Cause.TIME_LIMIT, early_text(*early), early=early)
+        return _Reason(told, is_sure=True)
+
+    def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:  # noqa: ARG002 - a task needs them
+        """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job.
+
+        Args:
+            fields: of ``scontrol show job``.
+        """
+        return None
+
+    def _unanswered(self, signalled_at: float) -> _Reason | None:
+        """Return what follows from the site's settings alone, where the run directory keeps them."""
+        site = read_site(self._place.paths)
+        if site is None:
+            return None
+        words = f"{NO_ANSWER}SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
+        until = signalled_at + deadlines.stop_s(site)
+        return _Reason(Told(Cause.PREEMPTION, words, until, explains=True), is_sure=False)
+
+    def _left_s(self) -> float | None:
+        """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
+        known_s = self._known_left_s()
+        is_new = self._first_left_s is None and known_s is not None
+        if known_s is not None and (is_new or known_s > _FAR_S or self._is_due(known_s)):
+            return known_s
+        try:
+            left_s = self._slurm.time_left_s(self._place.job_ref)
+        except SlurmNotFoundError:
+            return math.inf if known_s is None else known_s
+        except SlurmError:  # the job ends on time, also where slurmctld is away
+            return self._known_left_s()
+        return math.inf if left_s is None else left_s
+
+    def _known_left_s(self) -> float | None:
+        """Return how long the job may run by what has been told so far [s]; None: nothing has."""
+        if self._ends_at is not None:
+            return self._ends_at - self._clock.monotonic()
+        end_s = self._place.end_time_s
+        return None if end_s is None else end_s - self._clock.wall()
+
+    def _early_s(self, left_s: float) -> float:
+        """Return how long it is until a drain for the time limit begins [s]."""
+        first_s = left_s if self._first_left_s is None else self._first_left_s
+        return left_s - deadlines.begin_before_s(self._options.warning_s, self._needed_s(), first_s)
+
+    def _is_due(self, left_s: float) -> bool:
+        """Tell whether a drain for the time limit has to begin; then nobody is asked, who may be away."""
+        return self._first_left_s is not None and self._early_s(left_s) <= 0
+
+    def _look_at_limit(self) -> float:
+        """Begin the drain if it is time; return when to look again [s]."""
+        left_s, now = self._left_s(), self._clock.monotonic()
+        if left_s is None:
+            return now + _AGAIN_S
+        if left_s == math.inf:
+            return math.inf
+        if self._first_left_s is None:
+            self._first_left_s = left_s
+        self._ends_at = now + left_s
+        early_s = self._early_s(left_s)
+        if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
+            return now + early_s / 2
+        if early_s > ASK_TIMEOUT_S:  # Slurm has so long to answer for the last time
+            return now + early_s - ASK_TIMEOUT_S
+        if early_s > 0:
+            return now + early_s
+        detail = f"the time limit, {left_s:.0f} s from now"
+        self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
+        return math.inf
+
+    def _site(self) -> Site:
+        """Return what the run directory keeps, else what Slurm says, which may take it some time."""
+        kept = read_site(self._place.paths)
+        if kept is not None:
+            return kept
+        try:
+            fields = self._slurm.show_job(self._place.job_ref) or {}
+        except SlurmError:
+            return Site()
+        return refresh_site(self._place.paths, self._slurm, fields)
+
+    def _needed_s(self) -> float | None:
+        """Return how long a drain of this run takes, by what was measured [s]."""
+        try:
+            saves = save_times(self._place.paths)
+            drains = drain_times(self._place.paths)
+        except (OSError, HpcElasticError):
+            return None
+        return deadlines.needed_s(saves, drains)
+
+    def _look_for_draining(self) -> None:
+        try:
+            found = self._slurm.draining_nodes(self._place.nodes)
+        except SlurmError:
+            return
+        for node, reason in found.items():
+            if node not in self._draining:
+                self._draining.add(node)
+                self._tell(Told(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+
+
+def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> JobWatch:
+    """Return what an agent hears from Slurm.
+
+    Args:
+        paths: the run.
+        slurm: what Slurm has told the agent's process.
+        options: what is watched.
+        loop: the agent's.
+    """
+    asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)
+    return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), loop)
+
+
+def drain_times(paths: RunPaths) -> list[float]:
+    """Return how long the drains of a run have taken, from the request to the last worker's end [s].
+
+    Raises:
+        StoreError: the journal cannot be read.
+    """
+    entries = (record.entry for record in read_records(paths))
+    return [entry.took_s for entry in entries if isinstance(entry, Drained) and entry.took_s is not None]

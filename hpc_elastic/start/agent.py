@@ -1,0 +1,413 @@
+"""The composition root: builds the parts of an agent and joins agent and Slurm."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError, RunDirError
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.meet.node_name import claim_node_name
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous
+from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.node.agent import NodeAgent
+from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.listeners.telemetry_hooks import (
+    Surroundings,
+    base_env_for,
+    check_telemetry,
+    services_for,
+    telemetry_for,
+)
+from hpc_elastic.node.loop import EventLoop
+from hpc_elastic.node.outcome import Outcome
+from hpc_elastic.node.probe.probe import Agent as ProbedAgent
+from hpc_elastic.node.probe.probe import Place as ProbedPlace
+from hpc_elastic.node.probe.probe import Probe
+from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.setup.agent_log import AgentLog
+from hpc_elastic.node.setup.agent_setup import AgentParts, AgentTimes, SignalMeanings
+from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
+from hpc_elastic.node.spec import WorkerSpec
+from hpc_elastic.node.workers.local_group import Command
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.processes.guard import Guard, remove_directory
+from hpc_elastic.record.journal import Role, Then
+from hpc_elastic.record.run_directory import KEPT_LOGS, prepare_run_dir
+from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
+from hpc_elastic.start.environment import run_env
+from hpc_elastic.start.meeting import ended_before, rendezvous_of
+from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
+from hpc_elastic.store.mount import mount_at, safe_lease
+from hpc_elastic.store.plain_file import open_to_append
+from hpc_elastic.store.trust.root import HeldRoot
+
+if TYPE_CHECKING:
+    from hpc_elastic.processes.numa import NumaOptions
+
+_REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
+
+
+class LaunchOptions(NamedTuple):
+    """Everything `hpc-elastic run` was asked for, in checked form."""
+
+    paths: RunPaths
+    run_id: str
+    rendezvous: RendezvousSettings
+    slots: int  # workers on this node
+    argv: tuple[str, ...]  # what each worker runs
+    title: str  # its name for people
+    logs: LogsSpecs
+    prefixes: str
+    max_restarts: int
+    times: AgentTimes
+    signals: SignalMeanings
+    node: str
+    addr: str
+    role: str = "default_role"
+    master_addr: str | None = None
+    master_port: int | None = None
+    entrypoint: Callable[..., Any] | None = None  # what each worker runs instead of a program
+    args: tuple[Any, ...] = ()  # of the entrypoint
+    start_method: str = "spawn"  # of the entrypoint
+    numa: NumaOptions | None = None
+    virtual_local_rank: bool = False
+    stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
+    stderr_filters: tuple[str, ...] | None = None
+    event_log_handler: str = "null"
+    hangs: HangOptions = HangOptions()  # how long workers may make no progress
+    watch_node_drain: bool = False  # leave nodes that Slurm drains
+    keep_logs: int = KEPT_LOGS  # of how many rounds the workers' logs stay; 0: of all
+    tracker_ids: bool = False  # trackers know the run again after each start
+    probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
+    budgets: Budgets = Budgets()  # of all causes but crashes
+
+
+def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None = None) -> int:
+    """Run this node's agent to its end.
+
+    Args:
+        options: what was asked for.
+        slurm: what Slurm told this process, if it started it as a step.
+        held: a descriptor that stays open until what the agent leaves behind has ended, too.
+
+    Returns:
+        The exit code of the agent's process.
+
+    Raises:
+        RunDirError: the run directory cannot be used.
+    """
+    os.environ.pop(Env.RESUME, None)  # this run is meant, and none of a job that its workers submit
+    admit(options.paths, os.environ)
+    check_telemetry(os.environ)
+    prepare_run_dir(options.paths)
+    ended = ended_before(options.paths, slurm)
+    if ended is not None:
+        sys.stderr.write(f"{ended_text(options.paths, ended)}\n")
+        return ended.ending.exit_code if ended.ending else ExitCode.FAILED
+    with open_agent(options, slurm, owns_process=True, held=held) as opened:
+        outcome = opened.agent.run_to_end()
+        record_takeover(opened, outcome)
+        code = _say_goodbye(options, outcome, opened)
+        finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
+        if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
+            _remember_bad_nodes(options, slurm, opened, outcome)
+        return code
+
+
+class OpenAgent(NamedTuple):
+    """An agent that is ready to run, and what it stands on."""
+
+    agent: NodeAgent
+    run: SharedRun
+    loop: EventLoop
+    log: AgentLog
+    own_log: AgentLog  # only the agent's file, not the console
+    root: HeldRoot  # the run directory
+    shares_console: bool = False  # with the agents on the other nodes of the same step
+
+
+@contextmanager
+def open_agent(
+    options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool, held: int | None = None
+) -> Iterator[OpenAgent]:
+    """Give an agent that is ready to run; afterwards nothing of it is left in this process.
+
+    The run directory has been prepared. Signals are caught meanwhile, where this is the main thread.
+
+    Args:
+        options: what was asked for.
+        slurm: what Slurm told this process, if it started it as a step.
+        owns_process: whether this process has no children beside the agent's.
+        held: a descriptor that the guard keeps until nothing is left.
+    """
+    signals = options.signals
+    with ExitStack() as stack:
+        guard = Guard.start(held)
+        stack.callback(guard.stop)
+        if slurm is None or slurm.task is not None:  # a host may have two tasks of an array
+            name, claim = claim_node_name(options.node, options.paths.root)
+            stack.callback(os.close, claim)
+            options = options._replace(node=name)
+        loop = EventLoop(SystemClock())
+        stack.callback(loop.close)
+        loop.catch((*signals.drain, *signals.warning, *signals.interrupt))
+        scratch = _make_scratch()
+        stack.callback(remove_directory, scratch)
+        guard.inherit(scratch)
+        is_task = slurm is not None and slurm.task is not None
+        root = HeldRoot(options.paths.root)
+        stack.callback(root.close)
+        agent_log = _open_log(options.paths.agent_log(options.node))
+        stack.callback(os.close, agent_log)
+        log = AgentLog(SystemClock(), options.node, [agent_log, 2])
+        options = _with_safe_lease(options, log)
+        rendezvous = rendezvous_of(options, slurm, loop, log.say, root.check)
+        context = StartContext(
+            guard,
+            scratch,
+            below_slurm=slurm is not None,
+            gpus=slurm.gpus_on_node if slurm is not None else None,
+            owns_process=owns_process,
+            is_task=is_task,
+            notices=_notices_of(options, slurm, loop),
+        )
+        agent = _build(options, rendezvous, loop, log, context)
+        own_log = AgentLog(SystemClock(), options.node, [agent_log])
+        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
+
+
+def _open_log(path: str) -> int:
+    """Open the log of the agent.
+
+    Raises:
+        RunDirError: it cannot be written.
+    """
+    try:
+        return open_to_append(path)
+    except OSError as error:
+        raise RunDirError(
+            f"the agent's log {path} cannot be written on {os.uname().nodename}: {error.strerror}",
+            where="run directory",
+            fix=f"look at its mode, room and mount: ls -ld {shlex.quote(os.path.dirname(path))}",
+        ) from error
+
+
+def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
+    """Return the options with a lease in which this node sees the others live, whatever its mount caches."""
+    settings = options.rendezvous
+    mount = mount_at(options.paths.root)
+    lease, why = safe_lease(mount, settings.heartbeat_interval, settings.lease)
+    if why:
+        log.say(f"the lease is {lease:g} s on this node: {why}")
+    return options._replace(rendezvous=settings._replace(lease=lease))
+
+
+class StartContext(NamedTuple):
+    """What lives as long as the agent's process."""
+
+    guard: Guard
+    scratch: str
+    below_slurm: bool
+    gpus: int | None  # that Slurm has promised this node
+    owns_process: bool
+    is_task: bool  # of an array whose tasks make up the run
+    notices: Notices
+
+
+def _build(
+    options: LaunchOptions,
+    rendezvous: SharedFsRendezvous,
+    loop: EventLoop,
+    log: AgentLog,
+    context: StartContext,
+) -> NodeAgent:
+    spec = WorkerSpec(
+        role=options.role,
+        local_world_size=options.slots,
+        rdzv_handler=rendezvous,
+        entrypoint=options.entrypoint or options.argv[0],
+        args=options.args if options.entrypoint else options.argv[1:],
+        max_restarts=options.max_restarts,
+        event_log_handler=options.event_log_handler,
+    )
+    around = Surroundings(
+        environ=os.environ,
+        run_id=options.run_id,
+        run_dir=options.paths.root,
+        node=options.node,
+        max_restarts=options.max_restarts,
+        destination=options.event_log_handler,
+        scratch=context.scratch,
+        loop=loop,
+        clock=SystemClock(),
+        say=log.say,
+    )
+    parts = AgentParts(
+        clock=SystemClock(),
+        loop=loop,
+        log=log,
+        rendezvous=rendezvous,
+        command=_command(options),
+        run=run_env(options),
+        start=_start_settings(options, context),
+        paths=options.paths,
+        scratch=context.scratch,
+        times=options.times,
+        signals=options.signals,
+        on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
+        on_signal=Then.REJOIN if context.is_task else Then.LEAVE,
+        services=services_for(around),
+        telemetry=telemetry_for(around),
+        notices=context.notices,
+        hangs=options.hangs,
+        environ=around.environ,
+        unfit=_probe_of(options, rendezvous, around, context),
+        budgets=options.budgets,
+    )
+    return NodeAgent(spec, parts)
+
+
+def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> Notices:
+    """Return what an agent hears from Slurm beside signals; nothing where there is none."""
+    if slurm is None or Env.LOCAL in os.environ:
+        return NoNotices()
+
+    def watch() -> Notices:
+        from hpc_elastic.slurm.watch.job_watch import WatchOptions, watch_job  # noqa: PLC0415 - not to start
+
+        wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain)
+        if slurm.task is not None:
+            from hpc_elastic.slurm.watch.array_return import watch_task  # noqa: PLC0415 - nor this
+
+            return watch_task(options.paths, slurm, wanted, loop)
+        return watch_job(options.paths, slurm, wanted, loop)
+
+    return LaterNotices(watch, is_alone=slurm.task is not None)
+
+
+def _start_settings(options: LaunchOptions, context: StartContext) -> StartSettings:
+    # where Slurm finds processes by their parents it signals workers directly: they must not die of it
+    ignored = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if context.below_slurm else ()
+    return StartSettings(
+        ignore_signals=ignored,
+        guard=context.guard,
+        owns_process=context.owns_process,
+        base_env=base_env_for(os.environ),
+        grace_s=options.times.shutdown,
+    )
+
+
+def _probe_of(
+    options: LaunchOptions, rendezvous: SharedFsRendezvous, around: Surroundings, context: StartContext
+) -> Probe:
+    expected = rendezvous.run.facts.expected
+    place = ProbedPlace(
+        node=options.node,
+        run_dir=options.paths.root,
+        listed=options.paths.members,
+        scratch=context.scratch,
+        workers=options.slots,
+        environ=around.environ,
+        below_slurm=context.below_slurm,
+        gpus=context.gpus,
+        is_first=not expected or expected[0] == options.node,
+    )
+    agent = ProbedAgent(around.loop, around.clock, around.say, rendezvous.run.tick)
+    return Probe(options.probe, place, agent)
+
+
+def _command(options: LaunchOptions) -> Command:
+    return Command(
+        options.role,
+        options.argv,
+        options.logs,
+        options.prefixes,
+        function=options.entrypoint,
+        args=options.args,
+        start_method=options.start_method,
+        numa=options.numa,
+        filters=(options.stdout_filters or (), options.stderr_filters or ()),
+        virtual_local_rank=options.virtual_local_rank,
+    )
+
+
+def _make_scratch() -> str:
+    """Make a private directory in this node's memory, or else on its local disk."""
+    name = f"hpc_elastic-{os.geteuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+    for place in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"):  # noqa: S108
+        path = os.path.join(place, name)
+        try:
+            os.mkdir(path, mode=0o700)
+        except OSError:
+            continue
+        return path
+    raise RunDirError(
+        "no node-local directory can be written to",
+        where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
+        fix="set TMPDIR to a local directory with free space",
+    )
+
+
+def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAgent, outcome: Outcome) -> None:
+    """Remember what has happened on nodes in a run without a batch script of ours; a few do it for all."""
+    state, log, place = opened.run.state, opened.log, opened.run.place_among_survivors()
+    if not state.lost and outcome.exit_code not in (ExitCode.UNFIT, ExitCode.WEDGED):
+        return
+    if place is not None and place >= _REMEMBERING:
+        return
+    from hpc_elastic.record.run_log import read_records  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.nodes.nodes import remember_run  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.nodes.taken import note_taken  # noqa: PLC0415 - rare
+
+    try:
+        note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), (options.node, Role.AGENT), log.say)
+        remember_run(options.paths, read_records(options.paths), os.environ, log.say)
+    except (HpcElasticError, OSError) as error:
+        log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")
+
+
+def _say_goodbye(options: LaunchOptions, outcome: Outcome, opened: OpenAgent) -> int:
+    """Tell how it ended and return the exit code of the process.
+
+    Below a batch script `hpc-elastic finish` shows the root cause once, for all nodes; in a user's own
+    script, where the agents of a step share one output, the first node that is left does.
+    """
+    below_batch_script = Env.SUBMISSION in os.environ
+    log = opened.log
+    log.say(f"leaving: {outcome.reason}")
+    if outcome.failure:
+        from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415
+
+        summary = failure_summary(options.title, [FailureRecord.from_json(outcome.failure)])
+        is_told = below_batch_script or (opened.shares_console and _another_tells(opened.run))
+        (opened.own_log if is_told else log).say(summary)
+    if outcome.exit_code == ExitCode.REQUEUE and opened.loop.last_signal and not below_batch_script:
+        return 128 + opened.loop.last_signal
+    return outcome.exit_code
+
+
+def _another_tells(run: SharedRun) -> bool:
+    """Tell whether another node is the first of those that are left."""
+    return run.place_among_survivors() not in (0, None)
+
+
+def default_python() -> str:
+    """Return the interpreter that runs training scripts."""
+    return os.environ.get("PYTHON_EXEC", sys.executable)
+
+
+if __name__ == "__main__":
+    sys.exit("error: this is no program, unlike torch.distributed.launch\n  fix: python -m hpc_elastic.run")

@@ -1,0 +1,94 @@
+"""What an agent does last, in the place of a batch script that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError, TakenOverError
+from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Decision, RunEnded
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.store.shared_dir import SharedDirStore
+
+if TYPE_CHECKING:
+    from hpc_elastic.node.outcome import Outcome
+    from hpc_elastic.record.array_task import TaskStart
+    from hpc_elastic.start.agent import OpenAgent
+
+_ASKING = 8  # so many of a job ask Slurm; a thousand at once would be a burden to slurmctld
+
+
+def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAgent, exit_code: int) -> None:
+    """Do what the batch script would have done after srun, if it is gone; the requeue ends this process too.
+
+    Args:
+        paths: the run.
+        task: which start of which task of an array this is, None of a whole job.
+        opened: the agent that has ended.
+        exit_code: what it ends with.
+    """
+    is_told_to_leave = exit_code == ExitCode.REQUEUE and bool(opened.loop.last_signal)
+    if task is None:
+        _finish_job(paths, opened, is_told_to_leave=is_told_to_leave)
+    elif is_told_to_leave:
+        _finish_task(paths, task, opened)
+
+
+def record_takeover(opened: OpenAgent, outcome: Outcome) -> None:
+    """Write into the directory of a run why it has ended, wherever that is, if another one took its place."""
+    if not isinstance(outcome.error, TakenOverError):
+        return
+    log = RunLog(SharedDirStore(opened.root.reached), SystemClock(), opened.run.node)
+    ending = RunEnded(Decision.FAILED, ExitCode.FAILED, outcome.reason, None)
+    with suppress(HpcElasticError, OSError):
+        log.commit(lambda state: ending if state.ending is None else None)
+
+
+def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -> None:
+    """Finish a job; the first survivor does it, the next ones only if nothing comes of that for a while."""
+    place, state = opened.run.place_among_survivors(), opened.run.state
+    if place is None:
+        return
+    is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
+    told = state.explained  # an agent without workers leaves before it has heard why it is to: it asks
+    is_asking = is_told_to_leave and place < _ASKING
+    is_killed = told.is_end_of_script if told else is_asking and _is_killed(paths)
+    if not (is_lost or is_killed):
+        return
+    from hpc_elastic.slurm.end.batch_host import requeue_in_its_place  # noqa: PLC0415 - rare
+
+    if is_killed:
+        opened.log.say("the batch script was killed: the job is requeued from here")
+    else:
+        opened.log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
+    _ignore_signals()
+    requeue_in_its_place(paths, os.environ, place, SystemClock(), opened.log.say)
+
+
+def _finish_task(paths: RunPaths, task: TaskStart, opened: OpenAgent) -> None:
+    from hpc_elastic.slurm.end import batch_host  # noqa: PLC0415 - rare
+
+    if batch_host.task_lost_its_script(paths, task) or _is_killed(paths):
+        opened.log.say("the batch script was killed: this task is requeued from here")
+        _ignore_signals()
+        batch_host.requeue_task_in_its_place(paths, os.environ, SystemClock(), opened.log.say)
+
+
+def _is_killed(paths: RunPaths) -> bool:
+    """Ask Slurm whether it ends the job for want of its batch script."""
+    if Env.SUBMISSION not in os.environ:  # a user's own script, which nothing here stands in for
+        return False
+    from hpc_elastic.slurm.end.batch_host import ends_for_its_script  # noqa: PLC0415 - rare
+
+    return ends_for_its_script(paths, os.environ)
+
+
+def _ignore_signals() -> None:
+    """Ignore those of the requeue itself, also in what is started from here to tell Slurm of bad nodes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

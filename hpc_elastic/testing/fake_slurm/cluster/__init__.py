@@ -1,0 +1,1 @@
+"""The state of a fake Slurm: nodes, partitions, jobs, settings."""

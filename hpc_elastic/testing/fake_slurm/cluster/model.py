@@ -1,0 +1,282 @@
+"""The state of a fake Slurm: nodes, partitions, jobs, and where their processes live. Pure and frozen.
+
+Times are seconds since the epoch on Slurm's own clock, which `advance` moves forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+
+BATCH = "batch"
+NEVER = float("inf")
+
+
+class State(str, Enum):
+    """The states of a job, in Slurm's words; of REQUEUED and RESIZING only sacct tells."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+    REQUEUED = "REQUEUED"
+    RESIZING = "RESIZING"
+
+    @property
+    def holds_nodes(self) -> bool:
+        """Whether a job in this state has nodes."""
+        return self in (State.RUNNING, State.COMPLETING)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens to a job in this state by itself."""
+        return not self.holds_nodes and self is not State.PENDING
+
+
+class Warning_(NamedTuple):  # noqa: N801 - Warning is Python's
+    """What ``--signal`` asks for."""
+
+    number: int
+    before_s: float  # ahead of the time limit [s]
+    to_script: bool  # B: the batch script alone, else the tasks alone
+
+
+class Request(NamedTuple):
+    """What sbatch was asked for."""
+
+    name: str = "sbatch"
+    partition: str = "low"
+    min_nodes: int = 1
+    max_nodes: int = 1
+    ntasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    gpus_per_node: int = 0
+    gpus_per_task: int = 0
+    exclusive: bool = False
+    limit_s: float | None = None
+    requeue: bool = True
+    no_kill: bool = False
+    hold: bool = False
+    warning: Warning_ | None = None
+    output: str = ""
+    error: str = ""
+    stdin: str = "/dev/null"
+    append: bool = False
+    directory: str = "/"
+    submit_directory: str = "/"
+    script: str = ""
+    words: tuple[str, ...] = ()  # the script's arguments
+    script_name: str = "(null)"
+    comment: str = ""
+    dependency: str = ""
+    nodelist: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    begin_s: float = 0.0  # delay [s]
+    array: tuple[int, ...] = ()
+    throttle: int = 0  # of the array; 0: none
+    environ: Mapping[str, str] = {}
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPUs that the job needs on each node; all if it is exclusive."""
+        tasks = self.tasks_per_node or -(-(self.ntasks or self.min_nodes) // self.min_nodes)
+        return tasks * (self.cpus_per_task or 1)
+
+
+class Place(NamedTuple):
+    """Where processes live that are watched together: one start of a job, a step of it, a node."""
+
+    job: int
+    start: int  # restart count of this start
+    step: str  # BATCH or the number of the step
+    node: str
+
+
+class Share(NamedTuple):
+    """What a job has of a node."""
+
+    cpus: int
+    gpus: tuple[int, ...]
+
+
+class Task(NamedTuple):
+    """A process that srun has asked for."""
+
+    rank: int
+    node: str
+    local: int
+    code: int | None = None  # as a wait status; None while it runs
+    lost: bool = False  # with its node
+
+
+class Step(NamedTuple):
+    """A job step with its srun."""
+
+    number: int
+    tasks: tuple[Task, ...]
+    srun: int  # the connection of the srun that waits for it; 0 when there is none any more
+    no_kill: bool = False
+    kill_on_bad_exit: bool = False
+    wait_s: float = 0.0
+    overlap: bool = False
+    gpus_per_task: int = 0  # 0: every task sees all GPUs of the job on its node
+    kill_s: float = NEVER  # when the tasks that are left get SIGKILL
+    term_s: float = NEVER  # when they get SIGTERM, because of --kill-on-bad-exit
+    interrupted_s: float = -NEVER  # when srun got its last SIGINT
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the step, in rank order."""
+        return tuple(dict.fromkeys(task.node for task in self.tasks))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no task runs."""
+        return all(task.code is not None or task.lost for task in self.tasks)
+
+
+class Ending(NamedTuple):
+    """How a job that is COMPLETING ends."""
+
+    state: State
+    requeue: bool = False
+    hold: bool = False
+    by: int | None = None  # the user who cancelled it
+
+
+class Row(NamedTuple):
+    """One line of ``sacct -D``: one start of a job, or its time with one set of nodes."""
+
+    number: int
+    state: str
+    exit_code: str
+    submit_s: float
+    start_s: float | None
+    end_s: float | None
+    nodes: tuple[str, ...]
+    reason: str
+    steps: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # name, state, exit code, nodes
+
+
+class Job(NamedTuple):
+    """A job; an array has one for each task."""
+
+    id: int
+    request: Request
+    submit_s: float
+    eligible_s: float
+    row: int  # number of its row in sacct
+    state: State = State.PENDING
+    reason: str = "None"
+    restarts: int = 0
+    start: int = 0  # restarts when it was started
+    start_s: float | None = None
+    end_s: float | None = None  # the end that Slurm expects, or the real one
+    preempt_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    shares: Mapping[str, Share] = {}
+    live: frozenset[Place] = frozenset()
+    steps: tuple[Step, ...] = ()
+    next_step: int = 0
+    exit_code: int = 0  # a wait status
+    ending: Ending | None = None
+    kill_s: float = NEVER
+    warned: bool = False
+    held: bool = False
+    launch_s: float = 0.0  # first submission
+    rows: tuple[Row, ...] = ()
+    array: int = 0  # id of the array; 0 outside of one
+    task: int | None = None
+
+    @property
+    def ref(self) -> str:
+        """The name of the job: ``12``, or ``12_3`` in an array."""
+        return str(self.id) if self.task is None else f"{self.array}_{self.task}"
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether it is preempted and has not been ended yet."""
+        return self.state is State.RUNNING and self.preempt_s is not None
+
+    @property
+    def script(self) -> Place | None:
+        """Where the batch script lives; None once it has ended or is lost."""
+        return next((place for place in self.live if place.step == BATCH), None)
+
+    def step(self, number: str) -> Step | None:
+        """Return a step by its number."""
+        return next((step for step in self.steps if str(step.number) == number), None)
+
+    def with_step(self, step: Step) -> Job:
+        """Return the job with one step replaced."""
+        steps = tuple(step if step.number == one.number else one for one in self.steps)
+        return self._replace(steps=steps)
+
+
+class Node(NamedTuple):
+    """A node."""
+
+    name: str
+    is_down: bool = False
+    drained: bool = False
+    reason: str = ""
+    answers: bool = True  # slurmd does
+    silent_since: float | None = None
+
+
+class Partition(NamedTuple):
+    """A partition; all have all nodes."""
+
+    name: str
+    tier: int
+    grace_s: float
+    preempt: str
+    up: bool = True
+
+
+class World(NamedTuple):
+    """Everything there is."""
+
+    settings: Settings
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    jobs: Mapping[int, Job] = {}
+    next_id: int = 1000
+    next_row: int = 1
+
+    @classmethod
+    def new(cls, settings: Settings) -> World:
+        """Return an idle cluster with the partitions low (preempted with grace), low0 (without), high."""
+        mode = settings.preempt
+        partitions = (
+            Partition("low", 1, settings.grace, mode),
+            Partition("low0", 1, 0.0, mode),
+            Partition("high", 10, 0.0, "OFF"),
+        )
+        nodes = {name: Node(name) for name in settings.node_names}
+        return cls(settings, nodes, {one.name: one for one in partitions})
+
+    def with_job(self, job: Job) -> World:
+        """Return the world with a job added or replaced."""
+        return self._replace(jobs={**self.jobs, job.id: job})
+
+    def with_node(self, node: Node) -> World:
+        """Return the world with a node replaced."""
+        return self._replace(nodes={**self.nodes, node.name: node})
+
+    def on_node(self, name: str) -> Iterator[Job]:
+        """Yield the jobs that have a node."""
+        return (job for job in self.jobs.values() if job.state.holds_nodes and name in job.nodes)
+
+    def tasks_of(self, array: int) -> list[Job]:
+        """Return the jobs of an array."""
+        return [job for job in self.jobs.values() if job.array == array]

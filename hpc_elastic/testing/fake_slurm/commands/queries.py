@@ -1,0 +1,317 @@
+"""What squeue, sacct and sinfo of a fake Slurm print. Pure but for the time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from hpc_elastic.testing.fake_slurm.cluster import hosts
+from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, Node, Request, Row, State, World
+from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER, VERSION
+from hpc_elastic.testing.fake_slurm.commands.options import Refusal
+from hpc_elastic.testing.fake_slurm.commands.shown import (
+    node_word,
+    nodes_of,
+    priority,
+    run_time,
+    short_span,
+    span,
+    stamp,
+)
+from hpc_elastic.testing.fake_slurm.schedule import endings
+
+SQUEUE_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+SQUEUE_STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
+SACCT_DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+SINFO_DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
+SHORT_STATES = {
+    "PENDING": "PD",
+    "RUNNING": "R",
+    "COMPLETING": "CG",
+    "COMPLETED": "CD",
+    "FAILED": "F",
+    "CANCELLED": "CA",
+    "TIMEOUT": "TO",
+    "PREEMPTED": "PR",
+    "NODE_FAIL": "NF",
+    "REQUEUED": "RQ",
+    "RESIZING": "RS",
+}
+Fields = Mapping[str, Callable[[], str]]
+_SUBFORMAT = re.compile(r"%(\.?)(\d*)([a-zA-Z])")
+
+
+class Seen(NamedTuple):
+    """A job as somebody looks at it."""
+
+    world: World
+    job: Job
+    user: Mapping[str, str]
+    now: float
+
+
+def fill(format_text: str, fields: Mapping[str, Callable[[], str]]) -> str:
+    """Fill ``%.10i %j`` in; a width cuts, a point aligns to the right."""
+
+    def value(match: re.Match[str]) -> str:
+        make = fields.get(match[3])
+        text = make() if make is not None else "?"
+        width = int(match[2] or 0)
+        if not width:
+            return text
+        return text[:width].rjust(width) if match[1] else text[:width].ljust(width)
+
+    return _SUBFORMAT.sub(value, format_text)
+
+
+def why_or_where(seen: Seen) -> str:
+    """Return the nodes of a job, or in brackets why it waits."""
+    where = hosts.compress(nodes_of(seen.job))
+    return where if seen.job.state.holds_nodes else f"({seen.job.reason})"
+
+
+def time_left(seen: Seen) -> str:
+    """Return the time that a job has left, as squeue writes it."""
+    job = seen.job
+    limit = job.request.limit_s
+    if job.state is State.RUNNING:
+        return short_span(None if job.end_s is None else job.end_s - seen.now)
+    return short_span(limit)
+
+
+def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
+    """Return the fields of squeue by their letters."""
+    job, request = seen.job, seen.job.request
+    return {
+        "A": lambda: str(job.id),
+        "B": lambda: job.nodes[0] if job.nodes else "n/a",
+        "C": lambda: str(
+            sum(s.cpus for s in job.shares.values()) or request.cpus_per_node * request.min_nodes
+        ),
+        "D": lambda: str(len(nodes_of(job)) or request.min_nodes),
+        "E": lambda: request.dependency or "(null)",
+        "F": lambda: str(job.array or job.id),
+        "K": lambda: "N/A" if job.task is None else str(job.task),
+        "L": lambda: time_left(seen),
+        "M": lambda: short_span(run_time(job, seen.now)),
+        "N": lambda: hosts.compress(nodes_of(job)),
+        "P": lambda: request.partition,
+        "Q": lambda: str(priority(job)),
+        "R": lambda: why_or_where(seen),
+        "S": lambda: stamp(job.start_s, "N/A"),
+        "T": lambda: job.state.value,
+        "U": lambda: seen.user["UID"],
+        "V": lambda: stamp(job.submit_s),
+        "Z": lambda: request.directory,
+        "a": lambda: CLUSTER,
+        "b": lambda: f"gres:gpu:{request.gpus_per_node}" if request.gpus_per_node else "N/A",
+        "e": lambda: stamp(job.end_s, "N/A"),
+        "f": lambda: "(null)",
+        "i": lambda: job.ref,
+        "j": lambda: request.name,
+        "k": lambda: request.comment or "(null)",
+        "l": lambda: short_span(request.limit_s),
+        "n": lambda: hosts.compress(request.nodelist),
+        "o": lambda: request.script_name,
+        "q": lambda: "normal",
+        "r": lambda: job.reason,
+        "t": lambda: SHORT_STATES[job.state.value],
+        "u": lambda: seen.user["USER"],
+        "x": lambda: hosts.compress(request.exclude),
+    }
+
+
+def step_fields(seen: Seen) -> Iterator[dict[str, Callable[[], str]]]:
+    """Yield the fields of ``squeue --steps`` for each step of a job that has processes, the script's too."""
+    usual = job_fields(seen)
+    for name in sorted({place.step for place in seen.job.live}):
+        nodes = [place.node for place in sorted(seen.job.live) if place.step == name]
+        yield {
+            **usual,
+            "i": lambda name=name: f"{seen.job.ref}.{name}",  # type: ignore[misc]
+            "j": lambda name=name: "batch" if name == BATCH else seen.job.request.name,  # type: ignore[misc]
+            "N": lambda nodes=nodes: hosts.compress(nodes),  # type: ignore[misc]
+        }
+
+
+LONG_NAMES = {
+    "jobid": "A", "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "name": "j", "comment": "k",
+    "state": "T", "statecompact": "t", "reason": "r", "reasonlist": "R", "timeleft": "L", "timeused": "M",
+    "timelimit": "l", "starttime": "S", "endtime": "e", "submittime": "V", "nodelist": "N", "numnodes": "D",
+    "batchhost": "B", "partition": "P", "username": "u", "userid": "U", "workdir": "Z", "dependency": "E",
+    "account": "a", "qos": "q", "command": "o", "numcpus": "C", "prioritylong": "Q", "reqnodes": "n",
+    "feature": "f",
+}  # fmt: skip
+
+
+def long_fields(names: str, seen: Seen) -> str:
+    """Return ``squeue -O``."""
+    letters, request = job_fields(seen), seen.job.request
+    extra: dict[str, Callable[[], str]] = {
+        "restartcnt": lambda: str(seen.job.restarts),
+        "preempttime": lambda: stamp(seen.job.preempt_s, "N/A"),
+        "eligibletime": lambda: stamp(seen.job.eligible_s, "N/A"),
+        "exit_code": lambda: str(seen.job.exit_code),
+        "requeue": lambda: str(int(request.requeue)),
+    }
+    return fill_long(names, {**{name: letters[letter] for name, letter in LONG_NAMES.items()}, **extra})
+
+
+def fill_long(names: str, fields: Mapping[str, Callable[[], str]]) -> str:
+    """Fill ``name,name:12,name:0suffix`` in: 20 characters wide, or as wide as they say; 0: as needed."""
+    text = ""
+    for word in names.split(","):
+        name, colon, form = word.partition(":")
+        make = fields.get(name.lower())
+        if make is None:
+            raise Refusal(f"squeue: error: Invalid job format specification: {name}\n")
+        digits = "" if (found := re.match(r"\d+", form)) is None else found[0]
+        width = int(digits or 0) if colon else 20
+        text += (make()[:width].ljust(width) if width else make()) + form.removeprefix(digits)
+    return text
+
+
+# sacct
+
+
+class Record(NamedTuple):
+    """A line of sacct: a job's start, or a step of it."""
+
+    job: Job
+    row: Row
+    step: str = ""
+
+
+def current_row(job: Job) -> Row:
+    """Return the line of sacct for a job that has not ended."""
+    if job.state is State.PENDING:
+        return Row(job.row, "PENDING", "0:0", job.submit_s, None, None, (), job.reason)
+    row = endings.row_of(job, "RUNNING")
+    return row._replace(end_s=None, exit_code="0:0")
+
+
+def rows_of(job: Job, *, duplicates: bool) -> list[Row]:
+    """Return the lines of a job, the oldest first; without `duplicates` only the last."""
+    rows = list(job.rows)
+    if not job.state.is_final:
+        rows.append(current_row(job))
+    return rows if duplicates else rows[-1:]
+
+
+def records(jobs: Iterable[Job], *, duplicates: bool, steps: bool) -> list[Record]:
+    """Return all lines about some jobs."""
+    found = []
+    for job in jobs:
+        for row in rows_of(job, duplicates=duplicates):
+            found.append(Record(job, row))
+            if steps:
+                found += [
+                    Record(job, row._replace(state=state, exit_code=code, nodes=nodes), name)
+                    for name, state, code, nodes in row.steps
+                ]
+    return found
+
+
+def account_fields(record: Record, user: Mapping[str, str], now: float) -> dict[str, str]:
+    """Return the fields of sacct by their names in small letters."""
+    job, row = record.job, record.row
+    suffix = f".{record.step}" if record.step else ""
+    until = now if row.end_s is None else row.end_s
+    cpus = job.request.cpus_per_node * max(1, len(row.nodes))
+    return {
+        "jobid": job.ref + suffix,
+        "jobidraw": f"{job.id}{suffix}",
+        "jobname": record.step if record.step == "batch" else job.request.name,
+        "partition": "" if suffix else job.request.partition,
+        "account": CLUSTER,
+        "user": "" if suffix else user["USER"],
+        "uid": user["UID"],
+        "alloccpus": str(cpus),
+        "ncpus": str(cpus),
+        "allocnodes": str(len(row.nodes)),
+        "nnodes": str(len(row.nodes) or job.request.min_nodes),
+        "state": row.state,
+        "exitcode": row.exit_code,
+        "derivedexitcode": "" if suffix else "0:0",
+        "submit": stamp(row.submit_s),
+        "eligible": stamp(job.eligible_s),
+        "start": stamp(row.start_s, "None" if row.end_s is not None else "Unknown"),
+        "end": stamp(row.end_s),
+        "elapsed": span(0.0 if row.start_s is None else until - row.start_s),
+        "elapsedraw": str(int(0.0 if row.start_s is None else until - row.start_s)),
+        "timelimit": span(job.request.limit_s),
+        "nodelist": hosts.compress(row.nodes) or "None assigned",
+        "reason": "" if suffix else row.reason,
+        "dbindex": str(row.number),
+        "comment": job.request.comment,
+        "workdir": "" if suffix else job.request.directory,
+        "qos": "normal",
+        "cluster": CLUSTER,
+    }
+
+
+_NOBODY = {"USER": "", "UID": "", "GID": ""}
+_EMPTY = Record(Job(0, Request(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
+ACCOUNT_NAMES = frozenset(account_fields(_EMPTY, _NOBODY, 0.0))
+
+# sinfo
+
+
+def node_fields(world: World, node: Node, partition: str) -> dict[str, Callable[[], str]]:
+    """Return the fields of sinfo by their letters, for one node."""
+    word = node_word(world, node)
+    return {
+        "N": lambda: node.name,
+        "n": lambda: node.name,
+        "P": lambda: f"{partition}*" if partition == "low" else partition,
+        "R": lambda: partition,
+        "a": lambda: "up" if world.partitions[partition].up else "down",
+        "l": lambda: "infinite",
+        "D": lambda: "1",
+        "T": lambda: long_state(word),
+        "t": lambda: short_state(word),
+        "c": lambda: str(world.settings.cpus),
+        "m": lambda: "4000",
+        "G": lambda: f"gpu:{world.settings.gpus}" if world.settings.gpus else "(null)",
+        "E": lambda: node.reason or "none",
+        "f": lambda: "(null)",
+        "v": lambda: VERSION,
+    }
+
+
+LONG_NODE_NAMES = {
+    "nodelist": "N", "nodehost": "n", "partition": "P", "available": "a", "time": "l", "nodes": "D",
+    "statelong": "T", "statecompact": "t", "cpus": "c", "memory": "m", "gres": "G", "reason": "E",
+    "features": "f",
+}  # fmt: skip
+
+
+def long_node_fields(letters: Mapping[str, Callable[[], str]], word: str) -> dict[str, Callable[[], str]]:
+    """Return the fields of ``sinfo -O`` by their names, from those by letters and the state with flags."""
+    named = {name: letters[letter] for name, letter in LONG_NODE_NAMES.items()}
+    return {**named, "statecomplete": word.lower}
+
+
+def long_state(word: str) -> str:
+    """Return a node's state as ``sinfo %T`` writes it."""
+    silent = "*" if "NOT_RESPONDING" in word else ""
+    base = word.split("+", maxsplit=1)[0].lower()
+    if "DRAIN" in word and base != "down":
+        return ("drained" if base == "idle" else "draining") + silent
+    if "COMPLETING" in word and base != "down":
+        return "completing" + silent
+    return base + silent
+
+
+def short_state(word: str) -> str:
+    """Return a node's state as ``sinfo %t`` writes it."""
+    text = long_state(word)
+    short = {
+        "allocated": "alloc",
+        "mixed": "mix",
+        "drained": "drain",
+        "draining": "drng",
+        "completing": "comp",
+    }
+    return short.get(text.rstrip("*"), text.rstrip("*")) + ("*" if text.endswith("*") else "")

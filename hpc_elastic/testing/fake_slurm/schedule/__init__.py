@@ -1,0 +1,1 @@
+"""How the state of a fake Slurm changes: time, scheduling, steps, endings. Pure."""

@@ -1,0 +1,42 @@
+"""Agents that meet in one directory and do not belong together."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.meet.other_members import refuse_stranger, sizes_text
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.record.journal import Epoch, EpochStarted
+from hpc_elastic.record.state import RunState, apply
+
+TWO = RendezvousSettings(min_nodes=2, max_nodes=2)
+RANGE = RendezvousSettings(min_nodes=1, max_nodes=4)
+STATE = apply(RunState(), EpochStarted(Epoch(0, 0, 0, 0), "17", (), sizes=sizes_text(TWO)))
+
+
+def test_the_second_of_two_jobs_that_begin_at_once_is_refused() -> None:
+    """Both took the fresh directory for theirs; the first record decides."""
+    refuse_stranger(STATE, "17", TWO, "/run")
+    with pytest.raises(RunDirError, match=r"job 17 has just begun a run in it, this is job 18") as caught:
+        refuse_stranger(STATE, "18", TWO, "/run")
+    assert "--run-dir of its own" in str(caught.value)
+
+
+def test_agents_for_worlds_of_different_sizes_are_refused_by_both_values() -> None:
+    """Who comes second is told what it was given and what the others were."""
+    with pytest.raises(InputError, match=r"started with --nnodes 1:4, the others with --nnodes 2\n"):
+        refuse_stranger(STATE, "17", RANGE, "/run")
+
+
+def test_sizes_that_may_differ_are_not_compared() -> None:
+    """Tasks of an array may come in any number; old records and those of `finish` tell none."""
+    refuse_stranger(STATE, "17", RANGE._replace(may_outgrow=True), "/run")
+    refuse_stranger(STATE._replace(sizes=""), "17", RANGE, "/run")
+    refuse_stranger(STATE._replace(job_id=""), "18", TWO, "/run")
+
+
+def test_tasks_of_several_arrays_and_agents_outside_slurm_belong_together() -> None:
+    """Nobody is refused for a job that may be another one, or is none."""
+    refuse_stranger(STATE, "18", TWO._replace(may_outgrow=True), "/run")
+    refuse_stranger(STATE, "", TWO, "/run")

@@ -1,0 +1,114 @@
+"""An agent in a round of two nodes that hears signals and what Slurm says about them; no processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from hpc_elastic.node.drain.drain import Signalled
+from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Cause, Then
+from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.testing.clock import FakeClock
+from tests.meet.one_node import node_maker, together
+
+
+class Told(NamedTuple):
+    """A notice."""
+
+    cause: Cause
+    detail: str
+    until: float | None = None
+    explains: bool = False
+    early: Any = None
+
+
+class Agent:
+    """An agent in a round of two nodes, to which things happen.
+
+    Attributes:
+        said: its lines.
+        notices: what it is going to be told.
+        asked: the signals about which Slurm was asked.
+        stopped_at: the deadlines that its workers were given while they were ending.
+    """
+
+    is_below_slurm = True
+    is_asking = False
+
+    def __init__(self, tmp_path: Path, **changes: Any) -> None:
+        self.clock = FakeClock()
+        self._pending: list[int] = []
+        self.said: list[str] = []
+        self.notices: list[Told] = []
+        self.later: list[Told] = []  # what comes while it waits
+        self.waited: list[float] = []
+        self.asked: list[tuple[float, bool]] = []
+        self.stopped_at: list[float] = []
+        pair = together(node_maker(MemoryStore(), self.clock), self.clock)
+        node, self.other = reversed(pair) if changes.get("is_second") else pair
+        self.run = node.run
+        parts: Any = SimpleNamespace(
+            rendezvous=node,
+            clock=self.clock,
+            paths=RunPaths(tmp_path),
+            log=SimpleNamespace(say=self.said.append),
+            loop=SimpleNamespace(take_signals=self._take_signals, wait=self._wait),
+            times=AgentTimes(drain=changes.get("drain", DrainTimes())),
+            signals=SignalMeanings(),
+            run=SimpleNamespace(node="n1"),
+            on_signal=changes.get("on_signal", Then.LEAVE),
+            notices=self,
+        )
+        self.group = SimpleNamespace(is_stopping=False)
+        workers: Any = SimpleNamespace(group=self.group, stop_at=self._stop_at)
+        self.workers = workers
+        self.signalled = Signalled(parts, workers)
+
+    def _take_signals(self) -> list[int]:
+        taken, self._pending = self._pending, []
+        return taken
+
+    def _wait(self, seconds: float) -> None:
+        """Let the answer come that is next."""
+        self.waited.append(seconds)
+        if not self.later:
+            self.clock.advance(seconds)
+            return
+        self.notices.append(self.later.pop(0))
+        self.is_asking = bool(self.later)
+
+    def _stop_at(self, deadline: float, *, hold_until: float) -> None:
+        assert deadline == hold_until
+        self.stopped_at.append(deadline)
+
+    def begin(self, *, is_first: bool) -> None:
+        """Listen."""
+
+    def take(self) -> Told | None:
+        """Return the next notice."""
+        return self.notices.pop(0) if self.notices else None
+
+    def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
+        """Note it."""
+        self.asked.append((signalled_at, is_warning))
+
+    def hears(self, *signals: int) -> None:
+        """Let signals come."""
+        self._pending += signals
+        self.signalled.note()
+        self.signalled.note()  # the loop's next turn, if a warning was asked about
+
+    def is_told(self, notice: Told) -> None:
+        """Let a notice come."""
+        self.notices.append(notice)
+        self.signalled.note()
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the workers have [s]."""
+        deadline = self.signalled.wish.deadline
+        return None if deadline is None else deadline - self.clock.monotonic()

@@ -1,0 +1,94 @@
+"""When a failure is one more than its budget covers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.node.budgets import Budgets, spent
+from hpc_elastic.record.journal import Cause, Entry, RoundEnded
+from hpc_elastic.record.state import RunState
+from tests.meet.build import REQUEUED, RESUBMITTED, after, formed, start
+
+
+def ends(cause: Cause, times: int, *, saved: int | None = None) -> tuple[Entry, ...]:
+    """Return so many rounds that ended alike."""
+    rounds: list[Entry] = [start()]
+    for number in range(1, times + 1):
+        rounds += [formed(number), RoundEnded(number, cause, ("n1",), {"message": "x"}, saved)]
+    return tuple(rounds)
+
+
+def state_of(cause: Cause, times: int) -> RunState:
+    """Return the state after so many rounds that ended alike."""
+    return after(*ends(cause, times))
+
+
+@pytest.mark.parametrize(
+    ("cause", "budgets", "why"),
+    [
+        (Cause.CRASH, Budgets(crash=2), "a worker failed and all 2 restarts are used"),
+        (Cause.CRASH, Budgets(crash=0), "a worker failed"),
+        (Cause.CRASH, Budgets(crash=1), "a worker failed and the 1 restart is used"),
+        (Cause.HANG, Budgets(hang=2), "the workers hung and all 2 restarts are used (max_hangs)"),
+        (
+            Cause.NODE_LOSS,
+            Budgets(node_loss=1),
+            "nodes were lost 2 times, and max_node_losses = 1",
+        ),
+    ],
+)
+def test_each_cause_spends_its_own_budget(cause: Cause, budgets: Budgets, why: str) -> None:
+    """The one beyond the limit is the last, and the reason names what can be changed."""
+    limit = budgets.of(cause)
+    assert limit is not None
+    assert spent(state_of(cause, limit), budgets) is None
+    assert why == spent(state_of(cause, limit + 1), budgets)
+
+
+def test_hangs_cost_no_restart_and_lost_nodes_cost_nothing() -> None:
+    """Budgets do not mix, and there is none for lost nodes unless somebody sets it."""
+    assert spent(state_of(Cause.HANG, 3), Budgets(crash=0)) is None
+    assert spent(state_of(Cause.NODE_LOSS, 9), Budgets(crash=0, hang=0)) is None
+
+
+def test_the_same_failure_again_ends_the_run_though_restarts_are_left() -> None:
+    """Three times in a row with nothing saved; a run that is not asked for it goes on."""
+    state = state_of(Cause.CRASH, 3)
+    assert spent(state, Budgets(crash=9)) is None
+    why = spent(state, Budgets(crash=9, same_failure=3)) or ""
+    assert why.startswith("a worker failed: the same failure 3 times in a row, always on n1")
+    assert spent(state_of(Cause.CRASH, 2), Budgets(crash=9, same_failure=3)) is None
+
+
+def test_counts_outlive_a_requeue_but_not_a_resubmission() -> None:
+    """A requeue is no new run, and a new submission is a new try."""
+    requeued = after(*ends(Cause.CRASH, 2), start(REQUEUED))
+    assert 2 == requeued.used(Cause.CRASH)
+    assert 2 == len(requeued.repeated)
+    resubmitted = after(*ends(Cause.CRASH, 2), start(RESUBMITTED))
+    assert (0, ()) == (resubmitted.used(Cause.CRASH), resubmitted.repeated)
+
+
+def test_the_same_failure_spends_its_budget_at_once() -> None:
+    """At the limit, not one later; also one that is its own limit."""
+    for limit in (1, 2, 3):
+        budgets = Budgets(crash=9, same_failure=limit)
+        assert spent(state_of(Cause.CRASH, limit), budgets)
+        if limit > 1:
+            assert spent(state_of(Cause.CRASH, limit - 1), budgets) is None
+    assert spent(state_of(Cause.CRASH, 3), Budgets(crash=9, same_failure=0)) is None
+
+
+def test_another_ending_after_the_same_failures_is_not_held_for_one() -> None:
+    """The newest round is what counts."""
+    entries = (*ends(Cause.CRASH, 3), formed(4), RoundEnded(4, Cause.MEMBERSHIP, (), None))
+    assert spent(after(*entries), Budgets(crash=9, same_failure=3)) is None
+
+
+def test_budgets_that_nobody_has_set() -> None:
+    """Three restarts, three hangs; nodes may be lost as often as they like."""
+    assert (3, 3, None, None) == tuple(Budgets())
+    assert [3, 3, None, None] == [
+        Budgets().of(cause) for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.PREEMPTION)
+    ]
+    assert spent(after(start(), formed(1)), Budgets(crash=0)) is None

@@ -1,0 +1,179 @@
+"""A warning before the time limit may come long before it: where an administrator has lowered the limit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.node.drain.asking import PATIENCE_S, WEIGH_S
+from hpc_elastic.record.journal import Cause, Then, WarningHeld
+from hpc_elastic.slurm.client.deadlines import Early
+from tests.node.signalled_agent import Agent, Told
+
+EARLY = Told(Cause.TIME_LIMIT, "118 s before the time limit", early=Early(118.0, 30.0))
+PREEMPTED = Told(Cause.PREEMPTION, "preempted, with grace", explains=True)
+
+
+class Late(Agent):
+    """One whose question is answered just after it has looked for answers."""
+
+    def take(self) -> Told | None:
+        """Return the next notice."""
+        told = super().take()
+        if told is None and self.later:
+            self.notices.append(self.later.pop())
+            self.is_asking = False
+        return told
+
+
+def warned(tmp_path: Path, **changes: object) -> Agent:
+    """Return an agent that has just been warned; Slurm has not answered yet."""
+    agent = Agent(tmp_path, **changes)
+    agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    return agent
+
+
+def answers(agent: Agent, *notices: Told) -> None:
+    """Have the question answered, and the loop go on."""
+    agent.is_asking = False
+    agent.notices += notices
+    agent.signalled.note()
+    agent.signalled.tell()
+
+
+def test_workers_go_on_where_the_clock_says_that_it_is_early(tmp_path: Path) -> None:
+    """It is told and recorded, once; the first node asks for the drain in time by itself."""
+    agent = warned(tmp_path)
+    assert ([(agent.clock.monotonic(), True)], None) == (agent.asked, agent.signalled.wish.cause)
+    answers(agent, EARLY)
+    assert not agent.signalled.asks_to_leave
+    assert ["SIGUSR2 received 118 s before the time limit"] == agent.said
+    held = agent.run.state.held_warning
+    assert WarningHeld(1, agent.run.node, 118.0, 30.0) == held
+    last = agent.run.state.last
+    agent.signalled.tell()
+    assert (last, None) == (agent.run.state.last, agent.run.state.drain)
+
+
+def test_a_warning_in_time_is_heeded(tmp_path: Path) -> None:
+    """With the time from its coming on; that Slurm was asked takes nothing of it, and nobody asks again."""
+    agent = warned(tmp_path)
+    agent.clock.advance(1)
+    answers(agent)
+    assert (Cause.TIME_LIMIT, 89.0) == (agent.signalled.wish.cause, agent.left_s)
+    drain = agent.run.state.drain
+    assert drain is not None
+    assert (Cause.TIME_LIMIT, "SIGUSR2") == (drain.cause, drain.detail)
+
+
+def test_an_answer_that_comes_as_the_question_ends_is_taken(tmp_path: Path) -> None:
+    """Whoever asks in a thread ends the question a moment after the answer."""
+    agent = Late(tmp_path)
+    agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    agent.later = [EARLY]
+    for _ in range(2):
+        agent.signalled.note()
+        assert not agent.signalled.asks_to_leave
+    assert ["SIGUSR2 received 118 s before the time limit"] == agent.said
+
+
+def test_slurm_has_only_so_long_to_answer(tmp_path: Path) -> None:
+    """After that the warning is what it seems."""
+    agent = warned(tmp_path)
+    agent.clock.advance(WEIGH_S - 0.1)
+    agent.signalled.note()
+    assert not agent.signalled.asks_to_leave
+    agent.clock.advance(0.2)
+    agent.signalled.note()
+    assert Cause.TIME_LIMIT is agent.signalled.wish.cause
+    assert 90.0 - WEIGH_S - 0.1 == pytest.approx(agent.left_s)
+
+
+def test_preemption_may_send_the_same_signal(tmp_path: Path) -> None:
+    """Where the site says so; then that is why, and it is heeded."""
+    agent = warned(tmp_path)
+    answers(agent, PREEMPTED)
+    assert agent.signalled.asks_to_leave
+    assert agent.signalled.answer is PREEMPTED
+
+
+def test_one_node_asks_for_all(tmp_path: Path) -> None:
+    """The others wait for what it writes; if it writes nothing, the next one asks."""
+    agent = warned(tmp_path, is_second=True)
+    assert [] == agent.asked
+    agent.other.run.report_warning_held(1, 118.0, 30.0)
+    agent.run.refresh()
+    agent.signalled.note()
+    assert ([], False) == (agent.asked, agent.signalled.asks_to_leave)
+    assert "too early, as another node has found out; the workers go on" in agent.said[-1]
+
+
+def test_the_next_node_asks_if_the_first_one_does_not(tmp_path: Path) -> None:
+    """It may be gone, or may not have been warned."""
+    agent = warned(tmp_path, is_second=True)
+    agent.clock.advance(PATIENCE_S + 0.1)
+    agent.signalled.note()
+    assert 1 == len(agent.asked)
+    answers(agent)
+    assert agent.signalled.asks_to_leave
+
+
+def test_a_drain_that_another_node_asks_for_ends_the_weighing(tmp_path: Path) -> None:
+    """Then the time limit is near, or it ends for something else."""
+    agent = warned(tmp_path, is_second=True)
+    agent.other.run.refresh()
+    agent.other.run.request_drain(Cause.TIME_LIMIT, Then.LEAVE, "the time limit, 20 s from now")
+    agent.run.refresh()
+    agent.signalled.note()
+    assert agent.signalled.asks_to_leave
+
+
+def test_a_task_of_an_array_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    """What another one has found out is nothing to it, and it asks at once."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN, is_second=True)
+    agent.other.run.refresh()
+    agent.other.run.report_warning_held(1, 118.0, 30.0)
+    agent.run.refresh()
+    agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    assert 1 == len(agent.asked)
+    answers(agent)
+    assert agent.signalled.asks_to_leave
+
+
+@pytest.mark.parametrize(("later_s", "leaves"), [(1.0, False), (60.0, True)])
+def test_a_second_warning_is_somebodys_wish(tmp_path: Path, later_s: float, leaves: bool) -> None:
+    """Slurm warns once; what comes at once after it is the same one, from a slower hand."""
+    agent = warned(tmp_path)
+    answers(agent, EARLY)
+    agent.clock.advance(later_s)
+    agent.hears(signal.SIGUSR2)
+    assert leaves == agent.signalled.asks_to_leave
+    assert 1 == len(agent.asked)
+
+
+def test_without_workers_nothing_is_weighed(tmp_path: Path) -> None:
+    """Nothing would be gained; so it is while they end."""
+    agent = Agent(tmp_path)
+    agent.workers.group = None
+    agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    assert agent.signalled.asks_to_leave
+
+
+def test_a_new_round_weighs_anew(tmp_path: Path) -> None:
+    """What was held belongs to the round before it."""
+    agent = warned(tmp_path, on_signal=Then.REJOIN)
+    answers(agent, EARLY)
+    formed = agent.run.state.running
+    assert formed is not None
+    agent.clock.advance(60)
+    agent.signalled.begin(formed)
+    agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    assert not agent.signalled.asks_to_leave
+    assert 2 == len(agent.asked)

@@ -1,0 +1,109 @@
+"""Random records of every kind, for property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from hpc_elastic.record.journal import (
+    Cause,
+    Checkpoint,
+    Decision,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
+    Entry,
+    Epoch,
+    EpochStarted,
+    FailedAlike,
+    FailedLeaving,
+    HangSuspected,
+    Member,
+    NeverAsked,
+    NodeLeft,
+    NodeTaken,
+    NodeUnfit,
+    Note,
+    RanksStopped,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    SizeWanted,
+    StopAgreed,
+    StopKind,
+    TaskStopped,
+    Then,
+    WarningHeld,
+)
+
+small = st.integers(0, 3)
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+nodes = st.sampled_from(("n1", "n2", "n3"))
+epochs = st.builds(Epoch, small, small, small, small)
+members = st.builds(Member, nodes.map(lambda node: f"{node}.1"), nodes, st.integers(1, 8), text)
+causes = st.sampled_from(Cause)
+checkpoints = st.none() | st.builds(Checkpoint, small, st.none() | text)
+failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=3)
+rounds = st.integers(1, 4)
+
+entries: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(
+        EpochStarted,
+        epochs,
+        text,
+        st.lists(nodes, max_size=3).map(tuple),
+        st.just("") | nodes,
+        st.sampled_from(("", "2:4")),
+    ),
+    st.builds(
+        RoundFormed,
+        rounds,
+        epochs,
+        st.lists(members, min_size=1, max_size=3, unique_by=lambda m: m.node).map(tuple),
+        text,
+        st.integers(1, 65_535),
+        checkpoints,
+        st.lists(nodes, max_size=2).map(tuple),
+    ),
+    st.builds(
+        RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures, st.none() | small
+    ),
+    st.builds(
+        DrainRequested,
+        causes,
+        nodes,
+        st.sampled_from(Then),
+        text,
+        st.none() | epochs,
+        st.none() | st.floats(0, 1e6),
+    ),
+    st.builds(DrainExplained, epochs, causes, text, st.none() | st.floats(0, 1e6)),
+    st.builds(StopAgreed, rounds, st.integers(-1, 100)),
+    st.builds(Drained, epochs, causes, st.none() | small, text, st.none() | st.floats(0, 1e6)),
+    st.builds(
+        RunEnded,
+        st.sampled_from(Decision),
+        st.integers(0, 255),
+        text,
+        failures,
+        st.none() | epochs,
+        st.none() | causes,
+    ),
+    st.builds(Requeued, epochs, causes, text),
+    st.builds(NodeLeft, epochs, text, nodes, causes, text),
+    st.builds(TaskStopped, epochs, st.sampled_from(StopKind), text, small, nodes, text),
+    st.builds(NodeUnfit, epochs, nodes, text),
+    st.builds(SizeWanted, small, st.integers(1, 8), text, st.none() | small, st.none() | small),
+    st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
+    st.builds(NeverAsked, rounds),
+    st.builds(RanksStopped, rounds, nodes, st.lists(small, max_size=3).map(tuple)),
+    st.builds(WarningHeld, rounds, nodes, st.floats(0, 1e6), st.floats(0, 1e6)),
+    st.builds(NodeTaken, epochs, nodes, text, small),
+    st.builds(FailedLeaving, epochs, rounds, nodes, st.just({"rank": 1, "exitcode": 3})),
+    st.builds(FailedAlike, epochs, rounds, nodes),
+    st.builds(DrillBegan, epochs, text, st.just("") | nodes, text),
+    st.builds(DrillCalledOff, epochs, text, text),
+    st.builds(Note, epochs, text),
+)
