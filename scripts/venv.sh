@@ -1,7 +1,8 @@
 # Sourced by the other scripts: makes and fills the virtual environment .venv.
 # shellcheck shell=bash
 #
-#   ensure_venv [EXTRA...]   the package (editable) and extras of pyproject.toml; sets VENV
+#   ensure_venv [EXTRA...]   the package (editable) and extras of pyproject.toml; sets VENV, which HPC_ELASTIC_VENV
+#                            moves: boxes of scripts/devcluster see the repository, but have a Python of their own
 #   install_copy             an installed copy that every user of this machine can run; sets COPY
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -73,7 +74,7 @@ apt_install() {
 # Make .venv: a directory, or a link to one outside if users cannot enter the repository.
 make_venv() {
     local python place
-    VENV=$repository/.venv
+    VENV=${HPC_ELASTIC_VENV:-$repository/.venv}
     if [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/made-for" 2>/dev/null)" = "$repository" ]; then
         return
     fi
@@ -125,11 +126,13 @@ ensure_venv() {
     exec 9<&-
 }
 
+copy_place() { echo "$(open_directory)/hpc_elastic-copy-$(path_hash)"; }
+
 # A second environment: the built wheel, and beside it the libraries of .venv. It needs nothing of the
 # repository. Fails if other users cannot run it.
 install_copy() {
     local wheels
-    COPY=$(open_directory)/hpc_elastic-copy-$(path_hash)
+    COPY=$(copy_place)
     rm -rf "$COPY"
     mkdir "$COPY" || return # fails if somebody else owns the name
     "$VENV/bin/python" -m venv --without-pip "$COPY" || return

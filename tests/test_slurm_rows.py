@@ -6,6 +6,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.real_slurm import facts
+from tests.real_slurm.core import CORE
+from tests.real_slurm.facts import FACTS, VERSIONS
 from tests.real_slurm.modes import IN_ARRAY_MODE, IN_STEP_MODE, PARTS, Held
 from tests.real_slurm.rows import NODE_LOSS, ROWS, SIGNALS, Row
 
@@ -66,6 +71,23 @@ def test_the_tests_of_the_rows_exist() -> None:
     named = {name for row in rows() for name in (*row.slurm, *row.ours)}
     named.update(name for _, found in held() if isinstance(found, tuple) for name in found)
     assert set() == named - there()
+
+
+def test_the_core_and_the_facts_name_what_exists() -> None:
+    """Each fact has a word for each version, and a test that asks for it."""
+    assert set() == CORE - there()
+    assert [] == [name for name, fact in FACTS.items() if len(fact.holds) != len(VERSIONS)]
+    asked = "\n".join(path.read_text(encoding="utf-8") for path in PLACE.glob("test_*.py"))
+    assert [] == [name for name in FACTS if f'.fact("{name}")' not in asked]
+
+
+@pytest.mark.parametrize(
+    ("version", "column"),
+    [("20.11.4", 0), ("22.05.8", 0), ("23.11.10", 0), ("24.11.5", 1), ("26.05.5", 2), ("27.11.0", 2)],
+)
+def test_a_version_between_two_has_the_facts_of_the_older(version: str, column: int) -> None:
+    """So a newer one is held to what holds for the newest that is known."""
+    assert column == facts.column(version)
 
 
 def test_modes_are_told_of_events_that_exist() -> None:

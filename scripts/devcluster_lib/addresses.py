@@ -12,9 +12,13 @@ SLOTS = 64 * 256
 """Clusters that fit side by side: one /24 each in 10.192.0.0/10."""
 
 
-def first_slot(directory: Path) -> int:
-    """Number that a cluster in `directory` tries first; the same on every start."""
-    digest = hashlib.sha256(str(directory).encode()).digest()
+MARK = "/etc/devcluster-box"
+"""Names the box that this is (`boxes`); boxes see the same cgroups, but not each other's clusters."""
+
+
+def first_slot(directory: Path, box: str = "") -> int:
+    """Number that a cluster in `directory` of a box tries first; the same on every start."""
+    digest = hashlib.sha256(f"{box}{directory}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % SLOTS
 
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import cluster, faults, packages
-from .errors import DevClusterError
+from . import boxes, cluster, faults, packages
+from .errors import DevClusterError, MovingSuiteError
 from .layout import Layout, default_directory
 from .settings import Preempt, Settings, Tracker
+from .suites import SUITES
 
 DESCRIPTION = """\
 Run a real multi-node Slurm on one Debian or Ubuntu machine (root needed).
@@ -27,6 +28,13 @@ NODE is a name such as node3. Examples:
   sudo runuser -u alice -- env SLURM_CONF=$SLURM_CONF sbatch --wrap 'srun hostname'
   sudo scripts/devcluster crash node3; sudo scripts/devcluster boot node3
   sudo scripts/devcluster purge
+
+Another Slurm than this machine's, of another Debian, which is fetched when it is first asked for:
+  sudo scripts/devcluster --slurm VERSION COMMAND...     any of the commands below, in a box of its own
+  sudo scripts/devcluster --slurm VERSION open           make the box only; says what it has
+  sudo scripts/devcluster --slurm VERSION run CMD...     run a command there (run --network: with its network)
+  sudo scripts/devcluster --slurm VERSION close          end everything in it, and delete what it has written
+VERSION is one of {versions}. Boxes see the repository, have a /tmp of their own, and run side by side.
 """
 
 NODE_COMMANDS: dict[str, tuple[Callable[[Layout, str], None], str]] = {
@@ -47,20 +55,51 @@ def main(argv: Sequence[str]) -> int:
     """Run one command.
 
     Returns:
-        Exit code: 0 done, 1 not possible now, 2 wrong usage.
+        Exit code: 0 done, 1 not possible now, 2 wrong usage, 3 a Debian that moves is not to be had today.
     """
-    options = _parser().parse_args(argv)
-    layout = Layout(options.dir.absolute())
     os.umask(0o022)  # unprivileged users must be able to read the configuration
     try:
-        _dispatch(options, layout)
+        version, words = slurm_asked_for(argv)
+        if version is not None:
+            _elsewhere(version, words)
+            return 0
+        options = _parser().parse_args(words)
+        _dispatch(options, Layout(options.dir.absolute()))
     except DevClusterError as error:
         _say(f"devcluster: {error}")
-        return 1
+        return 3 if isinstance(error, MovingSuiteError) else 1
     except KeyboardInterrupt:
         _say("devcluster: interrupted")
         return 130
     return 0
+
+
+def slurm_asked_for(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the Slurm that is asked for ahead of the command, and what follows."""
+    words = list(argv)
+    if not words or words[0].partition("=")[0] != "--slurm":
+        return None, words
+    named = words.pop(0).partition("=")
+    version = named[2] if named[1] else words.pop(0) if words else ""
+    return version, words
+
+
+def _elsewhere(version: str, words: list[str]) -> None:
+    """Run a command in the box of a version; comes back from those that are about the box itself."""
+    box = boxes.of(version)
+    cluster.require_root()
+    match words:
+        case ["open"]:
+            boxes.open_box(box)
+            _say(f"open: {box.suite.got}")
+        case ["close"]:
+            _say("closed" if boxes.close_box(box) else f"there is no box of Slurm {version}")
+        case ["run", "--network", *argv] if argv:
+            boxes.enter(box, argv, network=True)
+        case ["run", *argv] if argv:
+            boxes.enter(box, argv)
+        case _:
+            boxes.enter(box, ("python3", str(boxes.REPOSITORY / "scripts" / "devcluster"), *words))
 
 
 def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
@@ -150,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "devcluster",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(versions=", ".join(SUITES)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

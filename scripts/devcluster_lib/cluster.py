@@ -42,8 +42,7 @@ def start(layout: Layout, settings: Settings) -> float:
             )
         if old is not None:
             tear_down(layout, old)
-        if settings.tracker is Tracker.CGROUP:
-            cgroups.hierarchies()
+        cgroups.check(settings.tracker)
         plan = network.claim(layout.root)
         new = State(settings, plan, {}, (old.first_job_id if old else 0) + JOB_ID_STEP)
         state.write(layout, new)
@@ -82,21 +81,19 @@ def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
 
 def _boot_all(layout: Layout, new: State, plan: AddressPlan) -> list[Host]:
     """Boot the controller and the nodes."""
-    own_cgroups = new.settings.tracker is Tracker.CGROUP
-    controller = boot_hosts(layout, new, plan, [CONTROLLER], own_cgroups=False)
+    controller = boot_hosts(layout, new, plan, [CONTROLLER])
     new = new.with_hosts(controller)
-    return controller + boot_hosts(layout, new, plan, new.settings.node_names, own_cgroups=own_cgroups)
+    return controller + boot_hosts(layout, new, plan, new.settings.node_names)
 
 
-def boot_hosts(
-    layout: Layout, current: State, plan: AddressPlan, names: Sequence[str], *, own_cgroups: bool
-) -> list[Host]:
+def boot_hosts(layout: Layout, current: State, plan: AddressPlan, names: Sequence[str]) -> list[Host]:
     """Boot hosts and record them in the cluster's state."""
 
     def remember(hosts: list[Host]) -> None:
         state.write(layout, current.with_hosts(hosts))
 
-    return namespaces.boot(plan, layout, names, own_cgroups=own_cgroups, remember=remember)
+    tracker = Tracker.LINUXPROC if CONTROLLER in names else current.settings.tracker
+    return namespaces.boot(plan, layout, names, tracker=tracker, remember=remember)
 
 
 def stop(layout: Layout) -> bool:
@@ -137,9 +134,8 @@ def tear_down(layout: Layout, old: State) -> None:
         Daemons(old.plan, layout, controller).stop_database()
     kill_and_wait(old.inits.values())
     network.release(old.plan)
-    if old.settings.tracker is Tracker.CGROUP:
-        for name in old.settings.node_names:
-            cgroups.remove(old.plan, name)
+    for name in old.settings.node_names:
+        cgroups.remove(old.plan, name, old.settings.tracker)
     files.wipe_jobs(layout)
     state.write(layout, replace(old, plan=None, inits={}))
 

@@ -120,9 +120,9 @@ def _scheduling(settings: Settings) -> Sequence[str]:
 
 
 def _tracking(settings: Settings) -> Sequence[str]:
-    task = "cgroup" if settings.tracker is Tracker.CGROUP else "none"
+    task = "cgroup" if settings.tracker.uses_cgroups else "none"
     return (
-        f"ProctrackType=proctrack/{settings.tracker.value}",
+        f"ProctrackType=proctrack/{settings.tracker.plugin}",
         f"TaskPlugin=task/{task}",
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=30",
@@ -184,10 +184,12 @@ def gres_conf(inputs: ConfigInputs) -> str:
 
 
 def cgroup_conf(inputs: ConfigInputs) -> str:
-    """Render cgroup.conf; devices are hidden from other jobs only under cgroup tracking."""
-    hide = inputs.settings.tracker is Tracker.CGROUP and inputs.own_devices
+    """Render cgroup.conf; devices are hidden from other jobs only under cgroup (version 1) tracking."""
+    tracker = inputs.settings.tracker
+    hide = tracker is Tracker.CGROUP and inputs.own_devices
+    plugin = "v2\nIgnoreSystemd=yes" if tracker is Tracker.CGROUP2 else "v1"
     return (
-        "CgroupPlugin=cgroup/v1\n"
+        f"CgroupPlugin=cgroup/{plugin}\n"
         "CgroupMountpoint=/sys/fs/cgroup\n"
         "ConstrainCores=no\n"
         "ConstrainRAMSpace=no\n"

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import config
+from . import cgroups, config
 from .addresses import AddressPlan
 from .errors import DevClusterError
 from .layout import Layout
 from .namespaces import SYSTEM_PATH, Host, start_daemon
 from .processes import children, wait_until
+from .settings import Tracker
 
 DATABASE_PORT = 6819
 
@@ -101,7 +102,7 @@ class Daemons:
             node,
             ("slurmd", "-D", "-N", node.name),
             self.layout.logs / f"slurmd-{node.name}.out",
-            self._env(),
+            {**self._env(), **_v1_hidden(node.tracker)},
         )
 
     def stop_database(self) -> None:
@@ -135,6 +136,11 @@ class Daemons:
         address = (self.plan.controller, port)
         log = self.layout.logs / f"{program}.out"
         wait_until(lambda: _accepts(address), timeout_s, f"{program} did not start; see {log}.")
+
+
+def _v1_hidden(tracker: Tracker) -> dict[str, str]:
+    hides = cgroups.shim() if tracker is Tracker.CGROUP2 else None
+    return {} if hides is None else {"LD_PRELOAD": str(hides)}
 
 
 @contextlib.contextmanager

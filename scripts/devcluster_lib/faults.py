@@ -15,7 +15,6 @@ from .errors import DevClusterError
 from .layout import Layout
 from .namespaces import SYSTEM_PATH, Host, command_in, enter_cgroups
 from .processes import children, kill_and_wait, wait_until
-from .settings import Tracker
 from .state import State
 
 
@@ -45,8 +44,7 @@ def power_on(layout: Layout, name: str) -> None:
         current, plan = _known_node(layout, name)
         if current.host(name) is not None:
             raise DevClusterError(f"{name} is running; `crash` it first.")
-        own_cgroups = current.settings.tracker is Tracker.CGROUP
-        hosts = boot_hosts(layout, current, plan, [name], own_cgroups=own_cgroups)
+        hosts = boot_hosts(layout, current, plan, [name])
         _daemons(layout, current, plan).start_slurmd(hosts[0])
 
 

@@ -19,6 +19,7 @@ from .addresses import AddressPlan
 from .errors import DevClusterError
 from .layout import Layout
 from .processes import ProcessId, kill_and_wait, let_go, say_go
+from .settings import Tracker
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARE = ("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork")
@@ -32,12 +33,12 @@ class Host:
     Attributes:
         name: `ctl` or `node<i>`.
         init: its PID 1.
-        own_cgroups: it has cgroups and a cgroup namespace of its own.
+        tracker: with which it was booted; unless that is linuxproc it has cgroups of its own.
     """
 
     name: str
     init: ProcessId
-    own_cgroups: bool
+    tracker: Tracker
 
 
 def boot(
@@ -45,7 +46,7 @@ def boot(
     layout: Layout,
     names: Sequence[str],
     *,
-    own_cgroups: bool,
+    tracker: Tracker,
     remember: Callable[[list[Host]], None],
 ) -> list[Host]:
     """Boot hosts side by side and connect them to the switch.
@@ -54,24 +55,23 @@ def boot(
         plan: names and addresses.
         layout: file names.
         names: the hosts.
-        own_cgroups: give each host cgroups of its own.
+        tracker: which cgroups of its own each host gets.
         remember: writes the hosts down. A host goes on only after that, and ends by itself
             if this command dies earlier, so that none can get lost.
 
     Raises:
         DevClusterError: a host did not come up; none of `names` is left running then.
     """
-    starting = {name: _launch(plan, layout, name, own_cgroups=own_cgroups) for name in names}
+    starting = {name: _launch(plan, layout, name, tracker) for name in names}
     hosts: dict[str, Host] = {}
     try:
         for name, process in starting.items():
-            hosts[name] = Host(name, _first_words(process, name), own_cgroups)
+            hosts[name] = Host(name, _first_words(process, name), tracker)
         remember(list(hosts.values()))
         network.plug_in(plan, {name: host.init for name, host in hosts.items()})
         for name, process in starting.items():
-            if own_cgroups:
-                cgroups.create(plan, name)
-                cgroups.join(plan, name, hosts[name].init.pid)
+            cgroups.create(plan, name, tracker)
+            cgroups.join(plan, name, tracker, hosts[name].init.pid)
             say_go(process)
         for name, process in starting.items():
             _expect(process, name, "ready")
@@ -84,12 +84,12 @@ def boot(
     return list(hosts.values())
 
 
-def _launch(plan: AddressPlan, layout: Layout, name: str, *, own_cgroups: bool) -> subprocess.Popen[str]:
+def _launch(plan: AddressPlan, layout: Layout, name: str, tracker: Tracker) -> subprocess.Popen[str]:
     init_plan: node_init.Plan = {
         "name": name,
         "address": f"{plan.host(name)}/24",
         "hosts": str(layout.hosts),
-        "cgroups": [list(h.controllers) for h in cgroups.hierarchies()] if own_cgroups else [],
+        "cgroups": cgroups.mounts(tracker),
     }
     program = (sys.executable, "-I", "-S", node_init.__file__, json.dumps(init_plan))
     with (layout.logs / f"init-{name}.log").open("ab") as log:
@@ -127,14 +127,13 @@ def _read(process: subprocess.Popen[str]) -> str:
 
 def command_in(host: Host, argv: Sequence[str]) -> list[str]:
     """Command line that runs `argv` inside the host."""
-    cgroup = ("--cgroup",) if host.own_cgroups else ()
+    cgroup = ("--cgroup",) if host.tracker.uses_cgroups else ()
     return ["nsenter", "--target", str(host.init.pid), *ENTER, *cgroup, "--", *argv]
 
 
 def enter_cgroups(plan: AddressPlan, host: Host) -> None:
     """Count the calling process, and so its children, as one of the host's."""
-    if host.own_cgroups:
-        cgroups.join(plan, host.name, os.getpid())
+    cgroups.join(plan, host.name, host.tracker, os.getpid(), leaf=True)
 
 
 def start_daemon(

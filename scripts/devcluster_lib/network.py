@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .addresses import SLOTS, AddressPlan, first_slot
+from .addresses import MARK, SLOTS, AddressPlan, first_slot
 from .errors import DevClusterError
 from .processes import ProcessId
 
@@ -29,7 +29,8 @@ def claim(directory: Path) -> AddressPlan:
     Raises:
         DevClusterError: namespaces cannot be made here.
     """
-    start = first_slot(directory)
+    mark = Path(MARK)
+    start = first_slot(directory, mark.read_text().strip() if mark.exists() else "")
     routed = _routed_networks()
     for step in range(SLOTS):
         plan = AddressPlan((start + step) % SLOTS)

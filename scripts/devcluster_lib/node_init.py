@@ -24,7 +24,7 @@ class Plan(TypedDict):
         name: its host name.
         address: its IPv4 address, with the prefix length.
         hosts: file that the node shall see as /etc/hosts.
-        cgroups: cgroup v1 hierarchies to mount, each a list of controllers; may be empty.
+        cgroups: what to mount: lists of controllers of version 1, or one list with `cgroup2`; may be empty.
     """
 
     name: str
@@ -68,6 +68,13 @@ def mount_own_cgroups(hierarchies: list[list[str]]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWCGROUP) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWCGROUP)")
+    if hierarchies == [["cgroup2"]]:
+        mount("-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
+        os.mkdir("/sys/fs/cgroup/system.slice")  # systemd's, where Slurm puts its jobs
+        os.mkdir("/sys/fs/cgroup/init")  # where the node's own programs are: Slurm divides what is above
+        with open("/sys/fs/cgroup/init/cgroup.procs", "w") as file:
+            file.write("1")
+        return
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/sys/fs/cgroup")
     for controllers in hierarchies:
         for controller in controllers:

@@ -24,10 +24,21 @@ class Preempt(enum.Enum):
 
 
 class Tracker(enum.Enum):
-    """How slurmd finds the processes of a job step (Slurm's ProctrackType)."""
+    """How slurmd finds the processes of a job step (ProctrackType): cgroup is that of version 1."""
 
     LINUXPROC = "linuxproc"
     CGROUP = "cgroup"
+    CGROUP2 = "cgroup2"
+
+    @property
+    def uses_cgroups(self) -> bool:
+        """Whether each node has cgroups of its own."""
+        return self is not Tracker.LINUXPROC
+
+    @property
+    def plugin(self) -> str:
+        """Slurm's name for it; which version of cgroups it takes, cgroup.conf says."""
+        return "cgroup" if self.uses_cgroups else "linuxproc"
 
 
 @dataclass(frozen=True)

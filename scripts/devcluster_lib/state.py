@@ -42,8 +42,7 @@ class State:
         init = self.inits.get(name)
         if init is None or not init.is_alive():
             return None
-        own_cgroups = self.settings.tracker is Tracker.CGROUP and name != CONTROLLER
-        return Host(name, init, own_cgroups)
+        return Host(name, init, Tracker.LINUXPROC if name == CONTROLLER else self.settings.tracker)
 
     def with_hosts(self, hosts: list[Host]) -> State:
         """The same cluster after some hosts were booted."""

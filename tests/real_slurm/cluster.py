@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm.waits import Waits
 from hpc_elastic.testing.shown_fields import shown_fields, shown_job
+from tests.real_slurm import facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
@@ -57,7 +59,7 @@ class Cluster(Waits):
         directory: its directory.
         slurm_conf: value of SLURM_CONF.
         nodes: number of nodes, named node1..nodeN.
-        tracker: `linuxproc` or `cgroup`.
+        tracker: `linuxproc`, `cgroup` or `cgroup2`.
     """
 
     directory: Path
@@ -80,6 +82,15 @@ class Cluster(Waits):
         if done.returncode != 0 or match is None:
             raise RuntimeError(f"devcluster start: exit code {done.returncode}, {done.stdout}{done.stderr}")
         return cls(directory, Path(match[1]), nodes, tracker)
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Its Slurm, such as `24.11.5`."""
+        return self._as_root("sbatch", "--version").stdout.split()[-1]
+
+    def fact(self, name: str) -> str:
+        """What holds for its Slurm, see `facts`."""
+        return facts.fact(name, self.version)
 
     @property
     def shared(self) -> Path:
@@ -178,6 +189,10 @@ class Cluster(Waits):
         """
         shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
         return shown_fields(shown).get("State", "").lower()
+
+    def is_missed(self, name: str) -> bool:
+        """Whether Slurm has noticed that a node is gone; one of a job that runs on need not be down."""
+        return bool(re.search("down|not_responding", self.node_state(name)))
 
     def story(self) -> str:
         """Queue, node states and the end of slurmctld's log."""

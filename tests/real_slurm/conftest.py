@@ -21,7 +21,8 @@ from xdist.scheduler import LoadScopeScheduling
 from hpc_elastic.store.node_ledger import FOLDER
 from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
-from tests.real_slurm.order import rank, unit
+from tests.real_slurm.core import CORE
+from tests.real_slurm.order import plain_name, rank, unit
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
 
@@ -51,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both_trackers: runs under linuxproc and under cgroup")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a command line ask for the core of these tests."""
+    parser.addoption("--slurm-core", action="store_true", help="of the tests on a real Slurm only the core")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the process trackers of a test that uses the session's cluster."""
     if "session_cluster" not in metafunc.fixturenames:
@@ -60,8 +66,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("session_cluster", trackers, indirect=True, scope="session")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test of this directory, the first one may have to install packages; long ones go first."""
+    if config.getoption("--slurm-core"):
+        others = [item for item in items if plain_name(item.nodeid) not in CORE]
+        items[:] = [item for item in items if plain_name(item.nodeid) in CORE]
+        config.hook.pytest_deselected(items=others)
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

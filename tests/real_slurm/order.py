@@ -42,6 +42,12 @@ SECONDS = {
 """What tests take that take long, and files whose tests share jobs [s]; to the nearest ten."""
 
 
+def plain_name(nodeid: str) -> str:
+    """Return the name of a test as `rows` and `core` have it."""
+    file, _, test = nodeid.rpartition("/")[2].partition("::")
+    return f"{file.removeprefix('test_').removesuffix('.py')}.{test.removeprefix('test_').partition('[')[0]}"
+
+
 def unit(nodeid: str) -> str:
     """Return the name of what one worker has to run as a whole: a test, or those that share jobs."""
     file, _, test = nodeid.rpartition("/")[2].partition("::")
@@ -50,11 +56,11 @@ def unit(nodeid: str) -> str:
 
 def tracker(nodeid: str) -> str:
     """Return the process tracker of a test; empty if it starts clusters of its own."""
-    found = re.search(r"\[(linuxproc|cgroup)\b", nodeid)
+    found = re.search(r"\[(linuxproc|cgroup2?)\b", nodeid)
     return found[1] if found else ""
 
 
 def rank(nodeid: str) -> tuple[int, int]:
     """Return the place of a test: long ones first, but all of one tracker, as each cluster has one."""
     name = unit(nodeid).partition("[")[0].partition(" ")[0]
-    return {"cgroup": 1, "": 2, "linuxproc": 3}[tracker(nodeid)], -SECONDS.get(name, 0)
+    return {"cgroup2": 0, "cgroup": 1, "": 2, "linuxproc": 3}[tracker(nodeid)], -SECONDS.get(name, 0)

@@ -35,7 +35,7 @@ SIGNALS = (
     ),
     Row(
         "preempted, the job ends within the grace time",
-        ("slurm_preemption.who_ends_within_the_grace_time_is_not_requeued",),
+        ("slurm_preemption.who_ends_within_the_grace_time",),
         ("own_scripts.a_preempted_script_is_requeued", "main_job.a_preempted_run_resumes_by_itself"),
     ),
     Row(
@@ -177,7 +177,10 @@ NODE_LOSS = (
     Row("a node is lost, --no-kill of srun alone", ("slurm_node_loss.by_default_a_lost_node_costs_the_job",)),
     Row(
         "a node is lost, --no-kill of both",
-        ("slurm_node_loss.no_kill_of_both_lets_the_others_go_on",),
+        (
+            "slurm_node_loss.no_kill_of_both_lets_the_others_go_on",
+            "slurm_node_loss.a_lost_node_of_a_job_that_runs_on_is_told",
+        ),
         (
             "lost_nodes.survivors_of_a_node_loss_go_on_in_the_allocation",
             "lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",
@@ -210,7 +213,7 @@ NODE_LOSS = (
     ),
     Row(
         "requeued before the loss is noticed",
-        ("slurm_sites.a_requeue_before_the_loss_is_noticed_costs_the_gpus",),
+        ("slurm_sites.a_requeue_before_the_loss_is_noticed_may_cost_the_gpus",),
     ),
     Row("a node is given back by the user", ("slurm_shapes.a_job_shrinks_but_does_not_grow",)),
 )

@@ -105,7 +105,7 @@ def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> Non
     cluster.crash(lost)
     cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
     wait_log(run, task, "start the agent again (1 of 3)")
-    cluster.wait_for(lambda: "down" in cluster.node_state(lost), 60, f"{lost} to be down")
+    cluster.wait_for(lambda: cluster.is_missed(lost), 60, f"Slurm to miss {lost}")
     cluster.boot(lost)
     last = wait_size(run, 3, 120, without=cut)
     assert killed in nodes_of(last)

@@ -63,7 +63,15 @@ def test_nodes_are_separate(cluster: Cluster) -> None:
 def test_steps_are_tracked_as_asked(cluster: Cluster) -> None:
     """The tracker in force is the one of the command line."""
     setting = cluster.as_root("scontrol", "show", "config")
-    assert f"proctrack/{cluster.tracker}" in setting
+    assert f"proctrack/{cluster.tracker.removesuffix('2')}" in setting
+
+
+def test_steps_have_cgroups_of_version_2(start_cluster: StartCluster) -> None:
+    """Each node has a tree of its own, also on a machine that has version 1 as well."""
+    modern = start_cluster(nodes=2, tracker="cgroup2")
+    own = modern.run("alice", ["srun", "-N2", "cat", "/proc/self/cgroup"]).stdout.splitlines()
+    found = {line for line in own if line.startswith("0::/system.slice/")}
+    assert {"node1_slurmstepd.scope", "node2_slurmstepd.scope"} == {line.split("/")[2] for line in found}
 
 
 def test_crashed_node_is_dead_and_its_job_requeued(cluster: Cluster) -> None:
@@ -75,10 +83,10 @@ def test_crashed_node_is_dead_and_its_job_requeued(cluster: Cluster) -> None:
     cluster.crash("node4")
     assert [] == in_namespace(namespace)
     assert not reaches(cluster, "node1", "node4")
-    cluster.wait_for(lambda: cluster.node_state("node4").startswith("down"), 60, "Slurm to give node4 up")
+    cluster.wait_for(lambda: cluster.is_missed("node4"), 60, "Slurm to give node4 up")
     cluster.wait_for(lambda: cluster.job(job_id).get("Restarts") == "1", 60, "the job to be requeued")
     cluster.boot("node4")
-    cluster.wait_for(lambda: "down" not in cluster.node_state("node4"), 30, "node4 to be back")
+    cluster.wait_for(lambda: not cluster.is_missed("node4"), 30, "node4 to be back")
 
 
 def test_cut_node_runs_on_alone(cluster: Cluster) -> None:

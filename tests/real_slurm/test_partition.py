@@ -90,7 +90,7 @@ def test_a_node_that_comes_back_into_its_job_does_not_end_the_run(cluster: Clust
     run.wait_checkpoint(20)
     cluster.cut("node3")
     cluster.run("alice", ["scontrol", "requeue", run.job_id])
-    cluster.wait_for(lambda: "down" in cluster.node_state("node3"), 90, "Slurm to miss node3")
+    cluster.wait_for(lambda: cluster.is_missed("node3"), 90, "Slurm to miss node3")
     cluster.heal("node3")
     run.wait(lambda state: state.rounds >= 2, "the second start", 150)
     state = run.wait_ending(240)

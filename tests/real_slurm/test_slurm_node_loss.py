@@ -37,8 +37,8 @@ def jobs(session_cluster: Cluster) -> Iterator[dict[str, Probe]]:
             cluster.crash(node)
         cluster.boot("node3")
         cluster.command("start-slurmd", "node2")
-        cluster.wait_for(lambda: "down" in cluster.node_state("node1"), 90, "Slurm to miss node1")
-        cluster.wait_for(lambda: "down" in cluster.node_state("node4"), 90, "Slurm to miss node4")
+        cluster.wait_for(lambda: cluster.is_missed("node1"), 90, "Slurm to miss node1")
+        cluster.wait_for(lambda: cluster.is_missed("node4"), 90, "Slurm to miss node4")
         yield probes
 
 
@@ -79,6 +79,12 @@ def test_nobody_ends_a_job_without_its_batch_host(jobs: dict[str, Probe]) -> Non
     assert "RUNNING" == job.job()["JobState"]
     assert job.lives("agent", "node2")
     assert not job.lives("batch")
+
+
+def test_a_lost_node_of_a_job_that_runs_on_is_told(jobs: dict[str, Probe]) -> None:
+    """Slurm says that it does not respond, whatever state it is in."""
+    job = jobs["no-kill of both"]
+    assert job.cluster.fact("lost node") == job.cluster.node_state("node4")
 
 
 def test_a_quick_reboot_may_go_unnoticed(jobs: dict[str, Probe]) -> None:

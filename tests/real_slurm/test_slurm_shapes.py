@@ -26,10 +26,6 @@ ENVIRONMENTS = {  # name: (options of sbatch, options of srun)
     "no gpu": (("--nodes=1",), "-N1 -n1"),
     "ignored tasks per node": (("--nodes=2", "--ntasks-per-node=2"), "--ntasks-per-node=1"),
 }
-SIZES = {  # options of sbatch: number of nodes
-    ("--nodes=1-4", "--exclusive"): "4",
-    ("--nodes=1-4", "--ntasks-per-node=1"): "1",
-}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +53,9 @@ def _read(place: Path, name: str) -> list[dict[str, str]]:
     return [json.loads(path.read_text()) for path in sorted(place.glob(f"{name}.*"))]
 
 
-def test_an_agent_is_told_who_and_where_it_is(environments: dict[str, list[dict[str, str]]]) -> None:
+def test_an_agent_is_told_who_and_where_it_is(
+    session_cluster: Cluster, environments: dict[str, list[dict[str, str]]]
+) -> None:
     """What `slurm.environment` reads is there on every node; what 22.05 lacks is looked up elsewhere."""
     first, second = environments["plain"]
     for name in (
@@ -75,6 +73,9 @@ def test_an_agent_is_told_who_and_where_it_is(environments: dict[str, list[dict[
     )
     assert "SLURM_RESTART_COUNT" not in first  # from the second start on only
     assert 2 == int(first["SLURM_CPUS_ON_NODE"])
+    assert session_cluster.fact("tres per task") == first.get("SLURM_TRES_PER_TASK", "")
+    times = {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"} & first.keys()
+    assert session_cluster.fact("job times") == ("set" if len(times) == 2 else "absent")
 
 
 @pytest.mark.parametrize("name", ["plain", "gres", "gpus", "two tasks"])
@@ -99,9 +100,10 @@ def test_tasks_per_node_of_srun_do_not_override_the_job(
 
 
 def test_a_range_of_nodes_gives_what_is_free(cluster: Cluster) -> None:
-    """The most that is free now, but the least with --ntasks-per-node; too many wait for ever."""
-    for options, nodes in SIZES.items():
-        job_id = cluster.submit("alice", "--partition=high", *options, wrap="sleep 600")
+    """The most that is free now, in Slurm 22.05 the least with --ntasks-per-node; too many wait for ever."""
+    sizes = {"--exclusive": "4", "--ntasks-per-node=1": cluster.fact("node range")}
+    for option, nodes in sizes.items():
+        job_id = cluster.submit("alice", "--partition=high", "--nodes=1-4", option, wrap="sleep 600")
         cluster.wait_state(job_id, "RUNNING")
         assert nodes == cluster.job(job_id)["NumNodes"]
         cluster.as_root("scancel", job_id)

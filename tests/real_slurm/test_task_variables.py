@@ -36,3 +36,15 @@ def test_each_worker_is_a_task_of_its_own(cluster: Cluster, mode: str) -> None:
     assert {"1"} == {env["PYTHONUNBUFFERED"] for env in found}
     assert {found[0]["JAX_COORDINATOR_ADDRESS"]} == {env["JAX_COORDINATOR_ADDRESS"] for env in found}
     assert [] == [name for env in found for name in env if name.startswith(("PMI_", "PMI2_", "PMIX_"))]
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_an_agent_has_all_cpus_of_a_node_that_is_its_own(cluster: Cluster, mode: str) -> None:
+    """Also where fewer were asked for; since Slurm 23.02 srun takes that from a variable of sbatch's."""
+    script = cluster.shared / "place.py"
+    script.write_text(SCRIPT)
+    shape = ("--nodes", "2", "--exclusive", "--cpus-per-task", "4", "--time", "10m", "--partition", "low")
+    run = submit(cluster, (*shape, "--mode", mode), (PYTHON, str(script), "{run}/place"))
+    run.wait_ending()
+    found = [json.loads((run.directory / f"place.{rank}").read_text()) for rank in range(2)]
+    assert ["8", "8"] == [env["SLURM_CPUS_ON_NODE"] for env in found]

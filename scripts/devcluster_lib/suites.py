@@ -1,0 +1,127 @@
+"""Root trees of Debian suites, each with the Slurm that it has.
+
+A tree is made once, by debootstrap, and only read after that: what runs in it writes elsewhere (`boxes`).
+Beside it lies what it got, since a suite that is not released yet moves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import packages
+from .errors import DevClusterError, MovingSuiteError
+from .state_file import locked
+
+CACHE = Path(os.environ.get("DEVCLUSTER_SUITES") or "/var/cache/hpc_elastic-suites")
+DEBIAN = "http://deb.debian.org/debian"
+INCLUDED = (
+    *("ca-certificates", "git", "python3", "python3-venv", "slurm-wlm"),
+    *packages.BASE,
+    *packages.ACCOUNTING,
+)
+_SLURM = re.compile(r"^slurm(?:-wlm)? (\d+\.\d+\.\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite of Debian.
+
+    Attributes:
+        version: the Slurm that it is wanted for.
+        name: the suite.
+        moves: it is not released, so that it may have another Slurm tomorrow.
+    """
+
+    version: str
+    name: str
+    moves: bool = False
+
+    @property
+    def root(self) -> Path:
+        """Its root tree."""
+        return CACHE / self.name
+
+    @property
+    def got(self) -> str:
+        """Which Slurm and Python the tree has, in one line; empty if it is not there."""
+        path = self.root / "etc" / "devcluster-suite"
+        return path.read_text().strip() if path.exists() else ""
+
+    def ensure(self) -> None:
+        """Make the tree if it is not there; others that want it wait.
+
+        Raises:
+            DevClusterError: it could not be made; a MovingSuiteError where that may be so tomorrow, too.
+        """
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with locked(CACHE / f"{self.name}.lock"):
+            if self.got:
+                return
+            try:
+                _make(self)
+            except DevClusterError as error:
+                raise MovingSuiteError(str(error)) if self.moves else error from None
+
+
+SUITES = {
+    suite.version: suite
+    for suite in (
+        Suite("22.05", "bookworm"),
+        Suite("24.11", "trixie"),
+        Suite("26.05", "sid", moves=True),
+    )
+}
+
+
+def _make(suite: Suite) -> None:
+    if shutil.which("debootstrap") is None:
+        packages.fetch(["debootstrap"], lambda: [] if shutil.which("debootstrap") else ["debootstrap"])
+    draft, log = CACHE / f"{suite.name}.new", CACHE / f"{suite.name}.log"
+    for old in (draft, suite.root):
+        shutil.rmtree(old, ignore_errors=True)
+    wanted = ",".join(INCLUDED)
+    command = ("debootstrap", "--variant=minbase", f"--include={wanted}", suite.name, str(draft), mirror())
+    with log.open("wb") as output:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+    if done.returncode != 0:
+        raise DevClusterError(f"debootstrap could not make Debian {suite.name}; see {log}.")
+    (draft / "etc" / "devcluster-suite").write_text(f"{_got(suite, draft)}\n")
+    shutil.rmtree(draft / "var" / "cache" / "apt" / "archives", ignore_errors=True)
+    draft.replace(suite.root)
+
+
+def _got(suite: Suite, tree: Path) -> str:
+    """Return what a tree has; raises DevClusterError if that is not the Slurm that was wanted."""
+    said = _ask(tree, "slurmd", "-V")
+    found = _SLURM.search(said)
+    if found is None or (not found[1].startswith(f"{suite.version}.") and not suite.moves):
+        raise DevClusterError(f"Debian {suite.name} has {said or 'no Slurm'}, not Slurm {suite.version}.")
+    return f"Slurm {found[1]}, {_ask(tree, 'python3', '--version')}, Debian {suite.name}"
+
+
+def _ask(tree: Path, *argv: str) -> str:
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    inside = ("chroot", str(tree), *argv)
+    done = subprocess.run(
+        inside, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return (done.stdout or done.stderr).strip()
+
+
+def mirror() -> str:
+    """Return the mirror of Debian that this machine uses, by apt's sources."""
+    places = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
+    files = [path for path in places if path.suffix in (".list", ".sources") and path.exists()]
+    return mirror_in("\n".join(path.read_text() for path in files))
+
+
+def mirror_in(sources: str) -> str:
+    """Return the first place of Debian itself in the text of apt's sources, else where everybody finds it."""
+    lines = re.findall(r"^(?:URIs:|deb(?: \[.*?\])?) *(.*)$", sources, re.MULTILINE)
+    places = [word.rstrip("/") for line in lines for word in line.split()]
+    return next((place for place in places if re.fullmatch(r"https?://\S+/debian", place)), DEBIAN)

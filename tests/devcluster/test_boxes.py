@@ -1,0 +1,114 @@
+"""What a box of another Slurm is made from, and how a command line asks for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from devcluster_lib import boxes, cgroups, suites
+from devcluster_lib.addresses import first_slot
+from devcluster_lib.cli import slurm_asked_for
+from devcluster_lib.errors import DevClusterError
+
+from tests.real_slurm.facts import VERSIONS
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+DEB822 = """
+Types: deb
+# http://snapshot.debian.org/archive/debian/20250520T000000Z
+URIs: http://mirror.example.org/debian/
+Suites: bookworm
+
+Types: deb
+URIs: http://mirror.example.org/debian-security
+"""
+UBUNTU = (
+    "deb http://archive.ubuntu.com/ubuntu noble main\ndeb http://example.org/tools/debian-tools stable main\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sources", "mirror"),
+    [
+        (DEB822, "http://mirror.example.org/debian"),
+        (
+            "deb [signed-by=/k.gpg] https://deb.example.org/debian trixie main",
+            "https://deb.example.org/debian",
+        ),
+        (UBUNTU, suites.DEBIAN),
+        ("", suites.DEBIAN),
+    ],
+    ids=["deb822", "one line", "Ubuntu", "none"],
+)
+def test_the_machines_own_mirror_is_used(sources: str, mirror: str) -> None:
+    """That of Debian itself, not of its security updates or of others; else where everybody finds it."""
+    assert mirror == suites.mirror_in(sources)
+
+
+@pytest.mark.parametrize(
+    ("argv", "asked"),
+    [
+        (["start", "--nodes", "4"], (None, ["start", "--nodes", "4"])),
+        (["--slurm", "24.11", "start", "--gpus", "2"], ("24.11", ["start", "--gpus", "2"])),
+        (["--slurm=24.11", "run", "sinfo", "--slurm", "x"], ("24.11", ["run", "sinfo", "--slurm", "x"])),
+        (["--slurm"], ("", [])),
+    ],
+)
+def test_the_slurm_is_asked_for_ahead_of_the_command(
+    argv: list[str], asked: tuple[str | None, list[str]]
+) -> None:
+    """What follows the command is its own."""
+    assert asked == slurm_asked_for(argv)
+
+
+def test_an_unknown_version_is_refused_by_name() -> None:
+    """With those that there are."""
+    with pytest.raises(DevClusterError, match=r"--slurm must be one of 22\.05, .*, not '23\.02'"):
+        boxes.of("23.02")
+
+
+def test_each_version_has_its_facts_and_is_tested() -> None:
+    """A column of `facts`, a suite, and a place in `scripts/test --slurm all`."""
+    assert VERSIONS == tuple(suites.SUITES)
+    assert f"versions=({' '.join(VERSIONS)})" in (SCRIPTS / "test").read_text()
+
+
+def test_programs_in_a_box_get_what_tests_and_pip_are_told() -> None:
+    """And nothing else of this machine's environment."""
+    asked = {
+        "PATH": "/mine",
+        "DEVCLUSTER_DELAYS": "1:2",
+        "CI": "true",
+        "PIP_INDEX_URL": "x",
+        "LD_PRELOAD": "y",
+        "CITY": "z",
+    }
+    given = boxes.environment(asked)
+    assert {"DEVCLUSTER_DELAYS": "1:2", "CI": "true", "PIP_INDEX_URL": "x"}.items() <= given.items()
+    assert not {"LD_PRELOAD", "CITY"} & given.keys()
+    assert "/mine" not in given["PATH"]
+
+
+def test_boxes_take_other_addresses_than_the_machine() -> None:
+    """They share its cgroups, which are named after a cluster's address."""
+    slots = {first_slot(Path("/tmp/devcluster"), box) for box in ("", "24.11-a", "24.11-b")}
+    assert 3 == len(slots)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "place", "own", "hybrid"),
+    [
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", Path("/sys/fs/cgroup"), "0::/user.slice", False),
+        (
+            "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
+            Path("/sys/fs/cgroup/unified"),
+            "1:cpu:/\n0::/",
+            True,
+        ),
+        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0", None, "1:cpu:/", True),
+    ],
+    ids=["v2", "hybrid", "v1"],
+)
+def test_which_cgroups_a_machine_has(mounts: str, place: Path | None, own: str, *, hybrid: bool) -> None:
+    """Slurm's plugin for version 2 refuses machines that have version 1 as well."""
+    assert (place, hybrid) == (cgroups.v2_mount(mounts), cgroups.is_hybrid(own))

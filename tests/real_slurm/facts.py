@@ -1,0 +1,63 @@
+"""What differs between the versions of Slurm: one row per fact, one column per version.
+
+A test that looks at such a fact asks here what holds for the Slurm that it runs on, so it is red where a
+version behaves otherwise than is written here. A version between two columns has the left one's facts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+VERSIONS = ("22.05", "24.11", "26.05")
+
+
+class Fact(NamedTuple):
+    """One thing that Slurm does otherwise from some version on."""
+
+    what: str
+    holds: tuple[str, ...]  # one word or more per version
+
+
+FACTS = {
+    "end in grace": Fact(
+        "the batch script of a preempted job ends by itself within the grace time",
+        ("over", "requeued", "requeued"),
+    ),
+    "killed script": Fact(
+        "Reason of a job whose batch script got SIGKILL",
+        ("JobLaunchFailure", "RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"),
+    ),
+    "lost node": Fact(
+        "state of a node that is lost to a job that runs on",
+        ("down+not_responding", "mixed+not_responding", "mixed+not_responding"),
+    ),
+    "early requeue": Fact(
+        "GPUs of a job that is requeued before the loss of its node is noticed", ("lost", "kept", "kept")
+    ),
+    "node range": Fact("nodes that --nodes=1-4 --ntasks-per-node=1 gets where 4 are free", ("1", "4", "4")),
+    "shown command": Fact("Command in `scontrol show job`", ("script and arguments", "script", "script")),
+    "tres per task": Fact(
+        "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "cpu=2", "cpu=2")
+    ),
+    "job times": Fact("SLURM_JOB_START_TIME and SLURM_JOB_END_TIME of a script", ("absent", "set", "set")),
+}
+
+
+def fact(name: str, version: str) -> str:
+    """Return what holds for a version.
+
+    Args:
+        name: of the fact.
+        version: of Slurm, such as `24.11.5`.
+    """
+    return FACTS[name].holds[column(version)]
+
+
+def column(version: str) -> int:
+    """Return the column of a version: that of the newest that is not newer; of an older one the first."""
+    known = [_number(text) <= _number(version) for text in VERSIONS]
+    return max(0, sum(known) - 1)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
