@@ -199,11 +199,11 @@ COLUMNS = (
     "killed: old value",
     "killed: new value",
     "left over at most",
-    "frozen and swept: went on",
+    "frozen and swept: continued",
     "errors injected",
     "went through",
     "refused, nothing changed",
-    "done, but told as an error",
+    "done, but reported as an error",
     "anything else",
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
