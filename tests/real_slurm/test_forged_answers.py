@@ -8,7 +8,7 @@ import pytest
 
 from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import Run, installed_for_users, plain, submit
+from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, submit
 
 __all__ = ["installed_for_users"]
 pytestmark = pytest.mark.usefixtures("installed_for_users")
@@ -76,3 +76,18 @@ def test_runs_whose_job_looks_cancelled_go_on(cluster: Cluster, admin: None) -> 
         ending = run.wait_ending(120).ending
         assert ending is not None, name
         assert Decision.CANCELLED is ending.decision, name
+
+
+def test_jobs_of_bobs_with_the_mark_of_a_run_are_not_taken_for_its_own(cluster: Cluster) -> None:
+    """Everybody can read the mark, by which a job is found whose submission was cut short."""
+    run = submit(cluster, (*ONE, "--name", "marked", "-o", "hold"), plain(cluster))
+    mark = cluster.run("bob", ["squeue", "--noheader", f"--jobs={run.job_id}", "--format=%k"]).stdout.strip()
+    forged = ("--hold", f"--comment={mark}", "--job-name=marked")
+    decoys = [cluster.submit("bob", *forged, *more, wrap="true") for more in ((), ("--array=0-3",))]
+    record = run.directory / "submissions" / "000000.json"
+    record.unlink()
+    again = elastic(cluster, "submit", "--resume", str(run.directory))
+    assert f"marked was already queued as job {run.job_id}\n" in again.stdout, again.stderr
+    run.command("cancel", str(run.directory))
+    cluster.wait_for(lambda: "CANCELLED" == run.job().get("JobState"), 60, "alice's job to be cancelled")
+    assert ["PENDING", "PENDING"] == [cluster.job(job_id).get("JobState") for job_id in decoys]

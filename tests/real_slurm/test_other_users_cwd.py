@@ -61,7 +61,9 @@ JOB = ("--nodes", "2", "--gpus-per-node", "1", "--cpus-per-task", "2", "--time",
 class Shared:
     """A directory that everybody may write to, in which another user was first."""
 
-    def __init__(self, cluster: Cluster, name: str, names: tuple[str, ...] = PLANTED) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, names: tuple[str, ...] = PLANTED, *, plants: bool = True
+    ) -> None:
         self.cluster = cluster
         self.place, self.told, self.own = (
             cluster.shared / f"{name}-{part}" for part in ("cwd", "told", "own")
@@ -73,8 +75,13 @@ class Shared:
         assert done.returncode == 0, done.stderr
         (self.own / "train.py").write_text(TRAIN)
         (self.own / "submit.py").write_text(SUBMIT)
+        if plants:
+            self.plant(names)
+
+    def plant(self, names: tuple[str, ...] = PLANTED) -> None:
+        """Have the other user put modules there."""
         words = [PYTHON, "-I", "-c", PLANT, str(self.place), str(self.told), *names]
-        done = cluster.run(OTHER, words)
+        done = self.cluster.run(OTHER, words)
         assert done.returncode == 0, done.stderr
 
     def started(self, *argv: str, **environ: str) -> Run:
@@ -84,11 +91,11 @@ class Shared:
         assert found is not None, done.stdout + done.stderr
         return Run(self.cluster, self.own / "run", found[1])
 
-    def submitted(self, worker: tuple[str, ...], **environ: str) -> Run:
+    def submitted(self, flags: tuple[str, ...], worker: tuple[str, ...], **environ: str) -> Run:
         """Submit a program from there."""
         where = ("--run-dir", str(self.own / "run"), "--allow-local-run-dir")
         command = str(Path(PYTHON).parent / "hpc-elastic")
-        return self.started(command, "submit", *where, *JOB, "--", *worker, **environ)
+        return self.started(command, "submit", *where, *JOB, *flags, "--", *worker, **environ)
 
     @property
     def executed(self) -> list[str]:
@@ -104,7 +111,7 @@ class Shared:
 def test_nothing_of_another_users_runs(cluster: Cluster) -> None:
     """Agents, srun and finish work, and a worker's script searches its own directory first."""
     shared = Shared(cluster, "planted")
-    run = shared.submitted((PYTHON, str(shared.own / "train.py"), str(shared.own)))
+    run = shared.submitted((), (PYTHON, str(shared.own / "train.py"), str(shared.own)))
     assert "done" == run.wait_ending().ending.decision.value  # type: ignore[union-attr]
     run.wait_gone()
     assert ([], "COMPLETED") == (shared.executed, run.job()["JobState"])
@@ -144,7 +151,7 @@ def test_commands_beside_a_run_take_nothing_from_there(cluster: Cluster) -> None
     """What drill and doctor start on the nodes, and the agents of a run that comes back."""
     shared = Shared(cluster, "beside")
     (shared.own / "loop.py").write_text(LOOP)
-    run = shared.submitted((PYTHON, str(shared.own / "loop.py")))
+    run = shared.submitted((), (PYTHON, str(shared.own / "loop.py")))
     run.wait(lambda state: state.running is not None, "the workers to run")
     command = str(Path(PYTHON).parent / "hpc-elastic")
     struck = cluster.run(
@@ -165,10 +172,42 @@ def test_commands_beside_a_run_take_nothing_from_there(cluster: Cluster) -> None
     assert [] == shared.executed, looked.stdout
 
 
+def test_what_is_planted_while_tasks_of_an_array_run_takes_no_part(cluster: Cluster) -> None:
+    """In the rounds that follow, and in what the tasks do at their end."""
+    shared = Shared(cluster, "later", plants=False)
+    (shared.own / "loop.py").write_text(LOOP)
+    run = shared.submitted(("--mode", "array"), (PYTHON, str(shared.own / "loop.py")))
+    run.wait(lambda state: state.running is not None and len(state.running.members) == 2, "both nodes", 120)
+    shared.plant()
+    command = str(Path(PYTHON).parent / "hpc-elastic")
+    struck = cluster.run(
+        USER,
+        [command, "drill", str(run.directory), "--crash", "--rank", "1", "--yes"],
+        cwd=shared.place,
+        timeout=120,
+    )
+    assert struck.returncode == 0, struck.stdout + struck.stderr
+    stopped = cluster.run(USER, [command, "stop", str(run.directory)], cwd=shared.place)
+    assert stopped.returncode == 0, stopped.stderr
+    assert "stopped" == run.wait_ending().ending.decision.value  # type: ignore[union-attr]
+    assert [] == shared.executed
+
+
+def test_a_run_on_this_machine_takes_nothing_from_there(cluster: Cluster) -> None:
+    """Nor does what starts its agents in the place of Slurm."""
+    shared = Shared(cluster, "here")
+    command = str(Path(PYTHON).parent / "hpc-elastic")
+    worker = (PYTHON, str(shared.own / "train.py"), str(shared.own))
+    where = ("--run-dir", str(shared.own / "run"), "--local", "2", "--workers-per-node", "1")
+    done = cluster.run(USER, [command, "submit", *where, "--", *worker], cwd=shared.place, timeout=120)
+    assert (0, []) == (done.returncode, shared.executed), done.stderr
+    assert str(shared.own) == shared.told_by(1)[0][0]
+
+
 def test_a_clone_and_modules_of_the_users_own_change_nothing(cluster: Cluster) -> None:
     """The installed package runs, whatever the working directory has of the same name."""
     shared = Shared(cluster, "clone", ("signal", "json", "random"))
     (shared.place / "hpc_elastic" / "__init__.py").write_text("raise SystemExit('a clone')")
-    run = shared.submitted((PYTHON, str(shared.own / "train.py"), str(shared.own)))
+    run = shared.submitted((), (PYTHON, str(shared.own / "train.py"), str(shared.own)))
     assert "done" == run.wait_ending().ending.decision.value  # type: ignore[union-attr]
     assert [] == shared.executed
