@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.processes.linux import open_pidfd, set_process_name
+from hpc_elastic.processes.linux import fork, open_pidfd, set_process_name
 from hpc_elastic.processes.process import LAST_STDIO, TELLING
 from hpc_elastic.processes.procfs import all_processes, is_marked
 from hpc_elastic.processes.reap import send_kill
@@ -48,7 +48,7 @@ class Guard:
         reading, writing = os.pipe()
         old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
-            pid = os.fork()
+            pid = fork()
             if pid == 0:
                 _run_guard(agent, reading, held)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from typing import Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -14,6 +15,7 @@ _PR_GET_CHILD_SUBREAPER: Final = 37
 _RLIMIT_LOCKS: Final = 10  # nothing has been counted against it since Linux 2.4
 _WIDE: Final = 8
 
+_FORKS: Final = threading.Lock()
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -22,6 +24,16 @@ def _prctl(option: int, value: Any) -> None:
     if _LIBC.prctl(ctypes.c_int(option), value, zero, zero, zero) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def fork() -> int:
+    """Fork; threads of this process wait for each other, since filelock refuses a second fork meanwhile.
+
+    Returns:
+        The child's pid, 0 in the child.
+    """
+    with _FORKS:  # each side releases its own copy
+        return os.fork()
 
 
 def die_with_parent(parent: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.processes.linux import die_with_parent, open_pidfd, set_limit_mark
+from hpc_elastic.processes.linux import die_with_parent, fork, open_pidfd, set_limit_mark
 from hpc_elastic.processes.procfs import MARKER_ENV, mark_number
 from hpc_elastic.store.plain_file import open_to_append
 
@@ -202,7 +202,7 @@ def spawn(
     parent = os.getpid()
     old_mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             _become(spec, stdio, _Child(starting, parent, call, pass_fds))
     except OSError as error:

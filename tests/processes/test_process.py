@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import filelock
 import pytest
 
 from hpc_elastic.ids import Env
@@ -22,6 +24,23 @@ def test_child_leads_its_own_session() -> None:
     process.signal_group(signal.SIGKILL)
     process.reap()
     assert process.exit_code == -9
+
+
+def test_threads_may_start_children_at_the_same_time(tmp_path: Path) -> None:
+    """Since Python 3.12 filelock, once in use, has a second fork refused while another one is under way."""
+    with filelock.FileLock(tmp_path / "lock"):
+        pass
+
+    def start_some(_: int) -> list[int | None]:
+        started = [spawn(ProcessSpec(("true",), os.environ)) for _ in range(20)]
+        for process in started:
+            assert process.pidfd is not None
+            wait_readable(process.pidfd)
+            process.reap()
+        return [process.exit_code for process in started]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [[0] * 20] * 4 == list(threads.map(start_some, range(4)))
 
 
 def test_ended_process_keeps_its_pid_until_reaped() -> None:
