@@ -52,6 +52,45 @@ def test_line_ends_of_windows_are_named(capfd: pytest.CaptureFixture[str]) -> No
     assert "sed -i 's/\\r$//' ./crlf.sh" in error
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("#!/bin/bash\nsource env.sh\n\nexec torchrun train.py\n", "starts torchrun in line 4"),
+        ("#!/bin/sh\nif true; then\n  srun python train.py\nfi\n", "starts srun in line 3"),
+        ("#!/bin/bash\n# torchrun train.py\nexec python train.py\n", ""),
+        ("#!/bin/bash\ncat <<END\ntorchrun train.py\nEND\n", ""),
+        ("#!/usr/bin/env python3\ntorchrun\n", ""),
+    ],
+)
+@pytest.mark.parametrize("words", [["./go"], ["bash", "go"]])
+def test_a_script_that_starts_a_launcher_is_warned_of(
+    text: str, told: str, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With one worker in all it may."""
+    script = Path("go")
+    script.write_text(text)
+    script.chmod(0o755)
+    for workers in ("1", "2"):
+        shape = ("--local", "1", "--workers-per-node", workers)
+        assert 0 == app.run(["submit", "--dry-run", *shape, "--", *words])
+        error = capfd.readouterr().err
+        assert bool(told and workers == "2") == ("every worker would be a whole training" in error)
+        assert workers == "1" or told in error
+
+
+def test_a_quoted_home_directory_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+    """A shell replaces it only without quotes."""
+    assert 2 == app.run(["submit", "--local", "1", "--", "~/train.py"])
+    assert "fix: take the quotes away" in capfd.readouterr().err
+
+
+def test_more_nodes_than_this_machine_can_play_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """A slip of a zero would bring it down."""
+    assert 2 == app.run(["submit", "--local", "100000", "--", "train.py"])
+    assert "error: --local: 100000 nodes are too many for the " in capfd.readouterr().err
+    assert ["train.py"] == [path.name for path in Path().iterdir()]
+
+
 def test_a_byte_order_mark_is_read_over() -> None:
     """Editors of Windows begin a file with it."""
     Path("job.toml").write_bytes(b'\xef\xbb\xbfnodes = 1\ncommand = "train.py"\n')

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.slurm.adopt.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
 from hpc_elastic.slurm.job.worker_script import TAKES_A_WORD
 
 _TORCHRUN = "torchrun"
@@ -35,7 +37,18 @@ _WITH_COMMAND = {("accelerate", "launch"), ("tune", "run"), ("colossalai", "run"
 _STARTS_PROCESSES = {"srun": "which starts tasks itself", "mpirun": "which starts processes itself"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _SHELLS = ("bash", "sh", "dash", "zsh")
-_BEFORE = ("env", "nohup", "time", "exec", "command", "--")  # what may stand before a program
+_BEFORE = ("nohup", "time", "exec", "command", "--")  # what may stand before a program
+_WRAPPERS = {  # what runs a program that it is given, and how many words of its own come before that
+    **dict.fromkeys(
+        ("env", "nice", "ionice", "setsid", "stdbuf", "timeout", "taskset", "chrt", "numactl"), 0
+    ),
+    **dict.fromkeys(("uv", "conda", "mamba", "micromamba", "poetry", "pixi", "pdm", "pipenv", "nsys"), 1),
+    **dict.fromkeys(("apptainer", "singularity"), 2),
+}
+_OF_WRAPPERS = re.compile(  # options of theirs that take a word
+    "-[BCNckmnopstu]|--(?:name|prefix|python|with|bind|env|output|cwd|directory|project)"
+)
+_NUMBERS = re.compile(r"(?:0x[\da-f]+|[\d,.:-]+)[smhd]?", re.IGNORECASE)  # times, priorities, sets of CPUs
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SWITCHES = frozenset({"m", "module", "no-python", "run-path", "standalone", "use-env", "virtual-local-rank"})
 _WORKERS, _NODES = "nproc-per-node", "nnodes"
@@ -58,16 +71,21 @@ class Launcher(NamedTuple):
 def launcher_in(command: Sequence[str]) -> Launcher | None:
     """Return the launcher that a command starts, None if it starts none.
 
-    Behind ``env``, an interpreter or ``bash -c`` it is found, too; what a script starts is not looked at.
+    Behind ``env``, ``timeout``, ``conda run`` and the like, an interpreter or ``bash -c`` it is found, too;
+    what a script starts tells `launcher_in_text`.
     """
     words = _without_prefix(tuple(command))
     if not words:
         return None
     name, rest = words[0].rpartition("/")[2], words[1:]
-    if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-[a-z]*c", rest[0]):
-        return _in_text(rest[1])
-    if _PYTHON.fullmatch(name):
-        return _of_interpreter(rest)
+    if name in _WRAPPERS:
+        return launcher_in(_behind_wrapper(name, rest))
+    if name in _SHELLS:
+        return launcher_in_text(_text_of_shell(rest))[0]
+    return _of_interpreter(rest) if _PYTHON.fullmatch(name) else _of_program(name, rest)
+
+
+def _of_program(name: str, rest: tuple[str, ...]) -> Launcher | None:
     if name in _PROGRAMS:
         return Launcher(_PROGRAMS[name], rest)
     if rest and (name, rest[0]) in _WITH_COMMAND:
@@ -105,20 +123,67 @@ def _without_prefix(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def _in_text(text: str) -> Launcher | None:
-    try:
-        return launcher_in(shlex.split(text))
-    except (ValueError, RecursionError):
-        return None
+def _behind_wrapper(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the program that one of `_WRAPPERS` runs, and its words."""
+    own = _WRAPPERS[name]
+    while words:
+        if _OF_WRAPPERS.fullmatch(words[0]):
+            words = words[2:]
+            continue
+        if not (words[0].startswith("-") or _NUMBERS.fullmatch(words[0])):
+            if own == 0:
+                break
+            own -= 1
+        words = words[1:]
+    return words
+
+
+def _text_of_shell(words: tuple[str, ...]) -> str:
+    """Return the text behind ``-c``; empty for a script."""
+    options, has_text = [*words], False
+    while options and options[0].startswith(("-", "+")):
+        word = options.pop(0)
+        has_text |= re.fullmatch("-[a-z]*c[a-z]*", word) is not None
+        if re.fullmatch("[-+][a-z]*o", word):  # as in -euo pipefail
+            del options[:1]
+    return options[0] if has_text and options else ""
+
+
+def launcher_in_text(text: str) -> tuple[Launcher | None, int]:
+    """Return the first launcher that a shell script starts, and in which line; None and 0 without.
+
+    Args:
+        text: the script; what cannot be understood is passed over.
+    """
+    code = code_of(text)
+    plain = "".join(
+        " " if kind in (COMMENT, DOCUMENT) else each for each, kind in zip(text, code, strict=True)
+    )
+    for part in parts(code):
+        shown = plain[part.start : part.end]
+        try:
+            words = shlex.split(shown)[len(keywords(code[part.start : part.end])) :]
+            found = launcher_in(words)
+        except (ValueError, RecursionError):
+            continue
+        if found is not None:
+            line = text.count("\n", 0, part.start + len(shown) - len(shown.lstrip())) + 1
+            return Launcher(found.name, _before_redirections(found.arguments)), line
+    return None, 0
+
+
+def _before_redirections(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words up to the first that is one of ``2>&1``, ``> log`` and the like."""
+    return tuple(takewhile(lambda word: not re.match(r"(?:\d*|&)[<>]", word), words))
 
 
 def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
     rest = [*words]
     while rest:
         word = rest.pop(0)
-        if re.fullmatch("-[a-zA-Z]*m", word):
-            name = _MODULES.get(rest[0]) if rest else None
-            return None if name is None else Launcher(name, tuple(rest[1:]))
+        if named := re.fullmatch("-[bBdEiIOPqRsSuvx]*m(.*)", word, re.DOTALL):
+            module = named[1] or (rest.pop(0) if rest else "")
+            return Launcher(_MODULES[module], tuple(rest)) if module in _MODULES else None
         if not word.startswith("-"):  # a script; that of an installed launcher has its name
             is_known = word.rpartition("/")[2] in (*_PROGRAMS, "accelerate")
             return launcher_in((word, *rest)) if is_known else None

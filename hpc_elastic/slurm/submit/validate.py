@@ -14,13 +14,16 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.job import array_rules, options, script, spec_rules, worker_words
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
+from hpc_elastic.slurm.job.worker_launcher import launcher_in_text, refuse_launcher
 from hpc_elastic.slurm.job.worker_script import script_of
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
+from hpc_elastic.store.plain_file import read_plain
 
 _IMPORT_TIMEOUT_S = 30.0
+_LONGEST_SCRIPT = 1 << 20
+_MOST_AGENTS = 64  # for each CPU; more give each other up for want of time
 _LONGEST_FIRST_LINE = 256  # of which the kernel reads an interpreter
 
 
@@ -72,9 +75,17 @@ def check_local_nodes(spec: JobSpec, nodes: int) -> None:
     """Refuse a run that this machine cannot play with so many nodes.
 
     Raises:
-        InputError: the run is an array, or is to have more or fewer nodes.
+        InputError: the run is an array, is to have more or fewer nodes, or more than can live here.
     """
     array_rules.refuse_local(spec)
+    cpus = len(os.sched_getaffinity(0))
+    if nodes > cpus * _MOST_AGENTS:
+        raise InputError(
+            f"{nodes} nodes are too many for the {cpus} CPUs of this machine, which are at most "
+            f"{cpus * _MOST_AGENTS}: each has an agent and workers of its own here",
+            where="--local",
+            fix="give a smaller number, for example --local 2",
+        )
     low, high = spec.node_range
     if not low <= nodes <= high:
         raise InputError(
@@ -199,7 +210,7 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     """Check that the program and the training script exist; not what is inside a container."""
     spec = request.spec
     workdir = spec.workdir or "."
-    if spec.workers_per_node != 1 or spec.node_range.high != 1:
+    if _has_many(spec):
         refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
     if not spec.module and not os.path.exists(os.path.join(workdir, spec.command[0])):
         worker_words.check(spec.command)
@@ -219,7 +230,28 @@ def _check_worker(request: SubmitRequest) -> list[str]:
         raise InputError(
             f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {shlex.quote(path)}"
         )
-    return []
+    return _launcher_in_script(os.path.join(workdir, worker or command[0])) if _has_many(spec) else []
+
+
+def _has_many(spec: JobSpec) -> bool:
+    """Tell whether the run has more than one worker, or may have."""
+    return spec.workers_per_node != 1 or spec.node_range.high != 1
+
+
+def _launcher_in_script(path: str) -> list[str]:
+    """Warn of a shell script that starts a launcher, though perhaps not on every way through it."""
+    try:
+        text = read_plain(path, own=False, limit=_LONGEST_SCRIPT).decode(errors="replace")
+    except OSError:
+        return []
+    if not re.match(r"#!.*sh\b", text) and not path.endswith(".sh"):
+        return []
+    found, line = launcher_in_text(text)
+    if found is None:
+        return []
+    what = f"{path} starts {found.name} in line {line}, and each worker runs it"
+    fix = f"write the training script in the place of {found.name} there: exec python train.py"
+    return [f"{what}: every worker would be a whole training of its own\n  fix: {fix}"]
 
 
 def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
@@ -230,6 +262,10 @@ def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
     if os.path.exists(path):
         return InputError(f"the worker file {path} is no plain file", where="command", fix=fix)
     what = f"the worker file {worker} does not exist in {workdir}"
+    if worker.startswith("~"):
+        return InputError(
+            what, where="command", fix="take the quotes away, in which a shell leaves ~ as it is"
+        )
     return InputError(what, where="command", fix=_near_file(path) or fix)
 
 
