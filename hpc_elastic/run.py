@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpc_elastic.cli.run.script import run_script_path
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.lazy_names import lazy_names
+from hpc_elastic.settings.table import RENDEZVOUS
 
 if TYPE_CHECKING:
     from hpc_elastic.argparse_util import check_env, env
@@ -58,7 +59,6 @@ _OF_TORCH: Final = {
     "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 }
 _TORCHS_PORT: Final = 29500
-_OF_THE_RENDEZVOUS: Final = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
 _HOMES: Final = {  # names that programs take from torch's module although they are at home elsewhere
     **dict.fromkeys(("LaunchConfig", "elastic_launch"), ".launcher"),
     **dict.fromkeys(("DefaultLogsSpecs", "LogsSpecs", "Std"), ".multiprocessing"),
@@ -200,7 +200,7 @@ def _rdzv_configs(args: Namespace) -> dict[str, Any]:
     from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = dict(parse_rendezvous_config(args.rdzv_conf.strip("'\"")))
-    for name in _OF_THE_RENDEZVOUS:
+    for name in RENDEZVOUS:
         if getattr(args, name, None) is not None:
             found[name] = getattr(args, name)
     if args.rdzv_backend == "static":

@@ -16,6 +16,7 @@ from hpc_elastic.api.run import RUNNER_LOG, Run
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.isolated.lookup import argv_here
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -96,10 +97,10 @@ def named_as_fields(called: Callable[[str], str] = str) -> Iterator[None]:
 def _as_fields(text: str, called: Callable[[str], str] = str) -> str:
     def field_of(option: re.Match[str]) -> str:
         name = option[1].replace("-", "_")
-        field = JobSpec.model_fields.get(name)
-        if field is None:
+        row = JOB.get(name)
+        if row is None:
             return "local" if name == "local" else option[0]
-        return f"{called(name)}=True" if field.annotation is bool else called(name)
+        return f"{called(name)}=True" if row.is_switch else called(name)
 
     words, line, rest = text.partition("hpc-elastic ")  # a command line stays one
     return _OPTION.sub(field_of, words) + line + rest

@@ -8,20 +8,15 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.spec import JobSpec
 
 _JOB_COMMANDS = ("submit", "render")
-_FLAGS = frozenset(
+_SWITCHES = frozenset(
     {"--dry-run", "--skip-sbatch-test"}
-    | {
-        f"--{no}{name.replace('_', '-')}"
-        for name, info in JobSpec.model_fields.items()
-        if info.annotation is bool
-        for no in ("", "no-")
-    }
+    | {f"--{no}{row.flag[2:]}" for row in JOB.values() if row.is_switch for no in ("", "no-")}
 )
-_ALL_FLAGS = sorted(_FLAGS | {f"--{name.replace('_', '-')}" for name in JobSpec.model_fields})
+_ALL_FLAGS = sorted(_SWITCHES | {row.flag for row in JOB.values()})
 
 
 def message_of(error: Exception) -> str:
@@ -114,7 +109,7 @@ def _looks_like_a_program(word: str) -> bool:
 
 def _is_free(before: str) -> bool:
     """Tell whether a word after this one is no option's value."""
-    return not before.startswith("-") or "=" in before or before in _FLAGS
+    return not before.startswith("-") or "=" in before or before in _SWITCHES
 
 
 def _sbatch_hint(option: str, words: Sequence[str]) -> str:

@@ -16,6 +16,8 @@ from hpc_elastic.record.array_task import is_newer, outdated
 from hpc_elastic.record.journal import Epoch, RoundFormed
 from hpc_elastic.record.member_names import Phase, Roster, Seen, absent, natural
 from hpc_elastic.record.state import RunState, is_released
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 
 READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
 MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end at some weeks
@@ -27,10 +29,11 @@ class RendezvousSettings(NamedTuple):
 
     min_nodes: int = 1
     max_nodes: int = 1
-    join_timeout: float = 600.0  # how long a node waits for enough others
-    last_call_timeout: float = 30.0  # how long enough nodes wait for more, if more may come
-    heartbeat_interval: float = 1.0
-    lease: float = 4.0  # a member that does not beat for so long is lost
+    join_timeout: float = agents(JobSettings.join_timeout)  # how long a node waits for enough others
+    # how long enough nodes wait for more, if more may come
+    last_call_timeout: float = agents(JobSettings.last_call_timeout)
+    heartbeat_interval: float = agents(JobSettings.heartbeat_interval)
+    lease: float = agents(JobSettings.lease)  # a member that does not beat for so long is lost
     leader_patience: float = 1.0  # the first node forms the round; later the others may
     may_outgrow: bool = False  # whether the user may want more than max_nodes: an array can get more tasks
 

@@ -7,18 +7,17 @@ from typing import NamedTuple
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.same_failure import repeated_text
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 
-MAX_RESTARTS = 3
-MAX_HANGS = 3
-SAME_FAILURE = 3
 _WHAT = {Cause.CRASH: "a worker failed", Cause.HANG: "the workers hung"}
 
 
 class Budgets(NamedTuple):
     """How often each cause may end a round, counted in the run over all its requeues."""
 
-    crash: int = MAX_RESTARTS  # torchrun's --max-restarts
-    hang: int = MAX_HANGS
+    crash: int = usual(JobSettings.max_restarts)  # torchrun's --max-restarts
+    hang: int = usual(JobSettings.max_hangs)
     node_loss: int | None = None  # None: no limit
     same_failure: int | None = None  # the same failure so often in a row with nothing saved; None: no limit
 

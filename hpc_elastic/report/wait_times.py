@@ -8,9 +8,8 @@ from typing import Any
 from hpc_elastic.clock import clock_text, date_text
 from hpc_elastic.record.journal import EpochStarted, Record, RoundEnded
 from hpc_elastic.report.timeline import span_text
-
-JOIN_TIMEOUT_S, LAST_CALL_S = 600.0, 30.0  # of a job spec
-
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 
 GIVEN_BACK = "the job is given back to Slurm"
 FAILS = "the run fails"  # an array that has too few tasks left
@@ -36,9 +35,9 @@ def wait_times_text(
         return f"{text}; the log of the first node tells until when"
     low = str(spec.get("nodes", "1")).partition(":")[0]
     if low.isdecimal() and here >= int(low):
-        last_call_s = _seconds(spec.get("last_call_timeout"), LAST_CALL_S)
+        last_call_s = _seconds(spec.get("last_call_timeout"), usual(JobSettings.last_call_timeout))
         return f"{text}; {last_call_s:g} s after enough have come the round begins without the others"
-    timeout = _seconds(spec.get("join_timeout"), JOIN_TIMEOUT_S)
+    timeout = _seconds(spec.get("join_timeout"), usual(JobSettings.join_timeout))
     return f"{text}, until {clock_text(began[-1] + timeout)} (join_timeout = {timeout:g} s); then {then}"
 
 

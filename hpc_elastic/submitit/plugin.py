@@ -19,13 +19,15 @@ from submitit.core.utils import DelayedSubmission
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.submitit import parameters as names
-from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job.spec import JobSpec
 
 NAME = "hpcelastic"  # class name without Executor, in small letters: submitit allows no underscore
+
+_THE_FUNCTION = {"command", "module"}  # is what runs, so that these are no parameters
 
 
 class HpcElasticExecutor(Executor):
@@ -67,7 +69,7 @@ class HpcElasticExecutor(Executor):
     @classmethod
     def _valid_parameters(cls) -> set[str]:
         own = (*names.RENAMED, *names.AS_SBATCH, *names.HANDLED, *names.WITHOUT_EFFECT)
-        return names.ValidNames((*SPEC_FIELDS, *own))
+        return names.ValidNames((*(set(JOB) - _THE_FUNCTION), *own))
 
     def _convert_parameters(self, params: dict[str, Any]) -> dict[str, Any]:
         converted: dict[str, Any] = super()._convert_parameters(params)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpc_elastic.cli.run.command import main, parser
-from hpc_elastic.cli.run.flags import comma_list, torchs_parser
+from hpc_elastic.cli.run.flags import torchs_parser
+from hpc_elastic.cli.run.setting_flags import comma_list
 
 SPELLED = [
     ("--nnodes", "1:4", "1:4"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.cli.run.agent_parts import probe_of
 from hpc_elastic.cli.run.command import parser
-from hpc_elastic.cli.run.probe import probe_of
+from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.probe.rules import ProbeOptions
 
 
 def options(*flags: str) -> ProbeOptions:
     """Return what flags come to."""
-    return probe_of(parser().parse_args([*flags, "train.py"]))
+    args = parser().parse_args([*flags, "train.py"])
+    check_values(args)
+    return probe_of(args)
 
 
 def test_the_defaults() -> None:

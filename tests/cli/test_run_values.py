@@ -11,12 +11,13 @@ import pytest
 
 from hpc_elastic.cli.run import values as run_values
 from hpc_elastic.cli.run.command import parser
-from hpc_elastic.cli.run.work import NUMA_MODES, START_METHODS, logs_of, prefix_of, work_of
+from hpc_elastic.cli.run.work import logs_of, prefix_of, work_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.numa import AffinityMode
+from hpc_elastic.settings.of_run import RUN
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
@@ -107,8 +108,9 @@ def test_a_signal_that_is_given_another_meaning() -> None:
 
 def test_names_of_ways_are_those_of_the_parts() -> None:
     """They are written out here to keep the start light."""
-    assert [mode.value for mode in AffinityMode] == list(NUMA_MODES)
-    assert ("spawn", "fork", "forkserver") == START_METHODS
+    kinds = {row.name: row.kind for row in RUN}
+    assert [mode.value for mode in AffinityMode] == list(kinds["numa_binding"].choices)
+    assert ("spawn", "fork", "forkserver") == kinds["start_method"].choices
 
 
 def work(*words: str) -> tuple[str, ...]:

@@ -129,6 +129,8 @@ def test_a_spec_survives_being_stored() -> None:
             "raise time",
         ),
         ({"checkpoint_lead": "20h"}, "checkpoint_lead", "72000 s is more than", "65505"),
+        ({"join_timeout": 0}, "join_timeout", "join_timeout = 0 leaves no time", "more than 0"),
+        ({"health_timeout": "0s"}, "health_timeout", "leaves no time", "more than 0"),
         ({"lease": 2}, "lease", "less than three heartbeats", "3 or more"),
         ({"heartbeat_interval": 2}, "heartbeat_interval", "less than three heartbeats", "6 or more"),
         ({"run_dir": "a\\b"}, "run_dir", "backslash", "another path"),

@@ -16,11 +16,9 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs
 from hpc_elastic.slurm.run_jobs.submissions import Submission, record
 from hpc_elastic.submitit import HpcElasticExecutor, HpcElasticJob, HpcElasticJobEnvironment
-from hpc_elastic.submitit.spec_fields import SPEC_FIELDS
 from tests.submitit.jobs import Counting, executor
 
 
@@ -249,12 +247,9 @@ def test_submitit_gets_no_heavier_by_the_plug_in() -> None:
         "errors",
         "ids",
         "lazy_names",
+        "settings",
+        *(f"settings.{n}" for n in ("setting", "table")),
         "submitit",
-        *(f"submitit.{n}" for n in ("plugin", "parameters", "spec_fields")),
+        *(f"submitit.{n}" for n in ("plugin", "parameters")),
     }
     assert "submitit.plugin" in ours
-
-
-def test_the_list_of_fields_is_complete() -> None:
-    """It stands apart from the job spec only because that takes long to import."""
-    assert set(JobSpec.model_fields) == {*SPEC_FIELDS, "command", "module"}

@@ -179,7 +179,8 @@ def _together(path: str, group: Group) -> int:
 
 def _directory(path: str, *, is_alone: bool) -> list[Finding]:
     """Try a directory, or the nearest one above it if it is not there yet."""
-    from hpc_elastic.slurm.job.spec_rules import DEFAULT_HEARTBEAT_S, DEFAULT_LEASE_S  # noqa: PLC0415
+    from hpc_elastic.settings.setting import usual  # noqa: PLC0415
+    from hpc_elastic.settings.table import JobSettings  # noqa: PLC0415
     from hpc_elastic.store.check.finding import Finding, Level  # noqa: PLC0415
     from hpc_elastic.store.check.probe import nearest, probe_directory  # noqa: PLC0415
     from hpc_elastic.store.check.probe_findings import directory_findings, sharing_findings  # noqa: PLC0415
@@ -198,7 +199,9 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
         probed = probe_directory(place)
     except OSError as error:
         return [*found, Finding("directory", str(error), Level.PROBLEM, "name a directory you may write to")]
-    found += directory_findings(probed, heartbeat_s=DEFAULT_HEARTBEAT_S, lease_s=DEFAULT_LEASE_S)
+    found += directory_findings(
+        probed, heartbeat_s=usual(JobSettings.heartbeat_interval), lease_s=usual(JobSettings.lease)
+    )
     found += trust_findings(path)
     return [*found, *sharing_findings(probed.path, probed.mount)] if is_alone else found
 

@@ -15,18 +15,17 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.of_finish import FINISH
+from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.lifecycle import (
-    MAX_LAUNCH_FAILURES,
-    MAX_NODE_LOSSES,
-    MAX_RELAUNCH,
-    MAX_REQUEUES,
-    MAX_STARTS_WITHOUT_SAVE,
     Budgets,
 )
 from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+
+_WHOLE = (BUDGET, COUNT, NUMBER)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,17 +43,8 @@ def main(argv: Sequence[str]) -> int:
         srun_exit_code=arguments.srun_exit_code,
     )
     start = start._replace(chain=arguments.chain, launch_failure=arguments.launch_failure)
-    budgets = Budgets(
-        max_relaunch=arguments.max_relaunch,
-        max_requeues=arguments.max_requeues,
-        max_node_losses=arguments.max_node_losses,
-        max_preemptions=arguments.max_preemptions,
-        max_time_limits=arguments.max_time_limits,
-        max_launch_failures=arguments.max_launch_failures,
-        max_starts_without_save=arguments.max_starts_without_save,
-        holds=arguments.on_budget_spent == "hold",
-        resubmits=arguments.resubmit,
-    )
+    limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in Budgets._fields}
+    budgets = Budgets(**limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit)
     try:
         slurm, clock = _slurm_of(arguments.job_info), SystemClock()
         ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
@@ -98,61 +88,25 @@ def _parser() -> argparse.ArgumentParser:
         description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
-    parser.add_argument("--run-dir", required=True, help="run directory")
-    parser.add_argument("--srun-exit-code", type=int, default=0, metavar="RC", help="exit code of srun")
-    parser.add_argument(
-        "--relaunch", type=int, default=0, metavar="K", help="how often srun was started again"
-    )
-    parser.add_argument(
-        "--max-relaunch", type=int, default=MAX_RELAUNCH, metavar="N",
-        help="how often srun may be started again in one start of the job (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-requeues", type=int, default=MAX_REQUEUES, metavar="N",
-        help="how often the job may be requeued (default: %(default)s)",
-    )  # fmt: skip
-    _add_budgets(parser)
-    return parser
-
-
-def _add_budgets(parser: argparse.ArgumentParser) -> None:
-    no_limit = "default: no limit of its own"
-    for cause, default, note in (
-        ("node losses", MAX_NODE_LOSSES, "default: %(default)s"),
-        ("preemptions", None, no_limit),
-        ("time limits", None, no_limit),
-        ("launch failures", MAX_LAUNCH_FAILURES, "default: %(default)s"),
-    ):
+    for row in FINISH:
+        if row.is_switch:
+            parser.add_argument(
+                row.reader_flag,
+                dest=row.name,
+                action="store_false" if row.reader_default else "store_true",
+                help=row.reader_help(),
+            )
+            continue
         parser.add_argument(
-            f"--max-{cause.replace(' ', '-')}", type=int, default=default, metavar="N",
-            help=f"how many {cause} the run may have ({note})",
-        )  # fmt: skip
-    parser.add_argument(
-        "--max-starts-without-save", type=int, default=MAX_STARTS_WITHOUT_SAVE, metavar="N",
-        help="how many starts in a row may save nothing newer than they began from, of a program that marks "
-        "checkpoints or ticks; 0: no limit (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--on-budget-spent", choices=("hold", "fail"), default="hold",
-        help="then the job waits, held, in the queue, or the run ends as failed (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-resubmit", dest="resubmit", action="store_false",
-        help="end the run where Slurm does not requeue its job",
-    )  # fmt: skip
-    parser.add_argument(
-        "--chain", type=int, default=0, metavar="N",
-        help="the job is one of a chain of N, of which the next one goes on",
-    )  # fmt: skip
-    parser.add_argument(
-        "--job-info", metavar="TEXT",
-        help="output of scontrol show job -o, where finish has no Slurm commands; it then ends with 81 "
-        "for scontrol requeue and with 82 for scontrol requeuehold",
-    )  # fmt: skip
-    parser.add_argument(
-        "--launch-failure", default="", metavar="TEXT",
-        help="the line of the job script that failed before srun",
-    )  # fmt: skip
+            row.flag,
+            required=row.name == "run_dir",
+            default=row.reader_default,
+            type=int if row.kind in _WHOLE else str,
+            choices=row.kind.choices or None,
+            metavar=None if row.kind.choices else row.metavar,
+            help=row.reader_help(),
+        )
+    return parser
 
 
 def _say(text: str) -> None:

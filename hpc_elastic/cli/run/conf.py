@@ -6,8 +6,8 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.shared_fs.options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
+from hpc_elastic.settings.table import RENDEZVOUS
 
-_TIMES = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
 _BEATS = ("heartbeat_interval", "keep_alive_interval")
 _LEASES = ("lease", "keep_alive_max_attempt")
 _WITHOUT_MEANING = (*WITHOUT_MEANING, *OF_ETCD, "close_timeout")
@@ -29,7 +29,7 @@ def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     except ValueError as error:
         fix = "write NAME=VALUE,...: join_timeout=600,last_call_timeout=30,keep_alive_interval=1"
         raise InputError(str(error), where="--rdzv-conf", fix=fix) from None
-    told = {name for name in _TIMES if name in given}
+    told = {name for name in RENDEZVOUS if name in given}
     told |= {"heartbeat_interval"} if any(name in given for name in _BEATS) else set()
     told |= {"lease"} if any(name in given for name in (*_LEASES, *_BEATS)) else set()
     idle = [name for name in given if name in _WITHOUT_MEANING]

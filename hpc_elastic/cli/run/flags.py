@@ -1,4 +1,4 @@
-"""The flags of ``hpc-elastic run``: torchrun's first, ours after them; on every agent's path."""
+"""The command line of ``hpc-elastic run``: torchrun's flags, then ours; on every agent's path."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from hpc_elastic.argparse_util import value_of, variable_of
-from hpc_elastic.cli.run.flag_group import FlagGroup
-from hpc_elastic.cli.run.own_flags import add_own_flags
+from hpc_elastic.argparse_util import check_env, value_of, variable_of
+from hpc_elastic.cli.run.setting_flags import add_settings
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.settings.of_run import OF_TORCHRUN, OWN
 
 DESCRIPTION: Final = """\
 Run one agent, which starts and supervises the workers of this node. A line that works
@@ -36,14 +36,13 @@ exit codes: 0 done; the failed worker's own code, 128+n if signal n ended it; 2 
   reason; 77 a newer start of this run exists; 78 workers hang in the kernel; 79 this node
   is unfit and stays out; 83 the workers hung once too often."""
 
-_COMMA: Final = "\0"  # stands for a comma that was written twice
-
 
 def parser() -> Parser:
     """Return the command line; flags that are not given are None where the surroundings decide."""
     made = torchs_parser()
-    # of torch.distributed.launch; it is always so
-    FlagGroup(made.add_argument_group()).switch("--use-env", help=argparse.SUPPRESS)
+    made.add_argument(  # of torch.distributed.launch; it is always so
+        "--use-env", "--use_env", dest="use_env", action=check_env, help=argparse.SUPPRESS
+    )
     return made
 
 
@@ -56,160 +55,16 @@ def torchs_parser() -> Parser:
         epilog=EPILOG,
         formatter_class=_Formatter,
     )
-    _add_size_flags(FlagGroup(made.add_argument_group("how many (as in torchrun)")))
-    _add_rendezvous_flags(FlagGroup(made.add_argument_group("how the nodes meet (as in torchrun)")))
-    _add_worker_flags(FlagGroup(made.add_argument_group("what a worker is (as in torchrun)")))
-    _add_log_flags(FlagGroup(made.add_argument_group("logs (as in torchrun)")))
-    _add_end_flags(FlagGroup(made.add_argument_group("signals and events (as in torchrun)")))
+    for title, rows in OF_TORCHRUN.items():
+        add_settings(made.add_argument_group(title), rows)
     made.torchs = {flag for flag in made.known_flags() if flag not in ("-h", "--help")}
-    own = FlagGroup(made.add_argument_group("beyond torchrun"))
-    add_own_flags(own)
+    add_settings(made.add_argument_group("beyond torchrun"), OWN)
     made.add_argument("training_script", help="script, module (-m) or program (--no-python)")
     rest = made.add_argument(
         "training_script_args", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments"
     )
     rest.required = False  # else it is named as missing beside the script
     return made
-
-
-def comma_list(text: str) -> list[str]:
-    """Return the texts of a list joined by commas, in which ``,,`` is a comma of a text."""
-    parts = text.replace(",,", _COMMA).split(",")
-    return [part.replace(_COMMA, ",") for part in parts if part]
-
-
-def _add_size_flags(flags: FlagGroup) -> None:
-    flags.add("--nnodes", metavar="N|MIN:MAX", help="nodes (default: 1; under Slurm those of the step)")
-    flags.add(
-        "--nproc-per-node",
-        metavar="N|auto|gpu|cpu",
-        help="workers per node; auto: one per GPU, else one per CPU (default: 1; under Slurm one per GPU)",
-    )
-    flags.add(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="restarts after a worker's failure, of the whole run; a lost node costs none (default: 0)",
-    )
-    flags.switch("--standalone", help="one node by itself; other --rdzv flags and --nnodes are not looked at")
-
-
-def _add_rendezvous_flags(flags: FlagGroup) -> None:
-    flags.add(
-        "--rdzv-backend",
-        default="static",
-        metavar="NAME",
-        help="static, c10d, etcd, etcd-v2, shared_fs: all meet in a directory; with c10d and etcd "
-        "--master-addr and --master-port are not used, as in torchrun (default: static)",
-    )
-    flags.add(
-        "--rdzv-endpoint",
-        default="",
-        metavar="DIR|HOST:PORT",
-        help="directory below which runs live; of a host only the name is used (default: none)",
-    )
-    flags.add("--rdzv-id", default="none", metavar="ID", help="id of the run (default: none)")
-    flags.add(
-        "--rdzv-conf",
-        default="",
-        metavar="K=V,...",
-        help="join_timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt, lease; "
-        "torch's others are accepted and not needed (default: none)",
-    )
-    flags.add(
-        "--node-rank",
-        type=int,
-        metavar="N",
-        help="place of this node, with any backend; Slurm's order goes first (default: by host name)",
-    )
-    flags.add(
-        "--master-addr", metavar="ADDR", help="fixed MASTER_ADDR of the workers (default: rank 0's node)"
-    )
-    flags.add(
-        "--master-port", type=int, metavar="PORT", help="fixed MASTER_PORT (default: a free one per round)"
-    )
-    flags.add("--local-addr", metavar="ADDR", help="address of this node for the others (default: its name)")
-
-
-def _add_worker_flags(flags: FlagGroup) -> None:
-    flags.switch("-m", "--module", help="the script is a Python module, as in python -m")
-    flags.switch("--no-python", help="the script is a program of its own")
-    flags.switch(
-        "--run-path", help="run the script in fresh interpreters by runpy; an exception leaves its traceback"
-    )
-    flags.add("--role", default="default", metavar="NAME", help="ROLE_NAME of the workers (default: default)")
-    flags.add(
-        "--start-method",
-        default="spawn",
-        metavar="spawn|fork|forkserver",
-        help="how interpreters of --run-path start (default: spawn)",
-    )
-    flags.add(
-        "--numa-binding",
-        metavar="node|socket|exclusive|core-complex",
-        help="bind workers to the CPUs near their GPU (default: no binding)",
-    )
-    flags.switch(
-        "--virtual-local-rank", help="LOCAL_RANK is 0 for all; each worker sees its GPU alone, as device 0"
-    )
-    flags.add(
-        "--monitor-interval",
-        type=float,
-        default=0.1,
-        metavar="S",
-        help="accepted; exits are seen at once (default: 0.1)",
-    )
-
-
-def _add_log_flags(flags: FlagGroup) -> None:
-    flags.add(
-        "--log-dir",
-        metavar="DIR",
-        help="logs in DIR/<run>/attempt_<round>/<rank> (default: logs/ in the run directory)",
-    )
-    streams = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,... (default: 0)"
-    flags.add("-r", "--redirects", default="0", metavar="N", help=f"streams that go to log files: {streams}")
-    flags.add(
-        "-t",
-        "--tee",
-        default="0",
-        metavar="N",
-        help="streams that go to log files and the console (default: 0)",
-    )
-    flags.add(
-        "--local-ranks-filter", default="", metavar="R,R", help="show only these local ranks (default: all)"
-    )
-    for name in ("stdout", "stderr"):
-        flags.add(
-            f"--duplicate-{name}-filters",
-            type=comma_list,
-            default=[],
-            metavar="TEXT,...",
-            help=f"teed lines with one of these texts also go to filtered_{name}.log; ,, is a comma "
-            "(default: none)",
-        )
-    flags.add(
-        "--logs-specs",
-        metavar="NAME",
-        help="log specs of an installed package, entry point group torchrun.logs_specs (default: ours)",
-    )
-
-
-def _add_end_flags(flags: FlagGroup) -> None:
-    flags.add(
-        "--signals-to-handle",
-        metavar="SIG,...",
-        help="signals that end the run in order; one of the default that is left out kills the agent, and "
-        "its workers with it (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
-    )
-    flags.add(
-        "--shutdown-timeout",
-        type=float,
-        metavar="S",
-        help="from SIGTERM to SIGKILL of workers (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
-    )
-    flags.add("--event-log-handler", default="null", metavar="NAME", help="where events go (default: null)")
 
 
 class Parser(argparse.ArgumentParser):

@@ -16,6 +16,7 @@ from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.run_place import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.table import RENDEZVOUS
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 NO_ID: Final = "none"  # torchrun's
@@ -24,7 +25,6 @@ FIXED_MASTER: Final = ("static", *DIRECTORY)  # backends with which the master's
 BACKENDS: Final = (*FIXED_MASTER, "c10d", "etcd", "etcd-v2")
 TORCHS_PORT: Final = 29500
 _SHELLS: Final = 0xFFFFFFF0  # steps from here on are Slurm's own: the shell of salloc, the batch script
-_TIMES: Final = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
 
 
 class Place(NamedTuple):
@@ -53,7 +53,7 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Rende
             "a plug-in's handler is used by the same line after python -m hpc_elastic.run",
         )
     given, notes = _conf(args.rdzv_conf, args.rdzv_backend)
-    for name in _TIMES:
+    for name in RENDEZVOUS:
         value = getattr(args, name)
         if value is not None:
             given[name] = value
@@ -91,7 +91,7 @@ def _is_a_shell(environ: Mapping[str, str]) -> bool:
 
 
 def _check_times(settings: RendezvousSettings) -> None:
-    for name in _TIMES:
+    for name in RENDEZVOUS:
         value = getattr(settings, name)
         if not value > 0:
             where = f"--{name.replace('_', '-')}, or {name} of --rdzv-conf"

@@ -9,14 +9,10 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hpc_elastic.cli.run.budgets import budgets_of
-from hpc_elastic.cli.run.drain import drain_times_of
-from hpc_elastic.cli.run.hangs import hang_options_of
+from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.cli.run.nodes import FIXED_MASTER, Place, check_room, node_name, place_of, settings_of
-from hpc_elastic.cli.run.probe import probe_of
-from hpc_elastic.cli.run.values import at_least, meanings, one_of, slots
+from hpc_elastic.cli.run.values import at_least, check_values, meanings, slots
 from hpc_elastic.cli.run.work import (
-    START_METHODS,
     check_binding,
     check_script,
     event_handler_of,
@@ -29,11 +25,12 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.rules import RendezvousSettings
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.setting import agents
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_script import title_of
 from hpc_elastic.start.agent import LaunchOptions
 
-_DEFAULT_SHUTDOWN_S = 30.0
 _MAX_PORT = 65535
 
 
@@ -62,8 +59,8 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     slurm = SlurmEnv.from_environ(environ)
     if slurm is not None and not slurm.in_step:
         slurm = None
-    _check_numbers(args)
     settings, notes = settings_of(args, slurm)
+    check_values(args)
     check_room(settings.min_nodes, environ, slurm)
     work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
     if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
@@ -94,7 +91,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         master_port=master.port,
         entrypoint=work.entrypoint,
         args=work.args,
-        start_method=one_of("--start-method", args.start_method, START_METHODS),
+        start_method=args.start_method,
         numa=numa,
         virtual_local_rank=args.virtual_local_rank,
         stdout_filters=tuple(args.duplicate_stdout_filters) or None,
@@ -125,22 +122,12 @@ def _ignored() -> list[int]:
     return [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
 
 
-def _check_numbers(args: argparse.Namespace) -> None:
-    at_least("--max-restarts", args.max_restarts, 0)
-    at_least("--keep-logs", args.keep_logs, 0)
-    at_least("--exit-barrier-timeout", args.exit_barrier_timeout, 0)
-    if not args.monitor_interval > 0:
-        raise InputError(
-            f"it is {args.monitor_interval:g}", where="--monitor-interval", fix="it must be positive"
-        )
-
-
 def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
     shutdown, where, text = args.shutdown_timeout, "--shutdown-timeout", ""
     if shutdown is None:
         text, where = environ.get(Env.SHUTDOWN_TIMEOUT, ""), Env.SHUTDOWN_TIMEOUT
         try:
-            shutdown = float(text) if text else _DEFAULT_SHUTDOWN_S
+            shutdown = float(text) if text else agents(RunSettings.shutdown_timeout)
         except ValueError:
             raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
     at_least(where, shutdown, 0)

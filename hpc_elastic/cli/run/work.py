@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpc_elastic.cli.run.values import local_ranks, one_of, streams
+from hpc_elastic.cli.run.values import local_ranks, streams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
 
 PREFIX_VARIABLE: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-START_METHODS: Final = ("spawn", "fork", "forkserver")
-NUMA_MODES: Final = ("node", "socket", "exclusive", "core-complex")
 
 
 class Work(NamedTuple):
@@ -191,16 +189,12 @@ def prefix_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
 
 
 def numa_of(args: argparse.Namespace) -> NumaOptions | None:
-    """Return how workers are bound to CPUs, None if they are not.
-
-    Raises:
-        InputError: there is no such way.
-    """
+    """Return how workers are bound to CPUs, None if they are not."""
     if args.numa_binding is None:
         return None
     from hpc_elastic.processes.numa import AffinityMode, NumaOptions  # noqa: PLC0415 - rare
 
-    return NumaOptions(AffinityMode(one_of("--numa-binding", args.numa_binding, NUMA_MODES)))
+    return NumaOptions(AffinityMode(args.numa_binding))
 
 
 def check_binding(options: NumaOptions | None, workers: int, environ: Mapping[str, str]) -> None:

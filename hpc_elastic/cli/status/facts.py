@@ -38,6 +38,8 @@ from hpc_elastic.report.timeline import last_text, span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.client.parse import JobState
@@ -56,7 +58,6 @@ from hpc_elastic.store.node_ledger import read_ledger
 from hpc_elastic.text import count_text
 from hpc_elastic.typed_json import whole_number
 
-MAX_RESTARTS = 3  # of a job spec
 NEVER_ASKS = (
     "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
     "unsaved; --unasked run-on lets a program that saves by itself run on"
@@ -168,7 +169,7 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     state = run.state
     most, most_requeues = None, None
     if run.spec:
-        most = run.spec.get("max_restarts", MAX_RESTARTS)
+        most = run.spec.get("max_restarts", usual(JobSettings.max_restarts))
         most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
     crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")

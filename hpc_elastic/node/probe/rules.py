@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.text import count_text
 
 GIB = 1 << 30
 NVIDIA = "/dev/nvidia[0-9]*"
 OFF, QUICK, FULL = "off", "quick", "full"
-MODES = (OFF, QUICK, FULL)
-TIMEOUT_S = 60.0  # for a command of the user's, and for each program that looks at GPUs
 _SLOW_S = 1.0  # for one look into the run directory: told
 STUCK_S = 20.0  # the same, and too long to work with
 
@@ -22,11 +22,12 @@ STUCK_S = 20.0  # the same, and too long to work with
 class ProbeOptions(NamedTuple):
     """What a node is asked before it joins, and what is good enough."""
 
-    mode: str = QUICK  # one of MODES
+    mode: str = agents(JobSettings.health_check)
     command: str = ""  # the user's own check, for the shell; empty for none
-    timeout: float = TIMEOUT_S  # that it may take, and each program that looks at GPUs [s]
+    # of the user's check, and of each program that looks at GPUs [s]
+    timeout: float = agents(JobSettings.health_timeout)
     min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
-    min_inodes: int = 1000  # free there
+    min_inodes: int = agents(JobSettings.probe_min_inodes)  # free there
     gpu_devices: str = ""  # pattern of the device files of GPUs; empty for NVIDIA's where there are any
 
 

@@ -22,15 +22,18 @@ from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Then
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 
 
 class AgentTimes(NamedTuple):
     """How long things may take [s]."""
 
     drain: DrainTimes = DrainTimes()
-    shutdown: float = 30.0  # workers told to end, before SIGKILL
+    shutdown: float = agents(RunSettings.shutdown_timeout)  # workers told to end, before SIGKILL
     told: float = math.inf  # the same in a drain, whose time is the limit otherwise
-    exit_barrier: float = 300.0
+    exit_barrier: float = agents(JobSettings.exit_barrier_timeout)
 
 
 class SignalMeanings(NamedTuple):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause
+from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 
 
 class Unasked(NamedTuple):
@@ -17,10 +20,13 @@ class Unasked(NamedTuple):
 class DrainTimes(NamedTuple):
     """How long the workers may take to save and stop [s], by what asked for it."""
 
-    stop: float = 25.0  # SIGTERM: Slurm kills KillWait (30 s by default) later; or Ctrl-C
-    warning: float = 90.0  # warned before the time limit, or asked by `stop` or a joining node
+    # SIGTERM: Slurm kills KillWait (30 s by default) later; or Ctrl-C
+    stop: float = agents(JobSettings.stop_timeout)
+    # warned before the time limit, or asked by `stop` or a joining node
+    warning: float = agents(RunSettings.warn_timeout)
     is_stop_given: bool = False  # by a flag: then it holds, whatever Slurm says
-    critical: float = 60.0  # what ends for another reason waits so long for critical sections
+    # what ends for another reason waits so long for critical sections
+    critical: float = agents(JobSettings.critical_timeout)
     unasked: Unasked = Unasked()
 
     def of(self, cause: Cause) -> float:

@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 from hpc_elastic.meet.rules import MAX_INTERVAL_S, RendezvousSettings
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
+from hpc_elastic.settings.table import RENDEZVOUS
 
 OURS = (
-    "join_timeout",
-    "last_call_timeout",
-    "heartbeat_interval",
-    "lease",
+    *RENDEZVOUS,
     "close_timeout",
     "restart",
     "node",

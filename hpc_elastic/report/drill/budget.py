@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hpc_elastic.node.budgets import MAX_RESTARTS
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.end.budget_use import MAX_HANGS, budgets_of
+from hpc_elastic.settings.setting import Setting
+from hpc_elastic.settings.table import JOB
+from hpc_elastic.slurm.end.budget_use import budgets_of
 
 _REQUEUED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
 _NEXT = {
@@ -70,9 +71,9 @@ def _budgets(
     then = "holds the run until you release it" if is_held else _FAILS
     used = state.used(cause)
     if cause is Cause.CRASH:
-        yield _Budget("max_restarts", _given(spec, "max_restarts", MAX_RESTARTS), used, _NEXT[cause], _FAILS)
+        yield _Budget("max_restarts", _given(spec, JOB["max_restarts"]), used, _NEXT[cause], _FAILS)
     if cause is Cause.HANG:
-        yield _Budget("max_hangs", _given(spec, "max_hangs", MAX_HANGS), used, _NEXT[cause], _FAILS)
+        yield _Budget("max_hangs", _given(spec, JOB["max_hangs"]), used, _NEXT[cause], _FAILS)
     own, name = budgets.of(cause)
     if own is not None:  # nodes that are lost count when the job is requeued for one
         is_loss = cause is Cause.NODE_LOSS
@@ -87,5 +88,5 @@ def _budgets(
         )
 
 
-def _given(spec: Mapping[str, Any], name: str, default: int) -> int:
-    return default if spec.get(name) is None else int(spec[name])
+def _given(spec: Mapping[str, Any], row: Setting) -> int:
+    return int(row.holds if spec.get(row.name) is None else spec[row.name])

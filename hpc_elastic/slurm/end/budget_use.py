@@ -7,9 +7,10 @@ from typing import Any
 
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.end.lifecycle import Budgets
 
-MAX_HANGS = 3  # of a job spec
 _WORDS = {
     Cause.HANG: "hangs",
     Cause.NODE_LOSS: "node losses",
@@ -40,7 +41,7 @@ def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:
     for cause, words in _WORDS.items():
         limit, name = budgets.of(cause)
         if cause is Cause.HANG:
-            limit, name = spec.get("max_hangs", MAX_HANGS), "max_hangs"
+            limit, name = spec.get("max_hangs", usual(JobSettings.max_hangs)), "max_hangs"
         used = state.used(cause)
         if limit is not None and (used or name in spec):
             parts.append(f"{min(used, limit)} of {limit} {words}")

@@ -42,6 +42,9 @@ from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.why_left import as_counted, who_asked
 from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
+from hpc_elastic.settings.of_finish import FinishSettings
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client import job_standing as slurm_facts
 from hpc_elastic.slurm.client.job_standing import true_cause
 from hpc_elastic.slurm.end import setup_failure
@@ -54,12 +57,12 @@ job_facts = slurm_facts.job_facts
 standing = slurm_facts.standing
 Standing = slurm_facts.Standing
 
-MAX_RELAUNCH = 3
-MAX_REQUEUES = 500
+MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
+MAX_REQUEUES = usual(JobSettings.max_requeues)
 MAX_STARTS_IN_VAIN = 5
-MAX_NODE_LOSSES = 100
-MAX_LAUNCH_FAILURES = 3
-MAX_STARTS_WITHOUT_SAVE = 3
+MAX_NODE_LOSSES = usual(JobSettings.max_node_losses)
+MAX_LAUNCH_FAILURES = usual(JobSettings.max_launch_failures)
+MAX_STARTS_WITHOUT_SAVE = usual(JobSettings.max_starts_without_save)
 BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted

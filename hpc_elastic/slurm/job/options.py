@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterable
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.settings.setting import Sbatch
+from hpc_elastic.settings.table import JOB
 
 OptionValue = str | float | bool  # int is a float
 
@@ -43,29 +45,8 @@ SHORT = {
     "w": "nodelist", "W": "wait", "x": "exclude",
 }  # fmt: skip
 
-# sbatch option -> field of the job spec that means the same
-FIELDS = {
-    "job-name": "name",
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "time": "time",
-    "nodes": "nodes",
-    "gpus-per-node": "gpus_per_node",
-    "cpus-per-task": "cpus_per_task",
-    "mem": "mem",
-    "mem-per-cpu": "mem_per_cpu",
-    "constraint": "constraint",
-    "exclusive": "exclusive",
-    "reservation": "reservation",
-    "nodelist": "nodelist",
-    "exclude": "exclude",
-    "mail-type": "mail_type",
-    "mail-user": "mail_user",
-    "dependency": "dependency",
-    "comment": "comment",
-    "chdir": "workdir",
-}
+FIELDS = {row.to.option: row.name for row in JOB.values() if isinstance(row.to, Sbatch)}
+"""The fields of the job spec that mean the same as an option of sbatch."""
 
 _ONE_AGENT = "Slurm starts exactly one agent per node, and the agent starts the workers"
 _RESTARTS = "a run goes on over requeues, so the batch script sets it itself"

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
+from hpc_elastic.settings.of_finish import FinishSettings
+from hpc_elastic.settings.setting import SIGNALS, Setting, usual
+from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.slurm.job import options, spec_rules
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.values import number_text
 
 BASE = "base.sbatch"  # the name that the other templates extend
-MAX_RELAUNCH = 3
-SAME_FAILURE = 3
-_HEALTH_S = 60.0  # of the health command, if nobody says
+MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
 _PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
 _SLOW_START_S = 600.0  # Python from a busy file system
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
@@ -78,60 +80,30 @@ def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tu
 def agent_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic run`` that the spec sets, without the run directory."""
     workers = spec.workers_per_node or spec.gpus or (None if _may_have_gpus(spec) else 1)
-    flags: dict[str, object] = {
+    computed = {
         "nnodes": spec.node_range,
         "nproc-per-node": workers,
-        "max-restarts": spec.max_restarts,
-        "max-hangs": spec.max_hangs,
-        "hang-timeout": spec.hang_timeout,
-        "first-step-timeout": spec.first_step_timeout,
-        "same-failure": SAME_FAILURE if spec.same_failure is None else spec.same_failure,
-        "join-timeout": spec.join_timeout,
-        "last-call-timeout": spec.last_call_timeout,
-        "exit-barrier-timeout": spec.exit_barrier_timeout,
-        "heartbeat-interval": spec.heartbeat_interval,
-        "lease": spec.lease,
-        "monitor-interval": spec.monitor_interval,
-        "warn-timeout": spec_rules.checkpoint_lead_s(spec),
-        "stop-timeout": spec.stop_timeout,
-        "critical-timeout": spec.critical_timeout,
-        "unasked": spec.unasked,
-        "drain-signals": _signals(spec.drain_signals),
-        "warning-signals": _signals(spec.warning_signals),
-        "role": spec.role,
-        "redirects": spec.redirects,
-        "tee": spec.tee,
-        "local-ranks-filter": spec.local_ranks_filter,
-        "keep-logs": spec.keep_logs,
-        "container": shlex.join(spec.container) or None,
-        "health-check": spec.health_check,
-        "health-command": spec.health_command,
-        "health-timeout": spec.health_timeout,
-        "probe-min-space": spec.probe_min_space,
-        "probe-min-inodes": spec.probe_min_inodes,
-        "gpu-devices": spec.gpu_devices,
+        "warn-timeout": number_text(spec_rules.checkpoint_lead_s(spec)),
     }
-    given = (f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
-    wanted = {"--watch-node-drain": spec.watch_node_drain, "--tracker-ids": spec.tracker_ids}
-    switches = tuple(name for name, is_wanted in wanted.items() if is_wanted)
-    return (*given, *switches, "--no-python")
+    first = (f"--{name}={value}" for name, value in computed.items() if value is not None)
+    return (*first, *_given(spec, OF_AGENT), "--no-python")
 
 
 def finish_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic finish`` that the spec sets."""
-    flags: dict[str, object] = {
-        "max-relaunch": MAX_RELAUNCH,
-        "max-requeues": spec.max_requeues,
-        "max-node-losses": spec.max_node_losses,
-        "max-preemptions": spec.max_preemptions,
-        "max-time-limits": spec.max_time_limits,
-        "max-launch-failures": spec.max_launch_failures,
-        "max-starts-without-save": spec.max_starts_without_save,
-        "on-budget-spent": spec.on_budget_spent,
-        "chain": spec.chain,
-    }
-    given = tuple(f"--{name}={_text(value)}" for name, value in flags.items() if value is not None)
-    return (*given, *(() if spec.resubmit else ("--no-resubmit",)))
+    return (f"--max-relaunch={MAX_RELAUNCH}", *_given(spec, OF_FINISH))
+
+
+def _given(spec: JobSpec, rows: Iterable[Setting]) -> Iterator[str]:
+    """Give the flags of those settings whose reader must be told, as it would go by another value."""
+    for row in rows:
+        value = getattr(spec, row.name)
+        if value is None and row.holds != row.reader_default:
+            value = row.holds
+        if row.is_switch:
+            yield from () if value == row.reader_default else (row.reader_flag,)
+        elif value is not None and value != ():
+            yield f"{row.flag}={_text(row, value)}"
 
 
 def _may_have_gpus(spec: JobSpec) -> bool:
@@ -139,11 +111,11 @@ def _may_have_gpus(spec: JobSpec) -> bool:
     return spec.exclusive or bool({"gres", "gpus", "exclusive"} & set(spec.sbatch))
 
 
-def _signals(names: tuple[str, ...]) -> str | None:
-    return ",".join(name.removeprefix("SIG") for name in names) or None
-
-
-def _text(value: object) -> str:
+def _text(row: Setting, value: Any) -> str:
+    if row.kind is SIGNALS:
+        return ",".join(name.removeprefix("SIG") for name in value)
+    if isinstance(value, tuple):
+        return shlex.join(value)
     return number_text(value) if isinstance(value, float) else str(value)
 
 
@@ -202,7 +174,8 @@ def _looks(spec: JobSpec) -> int:
 
 def _looks_at_nodes(spec: JobSpec) -> int:
     """Return how many more there are while agents have told no names: they start slowly, or look at nodes."""
-    health_s = _HEALTH_S if spec.health_timeout is None else spec.health_timeout
+    given_s = spec.health_timeout
+    health_s = usual(JobSettings.health_timeout) if given_s is None else given_s
     return math.ceil((_SLOW_START_S + _PROGRAMS * health_s) / 10)
 
 

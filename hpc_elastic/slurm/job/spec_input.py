@@ -89,6 +89,22 @@ def names(value: object) -> object:
     return _texts(value) if isinstance(value, (list, tuple)) else value
 
 
+def seconds(value: object) -> object:
+    """Read a duration [s]."""
+    return parse_duration_s(value)
+
+
+def interval(value: object) -> object:
+    """Read a duration [s] that is more than nothing.
+
+    The agents would refuse it, on nodes that the job has waited for.
+    """
+    read = parse_duration_s(value)
+    if not read > 0:
+        raise BadValueError(f"{shown(value)} leaves no time", "write more than 0")
+    return read
+
+
 def size(value: object) -> object:
     """Check a size and keep it as it was written."""
     if value is not None:

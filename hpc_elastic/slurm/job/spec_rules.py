@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
 from hpc_elastic.slurm.job import array_rules, options
 from hpc_elastic.slurm.job.values import number_text
@@ -13,10 +15,8 @@ from hpc_elastic.slurm.job.values import number_text
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job.spec import JobSpec
 
-DEFAULT_LEAD_S = 120.0
+DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
 MAX_SIGNAL_S = 65535  # sbatch --signal
-DEFAULT_HEARTBEAT_S = 1.0
-DEFAULT_LEASE_S = 4.0
 SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
 _AGENT_VARIABLES_TEXT = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
@@ -181,8 +181,8 @@ def _check_times(spec: JobSpec) -> None:
 def heartbeat_and_lease_s(spec: JobSpec) -> tuple[float, float]:
     """Return the heartbeat interval and the lease that the agents of a job will be given [s]."""
     return (
-        DEFAULT_HEARTBEAT_S if spec.heartbeat_interval is None else spec.heartbeat_interval,
-        DEFAULT_LEASE_S if spec.lease is None else spec.lease,
+        usual(JobSettings.heartbeat_interval) if spec.heartbeat_interval is None else spec.heartbeat_interval,
+        usual(JobSettings.lease) if spec.lease is None else spec.lease,
     )
 
 

@@ -15,6 +15,9 @@ from hpc_elastic.record import checkpoints
 from hpc_elastic.record.journal import Decision, Record, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.settings import setting as kinds
+from hpc_elastic.settings.setting import Kind
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
@@ -36,21 +39,18 @@ class StoredJob(NamedTuple):
     spec: dict[str, Any]
 
 
-_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("name", "ledger", "partition", "constraint", "exclude", "module"), str | None),
-    **dict.fromkeys(("mode", "on_budget_spent", "warn_signal"), str | None),
-    **dict.fromkeys(("max_restarts", "max_hangs", "max_requeues", "max_node_losses"), Count | None),
-    **dict.fromkeys(("max_preemptions", "max_time_limits", "max_launch_failures"), Count | None),
-    "max_starts_without_save": Count | None,
-    **dict.fromkeys(("chain", "spares", "same_failure", "workers_per_node"), Count | None),
-    **dict.fromkeys(("cpus_per_node", "cpus_per_task"), Count | None),
-    **dict.fromkeys(("stop_timeout", "join_timeout", "last_call_timeout"), Seconds | None),
-    **dict.fromkeys(("resubmit", "exclude_suspects", "exclusive"), bool | None),
-    **dict.fromkeys(("gpus_per_node", "time"), str | Count | None),
-    "hang_timeout": str | float | None,
-    "command": tuple[Prose, ...],
-    "nodes": str | Count,
-}  # of what commands on a login node use of a job spec
+_TYPES: dict[Kind[Any], Any] = {
+    **dict.fromkeys((kinds.TEXT, kinds.PATH, kinds.MEMORY, kinds.SIZE, kinds.UNASKED), str | None),
+    **dict.fromkeys((kinds.BUDGET, kinds.COUNT), Count | None),
+    **dict.fromkeys((kinds.SECONDS, kinds.INTERVAL), Seconds | None),
+    **dict.fromkeys((kinds.GPUS, kinds.TIME_LIMIT), str | Count | None),
+    **dict.fromkeys((kinds.WORDS, kinds.LINES, kinds.NAMES, kinds.SIGNALS), tuple[Prose, ...]),
+    kinds.SWITCH: bool | None,
+    kinds.SILENCE: str | float | None,
+    kinds.NODES: str | Count,
+    kinds.OPTIONS: dict[Prose, str | float | bool],
+    kinds.VARIABLES: dict[Prose, Prose],
+}  # of the settings as they are stored
 
 
 class RunFiles(NamedTuple):
@@ -207,7 +207,8 @@ def _stored(paths: RunPaths) -> dict[str, Any] | None:
 def _is_sound(name: str, value: object) -> bool:
     """Tell whether a setting can be used here: it has a type that a job spec writes."""
     try:
-        decode(_TYPES.get(name, Any), value)
+        row = JOB.get(name)
+        decode(Any if row is None else _TYPES.get(row.kind, str | None), value)
         return name != "nodes" or bool(parse_nodes(value))
     except (DamagedError, BadValueError):
         return False

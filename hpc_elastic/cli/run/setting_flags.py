@@ -1,0 +1,86 @@
+"""Flags of ``hpc-elastic run``, made from rows of the table of settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from hpc_elastic.argparse_util import check_env, env
+from hpc_elastic.settings.setting import BUDGET, INTERVAL, NUMBER, SECONDS, TEXTS, Agent, Kind, Setting
+
+_COMMA: Final = "\0"  # stands for a comma that was written twice
+_MOST = 10**12
+_MOST_DIGITS = 100
+_MOST_SHOWN = 60
+_LONGEST_S = 1e9
+
+
+def whole(text: str) -> int:
+    """Return the whole number that is the value of a flag.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, or too large to mean anything.
+    """
+    try:
+        number = int(text) if len(text) <= _MOST_DIGITS else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+    if number is None or abs(number) > _MOST:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is no whole number up to {_MOST}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Return the seconds that are the value of a flag; infinitely many are for the flag to judge.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, or longer than 30 years.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {_cut(text)!r}") from None
+    is_infinite = text.strip().lstrip("+-").isalpha()
+    if abs(number) > _LONGEST_S and not is_infinite:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {_LONGEST_S:g} seconds")
+    return number
+
+
+def comma_list(text: str) -> list[str]:
+    """Return the texts of a list joined by commas, in which ``,,`` is a comma of a text."""
+    parts = text.replace(",,", _COMMA).split(",")
+    return [part.replace(_COMMA, ",") for part in parts if part]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+_TYPES: dict[Kind[Any], Callable[[str], Any]] = {
+    BUDGET: whole,
+    NUMBER: whole,
+    SECONDS: seconds,
+    INTERVAL: seconds,
+    TEXTS: comma_list,
+}
+
+
+def add_settings(group: argparse._ArgumentGroup, rows: Iterable[Setting]) -> None:
+    """Add the flags of settings that agents read, each in both spellings: with dashes and underscores."""
+    for row in rows:
+        reader = row.to if isinstance(row.to, Agent) else Agent()
+        names = dict.fromkeys((*filter(None, [reader.short]), row.flag, f"--{row.name}"))
+        if row.is_switch:
+            group.add_argument(*names, dest=row.name, action=check_env, help=row.reader_help())
+            continue
+        default = None if reader.is_unset else row.reader_default
+        group.add_argument(
+            *names,
+            dest=row.name,
+            action=env,
+            default=list(row.reader_default) if row.kind is TEXTS else default,
+            type=_TYPES.get(row.kind, str),
+            metavar=row.written.metavar or row.kind.of_agent,
+            help=row.reader_help(),
+        )

@@ -1,0 +1,271 @@
+"""What a setting is: one row of a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
+
+T = TypeVar("T")
+
+
+class Bounds(NamedTuple):
+    """Which numbers are allowed."""
+
+    least: float | None = None
+    is_least_allowed: bool = True
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether the number must be more than zero."""
+        return self.least == 0 and not self.is_least_allowed
+
+
+ANY = Bounds()
+AT_LEAST_0 = Bounds(0)
+AT_LEAST_1 = Bounds(1)
+POSITIVE = Bounds(0, is_least_allowed=False)
+
+
+class Kind(Generic[T]):
+    """How the values of a setting are written.
+
+    Args:
+        says: the values, for people.
+        metavar: stands for a value in help.
+        of_agent: the same for the flag of an agent, where it is written otherwise: in seconds alone.
+        bounds: of a number.
+        choices: the only words that are allowed; empty for any.
+    """
+
+    __slots__ = ("bounds", "choices", "metavar", "of_agent", "says")
+
+    def __init__(
+        self,
+        says: str,
+        metavar: str,
+        of_agent: str = "",
+        bounds: Bounds = ANY,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        self.says = says
+        self.metavar = metavar
+        self.of_agent = of_agent or metavar
+        self.bounds = bounds
+        self.choices = choices
+
+
+def choice(*words: str) -> Kind[Any]:
+    """Return the kind of a setting that is one of some words."""
+    return Kind(", ".join(f"`{word}`" for word in words), "|".join(words), choices=words)
+
+
+class Agent(NamedTuple):
+    """The agent reads it, as a flag of ``hpc-elastic run``."""
+
+    default: Any = ...
+    """Where nothing is given; `...`: as in a job."""
+    is_unset: bool = False
+    """Whether the agent must know that nothing is given, as something else may decide then."""
+    short: str = ""
+    """A flag of one letter."""
+
+
+class Sbatch(NamedTuple):
+    """Slurm reads it, as an option of sbatch."""
+
+    option: str
+
+
+class Finish(NamedTuple):
+    """``hpc-elastic finish`` reads it at the end of the job script."""
+
+    default: Any = ...
+    """Where nothing is given; `...`: as in a job."""
+
+
+class Written(NamedTuple):
+    """What is not spelled as the name and the kind of a setting say."""
+
+    short: str = ""
+    """An option of one letter, of the commands that make a job script."""
+    metavar: str = ""
+    default: str = ""
+    """The default, for people, where it is no plain value."""
+
+
+AS_NAMED = Written()
+
+
+class Setting(NamedTuple):
+    """One row of a table; `setting` makes it, `rows_of` fills in the name.
+
+    Attributes:
+        usual: what holds where nothing is given and `default` is None; the reader need not be told.
+        to: who reads it beside the commands that make a job script.
+        panel: the heading under which help shows it.
+    """
+
+    kind: Kind[Any]
+    default: Any
+    help: str
+    usual: Any = None
+    to: Agent | Sbatch | Finish | None = None
+    written: Written = AS_NAMED
+    name: str = ""
+    panel: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The long option on a command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def reader_flag(self) -> str:
+        """The long option of ``run`` or ``finish``; a switch that is on unless it is given says no."""
+        return f"--no-{self.flag[2:]}" if self.is_switch and self.reader_default else self.flag
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its option takes no value."""
+        return self.kind is SWITCH
+
+    @property
+    def holds(self) -> Any:
+        """What holds in a job in which nothing is given; None: no fixed value."""
+        return self.usual if self.default is None else self.default
+
+    @property
+    def reader_default(self) -> Any:
+        """What the agent or ``finish`` goes by where its flag is not given; None: no fixed value."""
+        default = getattr(self.to, "default", ...)
+        return self.holds if default is ... else default
+
+    def help_text(self) -> str:
+        """Return what the help of a command that makes a job script says about it."""
+        default = self.default_text(_time_text)
+        return f"{self.help}. Default: {default}." if default else f"{self.help}."
+
+    def reader_help(self) -> str:
+        """Return what the help of ``run`` or ``finish`` says about it, where times are seconds."""
+        text = self.help[0].lower() + self.help[1:] if self.help[1:2].islower() else self.help
+        if self.is_switch and self.reader_default:
+            return f"do not {text}"
+        default = self.written.default or _value_text(self.reader_default, _number_text)
+        if not default and isinstance(self.to, Agent) and not self.is_switch:
+            default = "none"
+        return f"{text} (default: {default})" if default else text
+
+    def default_text(self, of_time: Callable[[float], str]) -> str:
+        """Return what holds in a job in which nothing is given, for people; empty if nothing does.
+
+        Args:
+            of_time: writes a number of seconds.
+        """
+        return self.written.default or _value_text(self.holds, of_time)
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in the help of ``submit``."""
+        return self.written.metavar or self.kind.metavar
+
+
+def _value_text(value: Any, of_time: Callable[[float], str]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return of_time(value) if isinstance(value, float) else "" if value in (None, (), {}) else str(value)
+
+
+def _time_text(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:g}m" if minutes > 1 and not rest else f"{seconds:g}s"
+
+
+def _number_text(seconds: float) -> str:
+    return f"{seconds:g}"
+
+
+@overload
+def setting(
+    kind: Kind[T],
+    default: None,
+    help: str,
+    usual: T | None = None,
+    to: Agent | Sbatch | Finish | None = None,
+    written: Written = ...,
+) -> T | None: ...
+@overload
+def setting(
+    kind: Kind[T],
+    default: T,
+    help: str,
+    usual: None = None,
+    to: Agent | Sbatch | Finish | None = None,
+    written: Written = ...,
+) -> T: ...
+def setting(
+    kind: Kind[Any],
+    default: Any,
+    help: str,  # noqa: A002 - the column's name
+    usual: Any = None,
+    to: Agent | Sbatch | Finish | None = None,
+    written: Written = AS_NAMED,
+) -> Any:
+    """Return a row, which a type checker takes for a value of the setting.
+
+    Args:
+        kind: how a value is written.
+        default: what a job has if nothing is given; None where the reader's own default holds.
+        help: one sentence without its full stop and without the default.
+        usual: that default of the reader; None where there is no fixed value.
+        to: who reads it beside the commands that make a job script.
+        written: what is not spelled as its name and kind say.
+    """
+    return Setting(kind, default, help, usual, to, written)
+
+
+def rows_of(*families: type) -> dict[str, Setting]:
+    """Return the rows of some families by name, in the order in which they are written."""
+    return {
+        name: row._replace(name=name, panel=(family.__doc__ or "").partition("\n")[0].rstrip("."))
+        for family in families
+        for name, row in vars(family).items()
+        if isinstance(row, Setting)
+    }
+
+
+def usual(value: T | None) -> T:
+    """Return what holds where nothing is given, as a value of its type.
+
+    Args:
+        value: the row, written as a type checker sees it: ``JobSettings.lease``.
+    """
+    return cast("T", cast("Setting", value).holds)
+
+
+def agents(value: T | None) -> T:
+    """Return what an agent or ``finish`` goes by where its flag is not given; as `usual` else."""
+    return cast("T", cast("Setting", value).reader_default)
+
+
+TEXT: Kind[str] = Kind("text", "TEXT")
+PATH: Kind[str] = Kind("path", "DIR")
+SWITCH: Kind[bool] = Kind("true or false", "")
+NUMBER: Kind[int] = Kind("whole number", "N")
+BUDGET: Kind[int] = Kind("whole number, 0 or more", "N", bounds=AT_LEAST_0)
+COUNT: Kind[int] = Kind("whole number, 1 or more", "N", bounds=AT_LEAST_1)
+SECONDS: Kind[float] = Kind("seconds, or a time: `90s`, `2m`, `1h30m`", "TIME", "S", AT_LEAST_0)
+INTERVAL: Kind[float] = Kind("as a time, more than 0", "TIME", "S", POSITIVE)
+SILENCE: Kind[str | int | float] = Kind("a time, `auto` or `off`", "TIME|auto|off", "S|auto|off")
+TIME_LIMIT: Kind[str | int] = Kind("minutes, `4h`, `1h30m`, `HH:MM:SS` or `D-HH:MM:SS`", "TIME")
+NODES: Kind[str | int] = Kind("`N` or `MIN:MAX`", "N|MIN:MAX")
+GPUS: Kind[str | int] = Kind("`N` or `TYPE:N`", "N|TYPE:N")
+MEMORY: Kind[str] = Kind("a size: `480G`, `500M`; 0 for all", "SIZE")
+SIZE: Kind[str] = Kind("bytes, or with a unit of 1024: `500M`, `2G`", "SIZE")
+UNASKED: Kind[str] = Kind("`term`, `run-on` or `signal:NAME`", "term|run-on|signal:NAME")
+WORDS: Kind[tuple[str, ...]] = Kind("a list of words, or text that is split as in a shell", "PREFIX")
+LINES: Kind[tuple[str, ...]] = Kind("a list of lines, or text", "LINE")
+NAMES: Kind[tuple[str, ...]] = Kind("a list of names, or text with blanks or commas", "NAME")
+SIGNALS: Kind[tuple[str, ...]] = Kind("a list of signals, or text with commas", "SIG,...")
+TEXTS: Kind[tuple[str, ...]] = Kind("texts with commas between them", "TEXT,...")
+OPTIONS: Kind[dict[str, str | int | float | bool]] = Kind("a table of options of sbatch", "NAME=VALUE")
+VARIABLES: Kind[dict[str, str]] = Kind("a table of variables", "NAME=VALUE")

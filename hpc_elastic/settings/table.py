@@ -1,0 +1,444 @@
+"""The settings of a job: each once, for all who take it, hand it on or read it. Pure.
+
+A new setting is one row here, and the code that reads it. A row without `to` is read where the script of the
+job is made.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hpc_elastic.settings.setting import (
+    BUDGET,
+    COUNT,
+    GPUS,
+    INTERVAL,
+    LINES,
+    MEMORY,
+    NAMES,
+    NODES,
+    OPTIONS,
+    PATH,
+    SECONDS,
+    SIGNALS,
+    SILENCE,
+    SIZE,
+    SWITCH,
+    TEXT,
+    TIME_LIMIT,
+    UNASKED,
+    VARIABLES,
+    WORDS,
+    Agent,
+    Finish,
+    Sbatch,
+    Written,
+    choice,
+    rows_of,
+    setting,
+)
+
+ON, OFF = True, False
+_NO_LIMIT = Written(default="no limit of its own")
+_STREAMS = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
+
+
+class WhatToRun:
+    """What to run."""
+
+    command = setting(WORDS, (), "The worker's program and its arguments")
+    module = setting(
+        TEXT,
+        None,
+        "Python module to run as worker (python -m MODULE); the arguments come from command",
+        written=Written("-m", "MODULE"),
+    )
+    python = setting(
+        TEXT,
+        None,
+        "Python of the agents and of the workers",
+        written=Written(metavar="PATH", default="the one hpc_elastic is installed in"),
+    )
+    workers_per_node = setting(
+        COUNT, None, "Workers on each node", written=Written(default="the GPUs per node, else 1")
+    )
+    container = setting(
+        WORDS, (), "Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'", to=Agent("")
+    )
+    workdir = setting(
+        PATH,
+        None,
+        "Directory the workers start in",
+        to=Sbatch("chdir"),
+        written=Written(default="the current one"),
+    )
+    env = setting(VARIABLES, {}, "Environment variables of the workers", written=Written("-e"))
+    inherit_env = setting(SWITCH, ON, "Pass the environment of the submitting shell on to the job")
+    tracker_ids = setting(
+        SWITCH,
+        OFF,
+        "Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
+        to=Agent(),
+    )
+    modules = setting(NAMES, (), "Environment modules to load (module load ...)")
+    setup = setting(
+        LINES, (), "Shell lines that run once per job start, on the first node, before the agents"
+    )
+
+
+class WhereItRuns:
+    """Where it runs (Slurm)."""
+
+    name = setting(
+        TEXT,
+        "",
+        "Job name",
+        to=Sbatch("job-name"),
+        written=Written("-J", default="the name of the training script"),
+    )
+    partition = setting(TEXT, None, "Partition", to=Sbatch("partition"), written=Written("-p"))
+    account = setting(TEXT, None, "Account to charge", to=Sbatch("account"), written=Written("-A"))
+    qos = setting(TEXT, None, "Quality of service", to=Sbatch("qos"), written=Written("-q"))
+    time = setting(
+        TIME_LIMIT,
+        None,
+        "Time limit of one start: minutes, 4h, 1h30m, HH:MM:SS or D-HH:MM:SS",
+        to=Sbatch("time"),
+        written=Written("-t"),
+    )
+    nodes = setting(
+        NODES,
+        "1",
+        "Nodes: N, or MIN:MAX for a run that may shrink and grow",
+        to=Sbatch("nodes"),
+        written=Written("-N"),
+    )
+    mode: Literal["step", "array"] = setting(
+        choice("step", "array"),
+        "step",
+        "step: one job of all nodes. array: a job array of one-node tasks, each preempted and requeued alone",
+    )
+    spares = setting(BUDGET, None, "Array mode: tasks beyond the most nodes, which stand by", 0)
+    gpus_per_node = setting(GPUS, None, "GPUs on each node: N or TYPE:N", to=Sbatch("gpus-per-node"))
+    cpus_per_node = setting(COUNT, None, "CPUs on each node, shared by its workers")
+    cpus_per_task = setting(
+        COUNT, None, "As cpus_per_node: the one task on a node is its agent", to=Sbatch("cpus-per-task")
+    )
+    mem = setting(MEMORY, None, "Memory on each node, e.g. 480G; 0 for all of it", to=Sbatch("mem"))
+    mem_per_cpu = setting(MEMORY, None, "Memory for each CPU, e.g. 4G", to=Sbatch("mem-per-cpu"))
+    constraint = setting(
+        TEXT, None, "Node features asked for", to=Sbatch("constraint"), written=Written("-C")
+    )
+    exclusive = setting(SWITCH, OFF, "Take whole nodes", to=Sbatch("exclusive"))
+    reservation = setting(TEXT, None, "Reservation", to=Sbatch("reservation"))
+    nodelist = setting(
+        TEXT,
+        None,
+        "Nodes that must be used, e.g. node[1-4]",
+        to=Sbatch("nodelist"),
+        written=Written("-w"),
+    )
+    exclude = setting(TEXT, None, "Nodes that must not be used", to=Sbatch("exclude"), written=Written("-x"))
+    mail_type = setting(
+        TEXT, None, "When to send mail: BEGIN, END, FAIL, REQUEUE, ALL", to=Sbatch("mail-type")
+    )
+    mail_user = setting(TEXT, None, "Who gets the mail", to=Sbatch("mail-user"))
+    dependency = setting(
+        TEXT,
+        None,
+        "Jobs to wait for, e.g. afterok:1234",
+        to=Sbatch("dependency"),
+        written=Written("-d"),
+    )
+    comment = setting(
+        TEXT,
+        None,
+        "Comment of the job; a token that names the submission is put before it",
+        to=Sbatch("comment"),
+    )
+    sbatch = setting(
+        OPTIONS, {}, "Any other sbatch option by its name; true for a flag", written=Written("-o")
+    )
+
+
+class RunDirectoryAndLogs:
+    """Run directory and logs."""
+
+    run_dir = setting(
+        PATH,
+        None,
+        "Run directory on a shared file system",
+        written=Written(default="./hpc_elastic_runs/NAME-DATE-ID"),
+    )
+    allow_local_run_dir = setting(SWITCH, OFF, "Accept a run directory that looks local to this machine")
+    redirects = setting(
+        TEXT,
+        "3",
+        f"Streams of workers that go to log files: {_STREAMS}",
+        to=Agent("0", short="-r"),
+        written=Written(metavar="N"),
+    )
+    tee = setting(
+        TEXT,
+        None,
+        "Streams of workers that also go to the batch log or the console",
+        "0",
+        Agent(short="-t"),
+        Written(metavar="N"),
+    )
+    local_ranks_filter = setting(
+        TEXT,
+        None,
+        "Local ranks whose output is shown in the batch log or on the console",
+        "",
+        Agent(),
+        Written(metavar="R,R", default="all"),
+    )
+    keep_logs = setting(
+        BUDGET,
+        None,
+        "Of how many rounds the workers' logs stay; 0: of all",
+        100,
+        Agent(),
+        Written(metavar="ROUNDS"),
+    )
+
+
+class TimeToSave:
+    """Time to save."""
+
+    checkpoint_lead = setting(
+        SECONDS,
+        None,
+        "Time that stopping and saving a checkpoint takes",
+        120.0,
+        written=Written(default="2m, less in short jobs"),
+    )
+    stop_timeout = setting(
+        SECONDS,
+        None,
+        "How long workers may take to save when the nodes are wanted back",
+        25.0,
+        Agent(is_unset=True),
+        Written(default="what the cluster grants (KillWait, GraceTime), else 25s"),
+    )
+    critical_timeout = setting(
+        SECONDS, None, "How long a failure elsewhere waits for critical sections of workers", 60.0, Agent()
+    )
+    unasked = setting(
+        UNASKED,
+        None,
+        "Workers that never ask whether to stop: term ends them at once, run-on lets them run until their "
+        "time is up, signal:USR1 also sends them that signal first",
+        "term",
+        Agent(),
+    )
+    watch_node_drain = setting(
+        SWITCH,
+        OFF,
+        "Ask Slurm each minute whether a node of the job is being drained, and leave then",
+        to=Agent(),
+    )
+    warn_signal: Literal["USR1", "USR2"] = setting(
+        choice("USR1", "USR2"), "USR2", "Signal of the warning before the time limit (NCCL catches USR1)"
+    )
+    drain_signals = setting(
+        SIGNALS,
+        (),
+        "Signals that mean: the nodes are wanted back now",
+        to=Agent("TERM,HUP"),
+        written=Written(default="TERM,HUP"),
+    )
+    warning_signals = setting(
+        SIGNALS,
+        (),
+        "Signals that mean: the time limit is near",
+        to=Agent("USR1,USR2"),
+        written=Written(default="USR1,USR2"),
+    )
+
+
+class FailuresAndHangs:
+    """Failures and hangs."""
+
+    max_restarts = setting(
+        BUDGET,
+        3,
+        "How often all workers are started again after one has failed, in the whole run; a lost node costs "
+        "none",
+        to=Agent(0),
+    )
+    same_failure = setting(
+        BUDGET,
+        None,
+        "The same failure so often in a row, with no checkpoint marked in between, ends the run though "
+        "restarts are left; 0: never",
+        3,
+        Agent(0),
+    )
+    max_hangs = setting(BUDGET, None, "How often all workers are started again after a hang", 3, Agent())
+    hang_timeout = setting(
+        SILENCE,
+        None,
+        "How long workers that tick may go without a tick or another section before all are started again: a "
+        "time, auto (learned) or off",
+        "auto",
+        Agent(),
+        Written(default="auto, five times the longest so far, at least 30m"),
+    )
+    first_step_timeout = setting(
+        SILENCE,
+        None,
+        "The same from a worker's start to its first tick; a time means that every worker ticks",
+        "auto",
+        Agent(),
+        Written(default="auto, learned from earlier rounds"),
+    )
+
+
+class Requeues:
+    """Requeues."""
+
+    max_requeues = setting(BUDGET, None, "How often the job is requeued, whatever for", 500, Finish())
+    max_node_losses = setting(BUDGET, None, "How often nodes may be lost", 100, Finish())
+    max_preemptions = setting(
+        BUDGET, None, "How often the job is requeued after a preemption", to=Finish(), written=_NO_LIMIT
+    )
+    max_time_limits = setting(
+        BUDGET, None, "How often the job is requeued at its time limit", to=Finish(), written=_NO_LIMIT
+    )
+    max_launch_failures = setting(
+        BUDGET, None, "How often the job is requeued after its agents could not start", 3, Finish()
+    )
+    max_starts_without_save = setting(
+        BUDGET,
+        None,
+        "How many starts in a row may save nothing newer than they began from, of a program that marks its "
+        "checkpoints or ticks; 0: no limit",
+        3,
+        Finish(),
+    )
+    on_budget_spent: Literal["hold", "fail"] | None = setting(
+        choice("hold", "fail"),
+        None,
+        "What becomes of the job when one of these budgets is spent: hold lets it wait in the queue until "
+        "you release it, fail ends the run",
+        "hold",
+        Finish(),
+    )
+    resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=Finish())
+    chain = setting(
+        COUNT,
+        None,
+        "Queue so many jobs at once, which take the run up one after the other, in place of requeues",
+        to=Finish(0),
+        written=Written(default="one job, which is requeued"),
+    )
+    chain_by: Literal["singleton", "afterany"] | None = setting(
+        choice("singleton", "afterany"),
+        None,
+        "How a job of a chain waits: for the one before (afterany), or for all of its name (singleton)",
+        "afterany",
+    )
+
+
+class BadNodes:
+    """Bad nodes."""
+
+    health_check: Literal["off", "quick", "full"] | None = setting(
+        choice("off", "quick", "full"),
+        None,
+        "What each node is asked before it joins; full: with nvidia-smi",
+        "quick",
+        Agent(),
+    )
+    health_command = setting(
+        TEXT,
+        None,
+        "Check of your own on each node; where it fails the node stays out, and its last line is the reason",
+        "",
+        Agent(),
+        Written(metavar="COMMAND"),
+    )
+    health_timeout = setting(INTERVAL, None, "Time of the health command and of nvidia-smi", 60.0, Agent())
+    probe_min_space = setting(
+        SIZE, None, "Free space needed in $TMPDIR and the run directory", "64M", Agent()
+    )
+    probe_min_inodes = setting(BUDGET, None, "Free inodes needed there", 1000, Agent())
+    gpu_devices = setting(
+        TEXT,
+        None,
+        "Pattern of the GPUs' device files, of which there are at least as many as Slurm has promised",
+        "",
+        Agent(),
+        Written(metavar="PATTERN", default="/dev/nvidia[0-9]*, where there are any"),
+    )
+    exclude_suspects = setting(SWITCH, ON, "Leave out nodes on which runs have failed of late")
+    ledger = setting(
+        PATH,
+        None,
+        "Directory that remembers bad nodes",
+        written=Written(default=".hpc_elastic/nodes beside the run"),
+    )
+
+
+class TimeoutsOfTheAgents:
+    """Timeouts of the agents."""
+
+    join_timeout = setting(
+        INTERVAL,
+        None,
+        "How long a round waits for the minimum of nodes",
+        600.0,
+        Agent(is_unset=True),
+    )
+    last_call_timeout = setting(
+        INTERVAL,
+        None,
+        "How long a round with the minimum waits for more nodes",
+        30.0,
+        Agent(is_unset=True),
+    )
+    exit_barrier_timeout = setting(
+        SECONDS, None, "How long agents wait for each other at the end", 300.0, Agent()
+    )
+    heartbeat_interval = setting(
+        INTERVAL, None, "Time between two signs of life of an agent", 1.0, Agent(is_unset=True)
+    )
+    lease = setting(
+        INTERVAL,
+        None,
+        "Silence after which an agent counts as lost; at least three heartbeats",
+        4.0,
+        Agent(is_unset=True),
+    )
+    monitor_interval = setting(INTERVAL, None, "Accepted, as torchrun; exits are seen at once", 0.1, Agent())
+    role = setting(TEXT, None, "Role of the workers (ROLE_NAME)", "default", Agent(), Written(metavar="NAME"))
+
+
+class JobSettings(
+    WhatToRun,
+    WhereItRuns,
+    RunDirectoryAndLogs,
+    TimeToSave,
+    FailuresAndHangs,
+    Requeues,
+    BadNodes,
+    TimeoutsOfTheAgents,
+):
+    """All settings of a job, each as a value of its type."""
+
+
+JOB = rows_of(
+    WhatToRun,
+    WhereItRuns,
+    RunDirectoryAndLogs,
+    TimeToSave,
+    FailuresAndHangs,
+    Requeues,
+    BadNodes,
+    TimeoutsOfTheAgents,
+)
+RENDEZVOUS = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
+OF_FINISH = tuple(row for row in JOB.values() if isinstance(row.to, Finish))
+OF_AGENT = tuple(row for row in JOB.values() if isinstance(row.to, Agent))
