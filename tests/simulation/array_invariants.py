@@ -52,12 +52,12 @@ class ArrayInvariants(Invariants):
     def _check_formed(self, formed: RoundFormed, writer: SimulatedAgent | None) -> None:
         now, ids = self._world.now, {member.node_id for member in formed.members}
         if ids & self.left:
-            raise BrokenError("who has left is out", f"{sorted(ids & self.left)} in {formed}")
+            raise BrokenError("a node that has left is out", f"{sorted(ids & self.left)} in {formed}")
         gone = {node_id.rpartition(".")[0] for node_id in self.left}
         here = {agent.node.name for agent in self.agents.values() if agent.node_id not in self.left}
         blamed = set(formed.lost) & (gone - here)
         if blamed:
-            raise BrokenError("who has left is not lost", f"{sorted(blamed)} in {formed}")
+            raise BrokenError("a node that has left is not lost", f"{sorted(blamed)} in {formed}")
         old = ids & self._outdated(writer) if writer is not None else set()
         if old:
             raise BrokenError("one start of a task", f"{sorted(old)} began anew: {formed}")
@@ -65,7 +65,7 @@ class ArrayInvariants(Invariants):
         is_quiet = self.is_calm and self.disturbed_at < self._ended_at
         if is_quiet and len(staying) >= self._settings.min_nodes and now - self._ended_at > GAP_S:
             gap = now - self._ended_at
-            raise BrokenError("nobody waits for who has left", f"{gap:.1f} s before {formed}")
+            raise BrokenError("no node waits for a node that has left", f"{gap:.1f} s before {formed}")
         self._formed_at = now
 
     def _outdated(self, observer: SimulatedAgent) -> set[str]:
@@ -81,7 +81,9 @@ class ArrayInvariants(Invariants):
         if entry.cause is Cause.NODE_LOSS:
             lost = [member.node_id for member in formed.members if member.node in entry.nodes]
             if lost and self.left.issuperset(lost):
-                raise BrokenError("who has left is not lost", f"{lost} have said that they leave: {entry}")
+                raise BrokenError(
+                    "a node that has left is not lost", f"{lost} have said that they leave: {entry}"
+                )
         self._ended_at = self._world.now
         self._members = [self.agents[member.node_id] for member in formed.members]
 

@@ -74,7 +74,7 @@ class Account:
         self._check_entry(entry)
         state = apply(self.state, entry)
         if state == self.state:
-            raise BrokenError("only what fits", f"record {number} changes nothing: {entry}")
+            raise BrokenError("only fitting records", f"record {number} changes nothing: {entry}")
         if isinstance(entry, NodeLeft):
             self._leave(entry)
         self.is_draining = state.drain is not None

@@ -157,7 +157,7 @@ MUTATIONS = (
         ("calm", "three"),
     ),
     Mutation(
-        "nobody watches",
+        "no node watches",
         (Change(f"{_SHARED}._is_on_watch", "if running is None:", "if True:"),),
         ("loss", "three"),
     ),
@@ -193,12 +193,12 @@ MUTATIONS = (
         ("wall clocks", "rough"),
     ),
     Mutation(
-        "what fails is tried again at once",
+        "a failed operation is repeated at once",
         (Change(f"{_SHARED}.next_turn_at", "max(due, ", "min(due, "),),
         ("three", "rough"),
     ),
     Mutation(
-        "who has left may be in a round",
+        "a node that has left may be in a round",
         (
             Change(f"{_STATE}:_round", "wrong or has_left or", "wrong or"),
             Change(f"{_RULES}:_ready", "view.state.left | outdated", "outdated"),
@@ -206,17 +206,17 @@ MUTATIONS = (
         ("array leaves",),
     ),
     Mutation(
-        "a round goes on with who has left at its start",
+        "a round continues with a node that had left at its start",
         (Change(f"{_STATE}:_node_left", "(state.drain is not None and", "(True and"),),
         ("array leaves", "array of three"),
     ),
     Mutation(
-        "who has left is lost",
+        "a node that has left is lost",
         (Change(f"{_STATE}:_without_who_left", "entry.cause is Cause.NODE_LOSS and", "False and"),),
         ("array", "array leaves"),
     ),
     Mutation(
-        "who has left is waited for, and does not say so by its name either",
+        "others wait for a node that has left, and its name does not show it",
         (
             Change(f"{_RULES}:_may_come", "view.state.left | outdated", "outdated"),
             Change(f"{_MEMBERSHIP}.leave", "if self._name is None or", "if False and"),
@@ -224,7 +224,7 @@ MUTATIONS = (
         ("array leaves",),
     ),
     Mutation(
-        "who has succeeded in a round that failed is lost",
+        "a node that has succeeded in a failed round is lost",
         (Change(f"{_RULES}:_returning", "if last is None or", "if True or last is None or"),),
         ("uneven", "uneven loss"),
     ),

@@ -12,8 +12,8 @@ QUICK = {
     "records may be overwritten",
     "a record is written though it fits no more",
     "a lost member counts as succeeded",
-    "nobody watches",
-    "what fails is tried again at once",
+    "no node watches",
+    "a failed operation is repeated at once",
     "wall clocks decide",
 }
 

@@ -1,0 +1,71 @@
+"""The pages are in plain technical English: no turn of phrase hides the subject of a sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, REPOSITORY, name_of
+
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
+_PEOPLE = "(?<!user )(?<!users )(?<!person )(?<!people )(?<!administrator )(?<!reader )(?<!owner )"
+REFUSED = {
+    r"\b(nobody|somebody|whoever|whomever|whatever)\b": "name the subject: a node, the agent, Slurm",
+    r"\b(is|are|was|were|be|been|being) told\b": "name the speaker: the agent reports, the message says",
+    r"\blet be\b": "say that it stays as it is, or continues",
+    rf"\b{_PEOPLE}who\b": "name the node, the agent or the process; use `that`",
+    r"\bwhat\b": "name the thing in place of a clause with `what`",
+}
+"""Patterns that no sentence may have, and the better way."""
+
+_CODE = re.compile(r"^```.*?^```$|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_QUESTION = re.compile(r"\"[^\"\n]*\"|(?:(?<=[.:;|] )|(?<=^)|(?<=\())[^.:;|\n]*\?")
+_LABEL = re.compile(r"(?<=\|) (?:what|who)(?: \w+){0,2} (?=\|)", re.IGNORECASE)  # the head of a column
+
+
+def prose(text: str) -> str:
+    """Return a page without code, questions and heads of columns; lines keep their numbers."""
+    text = _CODE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    lines = (_LABEL.sub(" ", _LABEL.sub(" ", line)) for line in text.split("\n"))
+    return "\n".join(_QUESTION.sub("", line) for line in lines)
+
+
+def found_in(text: str) -> list[str]:
+    """Return each refused turn of phrase with its line and the better way."""
+    lines = enumerate(prose(text).split("\n"), start=1)
+    return [
+        f"line {number}: '{line[max(0, hit.start() - 30) : hit.end() + 30].strip()}': {better}"
+        for number, line in lines
+        for pattern, better in REFUSED.items()
+        for hit in re.finditer(pattern, line, re.IGNORECASE)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pages_name_their_subjects(page: Path) -> None:
+    """No page has a refused turn of phrase."""
+    assert [] == found_in(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("Who loses reads what the other wrote.", ["who", "what"]),
+        ("Nobody is told.", ["nobody", "is told"]),
+        ("The user who owns it can end it.", []),
+        ("| what | why |\n|---|---|\n| `who` | the owner |", []),
+        ("## What happened?", []),
+        ('It says "what to do" and asks (what is it?).', []),
+        ("```\nwhat\n```\nThe rest is let be.", ["let be"]),
+    ],
+)
+def test_a_turn_of_phrase_is_found_in_prose_alone(text: str, refused: list[str]) -> None:
+    """Code, questions and heads of columns are no prose."""
+    found = found_in(text)
+    assert len(refused) == len(found)
+    assert all(any(each in line.lower() for line in found) for each in refused)
