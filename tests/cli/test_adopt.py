@@ -41,6 +41,19 @@ def test_it_shows_and_explains(script: Path) -> None:
     assert "hpc-elastic run" in changed
 
 
+def test_a_script_comes_from_stdin() -> None:
+    """There is no file to change then."""
+    argv = [sys.executable, "-m", "hpc_elastic", "adopt"]
+    shown = subprocess.run([*argv, "-"], input=SCRIPT, capture_output=True, text=True, check=False)
+    assert (0, True) == (shown.returncode, "+ended=$?\n" in shown.stdout), shown.stderr
+    assert "--write" not in shown.stderr
+    refused = subprocess.run(
+        [*argv, "--write", "-"], input=SCRIPT, capture_output=True, text=True, check=False
+    )
+    assert 2 == refused.returncode
+    assert "there is no file to change" in refused.stderr
+
+
 def test_an_older_script_is_not_overwritten(script: Path) -> None:
     """What `--write` has kept before stays."""
     Path(f"{script}.orig").write_text("older")

@@ -418,6 +418,34 @@ def test_options_behind_a_command_are_none() -> None:
     assert lines.index("#SBATCH --signal=USR2@120") < lines.index("set -u")
 
 
+@pytest.mark.parametrize(
+    ("line", "is_kept"),
+    [
+        ("source ./env.sh", True),
+        ('. "$HOME/setup env.sh"', True),
+        ("cd x && source env.sh", True),
+        ("if true; then . env.sh; fi", True),
+        ("source ~/env/bin/activate", False),
+        ("source /etc/profile.d/modules.sh", False),
+        ('source "$CONDA/etc/profile.d/conda.sh" && conda activate x', False),
+        (". $LMOD/init/bash", False),
+        ("echo source env.sh", False),
+        ("source env.sh\nset +e", False),
+    ],
+)
+def test_what_is_sourced_may_have_set_e(line: str, is_kept: bool) -> None:
+    """Finish runs all the same; well-known scripts have none."""
+    text = changed(f"#!/bin/bash\n#SBATCH -N 2\n{line}\nsrun torchrun train.py\n")
+    assert is_kept == ("\nstrict=$-\nset +e\n" in text)
+
+
+def test_a_byte_order_mark_goes() -> None:
+    """Sbatch refuses a script that does not begin with an interpreter."""
+    text = f"\ufeff{TYPICAL}"
+    assert ADOPTED.replace("PLACE", PLACE) == changed(text)
+    assert "the byte order mark" in adopt(text, "train.sbatch").changes[0].what
+
+
 def test_line_ends_of_windows_go() -> None:
     """Sbatch refuses a script with them."""
     text = TYPICAL.replace("\n", "\r\n")

@@ -20,7 +20,11 @@ from hpc_elastic.slurm.adopt import script as rules
 from hpc_elastic.slurm.adopt.per_node import adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
 
-Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun.")]
+_STDIN = "-"
+
+Script = Annotated[
+    str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun; - for stdin.")
+]
 Write = Annotated[
     bool, typer.Option("--write", "-w", help="Change the script; the old one is kept as SCRIPT.orig.")
 ]
@@ -46,6 +50,8 @@ def adopt(
 
     The difference is on stdout, so that it can be kept or given to patch; the reasons are on stderr.
     """
+    if write and script == _STDIN:
+        raise InputError("there is no file to change", where="--write", fix="give the script by its name")
     text = _read(script)
     change_it = adopt_per_node if (is_per_node(text) if per_node is None else per_node) else rules.adopt
     adopted = change_it(text, script, is_found_isolated=own_path() == INSTALLED)
@@ -61,14 +67,14 @@ def adopt(
     if write:
         _replace(script, adopted.text)
         say(f"\n{script} is changed; the old one is {script}.orig", err=True)
-    else:
+    elif script != _STDIN:
         say(f"\nto change it: hpc-elastic adopt --write {shlex.quote(script)}", err=True)
     return 0
 
 
 def _read(script: str) -> str:
     try:
-        return read_given(script).decode("utf-8")
+        return read_given("/dev/stdin" if script == _STDIN else script).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{script} is no text", where="SCRIPT", fix="give a job script") from None
     except OSError as error:

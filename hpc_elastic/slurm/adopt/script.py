@@ -27,6 +27,7 @@ _SRUN_FLAGS = (
     ("--no-kill", "--no-kill", ("-k",)),
 )
 _LEAD_S = 120
+_MARK = "\ufeff"  # editors of Windows begin a file with it
 _ISOLATED = "-I -m hpc_elastic"
 
 
@@ -41,7 +42,7 @@ _LEAVE = Change(
     f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
     "what comes behind does not run before the training is over: the job is queued once more",
 )
-_KEEP_STRICT = Change("strict=$-", "whether set -e is in force")
+_KEEP_STRICT = Change("strict=$-", "whether set -e is in force, perhaps by a script that is sourced")
 _END_STRICT = Change("set +e", "with set -e the script would end before finish")
 _END_TRAP = Change("trap - ERR", "a trap of ERR may end the script before finish")
 _LEAVE_STRICT = Change(
@@ -56,6 +57,10 @@ _STRICT = re.compile(
     r"|(?:set|shopt)[ \t][^\n;&|]*errexit)"
 )
 _NOT_STRICT = re.compile(r"^set[ \t]+\+(?:e|o[ \t]+errexit)[ \t]*$", re.MULTILINE)
+_SOURCED = re.compile(r"(?:^|[;&|({]|\b(?:then|do|else))[ \t]*(?:source|\.)[ \t]+([^\s;&|)]+)", re.MULTILINE)
+_KNOWN_SOURCES = re.compile(  # they leave set -e as it is
+    r".*?(?:(?:^|/)(?:activate|conda\.sh|mamba\.sh|setvars\.sh|\.?bashrc|\.?(?:bash_)?profile)|^/etc/.*|.*/init/\w+)"
+)
 _ON_ERROR = re.compile(r"(?<![\w./-])trap[ \t][^\n;&|]*(?<!\w)ERR(?!\w)")
 
 
@@ -145,7 +150,7 @@ def find(text: str, name: str, *, is_found_isolated: bool) -> tuple[str, str, Li
     Raises:
         InputError: as `adopt`.
     """
-    plain = text.replace("\r\n", "\n").rstrip("\n")
+    plain = text.removeprefix(_MARK).replace("\r\n", "\n").rstrip("\n")
     plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
     shell = _shell(plain, name)
     line = find_line(plain, name)
@@ -174,6 +179,8 @@ def _shell(text: str, name: str) -> str:
 
 
 def _line_ends(text: str) -> Iterator[Change]:
+    if text.startswith(_MARK):
+        yield Change("the byte order mark at the begin is taken out", "sbatch refuses a script that has one")
     if "\r\n" in text:
         yield Change("line ends of Windows are taken out", "sbatch refuses a script that has them")
 
@@ -224,15 +231,23 @@ class _Strict(NamedTuple):
 def _strictness(lines: list[str]) -> _Strict:
     """Tell what may end the shell before finish; only the shell itself knows whether it is in force.
 
-    A ``set -e`` in any place counts: behind ``&&``, in a block, in a function. What ends it counts in a line
-    of its own, outside of all blocks.
+    A ``set -e`` in any place counts: behind ``&&``, in a block, in a function, and in a script that is
+    sourced, unless that is a well-known one. What ends it counts in a line of its own, outside of all blocks.
     """
-    code = code_of("\n".join(lines))
+    text = "\n".join(lines)
+    code = code_of(text)
     off = [found.end() for found in _NOT_STRICT.finditer(code)]
     words = lines[0].split()[1:] if lines and lines[0].startswith("#!") and not off else []
     by_line = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words)
-    by_option = by_line or _STRICT.search(code, max(off, default=0)) is not None
+    start = max(off, default=0)
+    by_option = by_line or _STRICT.search(code, start) is not None or _sources_any(text, code, start)
     return _Strict(by_option, _ON_ERROR.search(code) is not None)
+
+
+def _sources_any(text: str, code: str, start: int) -> bool:
+    """Tell whether a script of the user's is sourced, which may have ``set -e``."""
+    names = (text[slice(*found.span(1))].strip("\"'") for found in _SOURCED.finditer(code, start))
+    return any(_KNOWN_SOURCES.fullmatch(name) is None for name in names)
 
 
 def _comment(line: str) -> bool:
