@@ -17,6 +17,10 @@ _REASONS = (
     ("JobHeldAdmin", "held by an administrator: ask why"),
     ("job_requeued_in_held_state", _HELD),
     ("JobHoldMaxRequeue", f"requeued more often than this cluster allows; {_HELD}"),
+    (
+        "launch_failure_limit_exceeded_requeued_held",
+        f"Slurm has requeued it by itself as often as this cluster allows (MaxBatchRequeue); {_HELD}",
+    ),
     ("launch_failed_requeued_held", f"its nodes could not start it; {_HELD}"),
     ("DependencyNeverSatisfied", "waits for a job that has not ended as it should: it will never start"),
     ("Dependency", "waits for other jobs to end{dependency}"),

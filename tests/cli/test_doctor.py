@@ -123,13 +123,48 @@ def test_a_directory_that_will_not_do_is_a_problem(
 
 def _controller(programs: Programs, **environ: str) -> tuple[Level, str]:
     found = slurm_findings(Slurm({**programs.environ, **environ}), FakeClock())
-    return found[-1].level, found[-1].value
+    return found[1].level, found[1].value
 
 
 def test_the_controller_is_asked(programs: Programs) -> None:
     """One that is up is enough."""
     assert (Level.OK, "ctl answers in 0.00 s (slurm 23.02.4)") == _controller(programs)
     assert (Level.PROBLEM, "it is down") == _controller(programs, CTL="DOWN")
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "told"),
+    [
+        (
+            "24.11.5",
+            "5",
+            [(Level.OK, "24.11: hpc_elastic is tested with it"), (Level.OK, "MaxBatchRequeue 5: Slurm")],
+        ),
+        (
+            "23.11.10",
+            "5",
+            [(Level.OK, "23.11: between the releases that hpc_elastic is tested with: 22.05, 24")],
+        ),
+        (
+            "27.05.1",
+            "",
+            [(Level.OK, "27.05: newer than the releases that hpc_elastic is tested with: 22.05, ")],
+        ),
+        ("20.11.4", "5", [(Level.WARNING, "20.11: older than the releases that hpc_elastic is tested with")]),
+        ("unknown", "5", []),
+    ],
+)
+def test_the_release_of_slurm_is_told(
+    programs: Programs, version: str, limit: str, told: list[tuple[Level, str]]
+) -> None:
+    """And how often Slurm itself requeues a job before it holds it, where it does."""
+    programs.write("sbatch", f'echo "slurm {version}"')
+    answers = f'[ $1 = ping ] && {_PROGRAMS["scontrol"]} || echo "MaxBatchRequeue         = {limit}"'
+    programs.write("scontrol", answers)
+    found = slurm_findings(Slurm(programs.environ), SystemClock())[2:]
+    assert [level for level, _ in told] == [each.level for each in found]
+    for (_, text), each in zip(told, found, strict=True):
+        assert each.value.startswith(text)
 
 
 def test_slurm_that_does_not_answer_is_a_problem(programs: Programs) -> None:

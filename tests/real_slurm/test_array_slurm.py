@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed
+from hpc_elastic.record.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed, StopKind, TaskStopped
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import read_records
 from tests.real_slurm.cluster import Cluster
@@ -93,9 +93,9 @@ def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> 
     wait_empty_queue(cluster)
 
 
-def causes(run: Run) -> list[Cause]:
-    """Return why nodes have left a run."""
-    return [entry.cause for entry in run.entries(NodeLeft)]
+def stops(run: Run) -> list[StopKind]:
+    """Return how tasks were stopped that brought no agent up."""
+    return [entry.how for entry in run.entries(TaskStopped)]
 
 
 def decided(run: Run) -> tuple[Decision, str]:
@@ -131,7 +131,7 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     assert (Decision.FAILED, "a worker failed") == decided(spent)
     assert Decision.DONE is decided(done)[0]
     cancelled = submit(cluster, (*SMALL, "--nodes", "1:2"), plain(cluster, *SLOW, steps=4000))
-    broken.wait(lambda _state: Cause.LAUNCH_FAILURE in causes(broken), "the script to fail")
+    broken.wait(lambda _state: StopKind.FAILED in stops(broken), "the script to fail")
     mended.touch()
     wait_size(cancelled, 2)
     for run in (done, fails, spent):

@@ -107,6 +107,7 @@ def test_a_range_of_nodes_gives_what_is_free(cluster: Cluster) -> None:
         cluster.wait_state(job_id, "RUNNING")
         assert nodes == cluster.job(job_id)["NumNodes"]
         cluster.as_root("scancel", job_id)
+        cluster.wait_idle()
     job_id = cluster.submit("alice", "--nodes=5-8", wrap="true")
     cluster.wait_for(lambda: cluster.job(job_id)["Reason"] == "PartitionNodeLimit", 30, "the reason to wait")
     assert "PENDING" == cluster.job(job_id)["JobState"]

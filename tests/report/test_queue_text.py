@@ -44,6 +44,10 @@ from tests.meet.build import E0, after, crash, formed, start
         ({"Reason": "JobHeldUser"}, "held; to let it go on: scontrol release 7"),
         ({"Reason": "job_requeued_in_held_state"}, "scontrol release 7"),
         ({"Reason": "launch_failed_requeued_held"}, "could not start it; held"),
+        (
+            {"Reason": "launch_failure_limit_exceeded_requeued_held"},
+            "(MaxBatchRequeue); held; to let it go on",
+        ),
         ({"Reason": "ReqNodeNotAvail,_UnavailableNodes:node[3-4]"}, "reserved: node[3-4]"),
         ({"Reason": "ReqNodeNotAvail", "ReqNodeList": "node1"}, "reserved: node1"),
         ({"Reason": "ReqNodeNotAvail", "ReqNodeList": "(null)"}, "drained or reserved"),

@@ -91,6 +91,9 @@ def test_a_held_job_is_known() -> None:
     assert job_facts({"JobState": "PENDING", "Priority": "0"}).held
     assert not job_facts({"JobState": "PENDING", "Reason": "Priority"}).held
     assert not job_facts({"JobState": "RUNNING", "Priority": "0"}).held
+    limit = {"JobState": "REQUEUE_HOLD", "Reason": "launch_failure_limit_exceeded_requeued_held"}
+    assert job_facts(limit).held
+    assert not job_facts({"JobState": "REQUEUED", "Priority": "0"}).held
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from importlib import metadata
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.slurm.client import told, versions
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
 from hpc_elastic.store.check.finding import Finding, Level
 
@@ -81,7 +82,39 @@ def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
     if missing:
         value = f"{', '.join(missing)} not on PATH"
         commands = Finding("slurm commands", value, Level.PROBLEM, "install Slurm's client commands here")
-    return [commands, _controller(slurm, clock)]
+    controller = _controller(slurm, clock)
+    return (
+        [commands, controller]
+        if controller.level is Level.PROBLEM
+        else [commands, controller, *_release(slurm)]
+    )
+
+
+def _release(slurm: Slurm) -> list[Finding]:
+    """Return what is known about the release of Slurm, and how often it requeues a job by itself."""
+    try:
+        release, config = versions.release(slurm.version()), told.config(slurm.show_config())
+    except (SlurmNotFoundError, SlurmCommandError):
+        return []
+    if release is None:
+        return []
+    level = Level.WARNING if release < versions.TESTED[0] else Level.OK
+    fix = (
+        "use a newer Slurm, or try each drill before a long run: hpc-elastic drill"
+        if level is Level.WARNING
+        else ""
+    )
+    found = [
+        Finding("slurm release", f"{versions.text(release)}: {versions.tested_text(release)}", level, fix)
+    ]
+    most = versions.requeue_limit(release, config)
+    if most is None:
+        return found
+    value = (
+        f"MaxBatchRequeue {most}: Slurm itself requeues a preempted job whose script just ends within its "
+        f"grace time, and holds it after {most} times; a run requeues itself, which does not count"
+    )
+    return [*found, Finding("slurm requeues", value)]
 
 
 def _controller(slurm: Slurm, clock: Clock) -> Finding:

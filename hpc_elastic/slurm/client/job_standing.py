@@ -64,8 +64,15 @@ def job_facts(fields: Mapping[str, str]) -> JobFacts:
         warned=warned,
         node_list="" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
         granted_s=between_s(fields.get("StartTime", ""), fields.get("EndTime", "")),
-        held=state is JobState.PENDING and ("held" in reason.lower() or fields.get("Priority") == "0"),
+        held=_is_held(state, fields),
     )
+
+
+def _is_held(state: JobState, fields: Mapping[str, str]) -> bool:
+    if fields.get("JobState") in ("REQUEUE_HOLD", "SPECIAL_EXIT"):
+        return True
+    says_so = "held" in fields.get("Reason", "").lower() or fields.get("Priority") == "0"
+    return state is JobState.PENDING and says_so
 
 
 def _number(text: str) -> int:
