@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
+LOGIN = "login"  # writer of the records that the commands of the login node make
+CANCELLED_CODE = 130  # as a program that was interrupted
+
 
 class ExitCode(IntEnum):
     """Exit codes of the agent and of ``hpc-elastic finish``.

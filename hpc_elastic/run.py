@@ -321,7 +321,7 @@ def _refused(error: Exception) -> int:
 def _run_over_plugin(args: Namespace) -> int:
     from hpc_elastic.ids import ExitCode  # noqa: PLC0415 - as above
     from hpc_elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415 - as above
-    from hpc_elastic.multiprocessing.pcontext import SignalException  # noqa: PLC0415 - as above
+    from hpc_elastic.multiprocessing.signals import SignalException  # noqa: PLC0415 - as above
 
     try:
         run(args)

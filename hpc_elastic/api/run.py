@@ -10,6 +10,7 @@ from hpc_elastic.api import function
 from hpc_elastic.api.errors import NotDoneError
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.ids import LOGIN
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 from hpc_elastic.record.journal import Decision, Role
@@ -18,7 +19,6 @@ from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import Wanted
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.lifecycle import LOGIN
 from hpc_elastic.slurm.operate.end_run import EndRun
 from hpc_elastic.slurm.operate.scale import scale as change_size
 from hpc_elastic.slurm.run_jobs.existing_run import existing_run

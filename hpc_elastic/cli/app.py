@@ -13,6 +13,8 @@ import typer
 from hpc_elastic import __version__
 from hpc_elastic.cli import job_options, usage
 from hpc_elastic.cli.commands import adopt, doctor, drill, logs, nodes, render, scale, status, stop, submit
+from hpc_elastic.cli.commands import finish as finish_command
+from hpc_elastic.cli.run import command
 from hpc_elastic.cli.say import say
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.ids import ExitCode
@@ -55,21 +57,19 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_op
 @app.command("run", rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False)
 def run_one_agent(context: typer.Context) -> int:
     """Run one agent, with torchrun's flags; job scripts call it."""
-    return _hand_over("run", context)
+    return command.main(_words_of(context), owns_process=True)
 
 
 @app.command("finish", rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False)
 def finish(context: typer.Context) -> int:
     """Decide what becomes of the job; job scripts call it after srun."""
-    return _hand_over("finish", context)
+    return finish_command.main(_words_of(context))
 
 
-def _hand_over(command: str, context: typer.Context) -> int:
-    """Call a light command; `main` does so without the app, whose help lists them."""
-    from hpc_elastic.cli.main import main  # noqa: PLC0415 - main imports this module
-
+def _words_of(context: typer.Context) -> list[str]:
+    """Return the words of a light command, which reads them itself."""
     after = ("--", *context.obj) if context.obj else ()
-    return main([command, *context.args, *after])
+    return [*context.args, *after]
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - a callback of typer

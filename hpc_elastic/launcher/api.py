@@ -23,8 +23,7 @@ from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from hpc_elastic.multiprocessing.pcontext import SignalException
-from hpc_elastic.multiprocessing.signals import SIGNALS_ENV
+from hpc_elastic.multiprocessing.signals import SIGNALS_ENV, SignalException
 from hpc_elastic.node.spec import SpecError
 from hpc_elastic.rendezvous.other_names import directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters

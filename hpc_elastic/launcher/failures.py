@@ -16,14 +16,15 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, encode_reply, write_data
-from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure, explain
+from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, explain
 from hpc_elastic.multiprocessing.errors.summary import (
+    ChildFailedError,
     FailureRecord,
     failure_record,
     failure_summary,
     first_failures,
 )
-from hpc_elastic.multiprocessing.pcontext import SignalException
+from hpc_elastic.multiprocessing.signals import SignalException
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import WorkerState
 

@@ -19,8 +19,9 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
-from hpc_elastic.start.agent import LaunchOptions, open_agent
+from hpc_elastic.start.agent import open_agent
 from hpc_elastic.start.meeting import ended_before
+from hpc_elastic.start.options import LaunchOptions
 
 logger = logging.getLogger(__name__)
 

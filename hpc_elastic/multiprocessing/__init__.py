@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-    from hpc_elastic.multiprocessing.pcontext import (
-        PContext,
-        RunProcsResult,
-        SignalException,
-        StartSettings,
-    )
+    from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, StartSettings
     from hpc_elastic.multiprocessing.plugins import load_logs_specs
+    from hpc_elastic.multiprocessing.signals import SignalException
     from hpc_elastic.multiprocessing.start import start_processes
     from hpc_elastic.multiprocessing.std import Std, to_map
     from hpc_elastic.processes.guard import Guard
@@ -44,7 +40,7 @@ _HOMES = {
     "to_map": "std",
     "WorkerStartError": ".processes.process",
     "RunProcsResult": "pcontext",
-    "SignalException": "pcontext",
+    "SignalException": "signals",
     "_validate_full_rank": "api",
     "MultiprocessContext": "functions",
     "ProcessFailure": "errors.failure",

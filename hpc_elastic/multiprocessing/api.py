@@ -9,12 +9,8 @@ from hpc_elastic.lazy_names import lazy_names
 from hpc_elastic.multiprocessing.context import SubprocessContext
 from hpc_elastic.multiprocessing.functions import MultiprocessContext
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-from hpc_elastic.multiprocessing.pcontext import (
-    PContext,
-    RunProcsResult,
-    SignalException,
-    check_full_rank,
-)
+from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, check_full_rank
+from hpc_elastic.multiprocessing.signals import SignalException
 from hpc_elastic.multiprocessing.std import Std, to_map
 
 __all__ = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.multiprocessing.group import ProcessGroup
-from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, SignalException, StartSettings
+from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, StartSettings
+from hpc_elastic.multiprocessing.signals import SignalException
 from hpc_elastic.processes.process import Process, spawn
 
 if TYPE_CHECKING:

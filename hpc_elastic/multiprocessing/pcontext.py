@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,21 +64,6 @@ class RunProcsResult:
     def is_failed(self) -> bool:
         """Return whether any process has failed."""
         return bool(self.failures)
-
-
-class SignalException(Exception):  # noqa: N818 - torch's name
-    """A death signal came to a process that started workers with `start_processes`.
-
-    An agent, which has a loop of its own, never raises it.
-
-    Args:
-        msg: says who got it.
-        sigval: the signal.
-    """
-
-    def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
-        self.sigval = sigval
 
 
 class StartSettings(NamedTuple):

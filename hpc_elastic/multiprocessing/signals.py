@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from hpc_elastic.multiprocessing.pcontext import SignalException
-
 SIGNALS_ENV: Final = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 _DEFAULT: Final = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
@@ -158,3 +156,18 @@ def _warn(text: str) -> None:
     import logging  # noqa: PLC0415 - rare
 
     logging.getLogger(__name__).warning(text)
+
+
+class SignalException(Exception):  # noqa: N818 - torch's name
+    """A death signal came to a process that started workers with `start_processes`.
+
+    An agent, which has a loop of its own, never raises it.
+
+    Args:
+        msg: says who got it.
+        sigval: the signal.
+    """
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval

@@ -6,92 +6,44 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
 from hpc_elastic.meet.node_name import claim_node_name
-from hpc_elastic.meet.rules import RendezvousSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
-from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.budgets import Budgets
-from hpc_elastic.node.listeners.telemetry_hooks import (
-    Surroundings,
-    base_env_for,
-    check_telemetry,
-    services_for,
-    telemetry_for,
-)
+from hpc_elastic.node.listeners.asked_for import base_env_for, check_telemetry, services_for, telemetry_for
+from hpc_elastic.node.listeners.telemetry_hooks import Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
-from hpc_elastic.node.probe.probe import Agent as ProbedAgent
-from hpc_elastic.node.probe.probe import Place as ProbedPlace
+from hpc_elastic.node.probe.place import Agent as ProbedAgent
+from hpc_elastic.node.probe.place import Place as ProbedPlace
 from hpc_elastic.node.probe.probe import Probe
-from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
-from hpc_elastic.node.setup.agent_setup import AgentParts, AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
-from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.guard import Guard, remove_directory
 from hpc_elastic.record.journal import Role, Then
-from hpc_elastic.record.run_directory import KEPT_LOGS, prepare_run_dir
+from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.environment import run_env
 from hpc_elastic.start.meeting import ended_before, rendezvous_of
+from hpc_elastic.start.options import LaunchOptions, OpenAgent
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.trust.root import HeldRoot
 
-if TYPE_CHECKING:
-    from hpc_elastic.processes.numa import NumaOptions
-
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
-
-
-class LaunchOptions(NamedTuple):
-    """Everything `hpc-elastic run` was asked for, in checked form."""
-
-    paths: RunPaths
-    run_id: str
-    rendezvous: RendezvousSettings
-    slots: int  # workers on this node
-    argv: tuple[str, ...]  # what each worker runs
-    title: str  # its name for people
-    logs: LogsSpecs
-    prefixes: str
-    max_restarts: int
-    times: AgentTimes
-    signals: SignalMeanings
-    node: str
-    addr: str
-    role: str = "default_role"
-    master_addr: str | None = None
-    master_port: int | None = None
-    entrypoint: Callable[..., Any] | None = None  # what each worker runs instead of a program
-    args: tuple[Any, ...] = ()  # of the entrypoint
-    start_method: str = "spawn"  # of the entrypoint
-    numa: NumaOptions | None = None
-    virtual_local_rank: bool = False
-    stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
-    stderr_filters: tuple[str, ...] | None = None
-    event_log_handler: str = "null"
-    hangs: HangOptions = HangOptions()  # how long workers may make no progress
-    watch_node_drain: bool = False  # leave nodes that Slurm drains
-    keep_logs: int = KEPT_LOGS  # of how many rounds the workers' logs stay; 0: of all
-    tracker_ids: bool = False  # trackers know the run again after each start
-    probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
-    budgets: Budgets = Budgets()  # of all causes but crashes
 
 
 def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None = None) -> int:
@@ -124,18 +76,6 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
         if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
             _remember_bad_nodes(options, slurm, opened, outcome)
         return code
-
-
-class OpenAgent(NamedTuple):
-    """An agent that is ready to run, and what it stands on."""
-
-    agent: NodeAgent
-    run: SharedRun
-    loop: EventLoop
-    log: AgentLog
-    own_log: AgentLog  # only the agent's file, not the console
-    root: HeldRoot  # the run directory
-    shares_console: bool = False  # with the agents on the other nodes of the same step
 
 
 @contextmanager

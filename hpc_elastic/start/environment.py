@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.node.workers.worker_env import RunEnv
 
 if TYPE_CHECKING:
-    from hpc_elastic.start.agent import LaunchOptions
+    from hpc_elastic.start.options import LaunchOptions
 
 
 def run_env(options: LaunchOptions) -> RunEnv:

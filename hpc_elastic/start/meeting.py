@@ -30,7 +30,7 @@ from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 if TYPE_CHECKING:
-    from hpc_elastic.start.agent import LaunchOptions
+    from hpc_elastic.start.options import LaunchOptions
 
 _MARKS_AT_ONCE = 1000
 _agents = itertools.count()

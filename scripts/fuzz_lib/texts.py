@@ -17,13 +17,12 @@ from hpc_elastic.cli.run import flags
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
 from hpc_elastic.report import queue_text, srun_said
 from hpc_elastic.report.exit_codes import job_code_text
-from hpc_elastic.slurm.adopt import script, shell_text, torchrun_line
-from hpc_elastic.slurm.client import array_tasks, deadlines, hostlist, job_standing, jobs, parse, told
+from hpc_elastic.slurm.adopt import script, torchrun_line
+from hpc_elastic.slurm.client import array_tasks, deadlines, hostlist, job_standing, jobs, nodes, parse, told
 from hpc_elastic.slurm.end import setup_failure
-from hpc_elastic.slurm.job import values
+from hpc_elastic.slurm.job import shell_text, values
 from hpc_elastic.slurm.job.job_file import read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.nodes import ledger_rules
 
 _TORCHRUN = """#!/bin/bash -l
 #SBATCH --nodes=4
@@ -178,8 +177,8 @@ def _lists(text: str) -> None:
     with allowed(SlurmCommandError):
         told.partition(text, "low")
         deadlines.site_of(told.config(text), told.partition(text, ""), None)
-    ledger_rules.gpus_in(text)
-    ledger_rules.features_of(text)
+    nodes.gpus_in(text)
+    nodes.features_of(text)
     deadlines.seconds(text)
 
 

@@ -14,7 +14,7 @@ from hpc_elastic.errors import InputError, RendezvousClosedError
 from hpc_elastic.launcher import elastic_launch, launch_agent
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError
-from hpc_elastic.node.workers.function_group import EntrypointError
+from hpc_elastic.node.workers.local_group import EntrypointError
 from tests.launcher.jobs import config, cpus, fail_first, fail_on, handlers, rank_plus, same, shout, variables
 
 

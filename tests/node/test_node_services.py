@@ -13,8 +13,9 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.ports import free_port
+from hpc_elastic.node.listeners.asked_for import base_env_for, services_for
 from hpc_elastic.node.listeners.node_services import NodeServices
-from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, base_env_for, services_for
+from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch
 from hpc_elastic.record.journal import Cause, Decision, Drained, RoundEnded

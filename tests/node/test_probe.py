@@ -12,7 +12,8 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.probe import Agent, Place, Probe, count_files, measure
+from hpc_elastic.node.probe.place import Agent, Place
+from hpc_elastic.node.probe.probe import Probe, count_files, measure
 from hpc_elastic.node.probe.programs import run_program
 from hpc_elastic.node.probe.rules import ProbeOptions, judge
 from hpc_elastic.record.journal import Cause, Drained, NodeUnfit, RoundEnded

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.client.array_tasks import Task
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.nodes.ledger_rules import Node
+from hpc_elastic.slurm.client.nodes import Node
 
 
 class ArraySlurm(Slurm):

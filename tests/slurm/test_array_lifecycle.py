@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     Cause,
@@ -40,16 +40,7 @@ from hpc_elastic.slurm.end.array_lifecycle import (
     not_requeued,
 )
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
-from hpc_elastic.slurm.end.lifecycle import (
-    CANCELLED_CODE,
-    Budgets,
-    Exit,
-    Hold,
-    Leave,
-    Relaunch,
-    Requeue,
-    Resubmit,
-)
+from hpc_elastic.slurm.end.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 
 EPOCH = Epoch(0, 0, 0, 0)
 START = TaskStart("12_1", 1, 0)

@@ -20,8 +20,8 @@ from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.operate.array_scale import Share, shares
 from hpc_elastic.slurm.operate.scale import scale
 from hpc_elastic.slurm.run_jobs import submissions
-from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of, job_ids
-from hpc_elastic.slurm.run_jobs.run_files import read_run
+from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of
+from hpc_elastic.slurm.run_jobs.run_files import job_ids, read_run
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import plan

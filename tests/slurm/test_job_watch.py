@@ -21,8 +21,9 @@ from hpc_elastic.slurm.client.deadlines import Early, Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import keep_site, learn_site, read_site, refresh_site
 from hpc_elastic.slurm.end import last_resort
+from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.watch import job_watch
-from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, Told, WatchOptions, drain_times, place_of
+from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, Told, WatchOptions, place_of
 from hpc_elastic.testing.clock import FakeClock
 
 LIMIT_S = 30.0

@@ -6,18 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.nodes.ledger_rules import (
-    RULES,
-    Exclusion,
-    Node,
-    Wanted,
-    exclude,
-    features_of,
-    gpus_in,
-    in_partitions,
-    parse_nodes,
-    standings,
-)
+from hpc_elastic.slurm.client.nodes import Node, features_of, gpus_in, in_partitions, parse_nodes
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, Wanted, exclude, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 NOW = 1_800_000_000.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.end.lifecycle import (
-    CANCELLED_CODE,
     Budgets,
     Exit,
     Facts,

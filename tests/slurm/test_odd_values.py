@@ -16,9 +16,10 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.adopt.script import adopt
-from hpc_elastic.slurm.adopt.shell_text import code_of
 from hpc_elastic.slurm.client.deadlines import seconds
+from hpc_elastic.slurm.client.nodes import gpus_in
 from hpc_elastic.slurm.job.job_file import read_job_file
+from hpc_elastic.slurm.job.shell_text import code_of
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.values import (
     BadValueError,
@@ -28,7 +29,6 @@ from hpc_elastic.slurm.job.values import (
     parse_size,
     parse_time_limit_s,
 )
-from hpc_elastic.slurm.nodes.ledger_rules import gpus_in
 
 LONG = "9" * 400
 TOO_LONG = "9" * 5000  # for Python to read as a number

@@ -26,8 +26,8 @@ from hpc_elastic.events import EventSource
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
 from hpc_elastic.meet.interface import full_host_name as _get_fq_hostname
 from hpc_elastic.metrics import prof, put_metric
-from hpc_elastic.multiprocessing.pcontext import NoTrap, SignalException
-from hpc_elastic.multiprocessing.signals import SignalTrap
+from hpc_elastic.multiprocessing.pcontext import NoTrap
+from hpc_elastic.multiprocessing.signals import SignalException, SignalTrap
 from hpc_elastic.node.listeners.telemetry import flakiness, run_metrics, state_metrics
 from hpc_elastic.node.spec import (
     DEFAULT_ROLE,

@@ -27,7 +27,7 @@ from hpc_elastic.cli.run_argument import RunArgument, find_one_run
 from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import LOGIN, ExitCode
 from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
 from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records
@@ -37,9 +37,7 @@ from hpc_elastic.report.drill.traces import Blow
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError
-from hpc_elastic.slurm.end.lifecycle import LOGIN
-from hpc_elastic.slurm.run_jobs.array_job import is_array
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, read_run
 from hpc_elastic.store.files import list_names
 
 _LOOK_S = 0.2

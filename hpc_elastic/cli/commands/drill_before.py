@@ -14,8 +14,7 @@ from hpc_elastic.report.drill.budget import budget_warnings
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.drill.drill import CAUSES, ON_A_NODE, ONE_WORKER, Drill, Target, choose
 from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
-from hpc_elastic.slurm.run_jobs.array_job import is_array
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, read_run
 
 _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 

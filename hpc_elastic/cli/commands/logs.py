@@ -16,6 +16,7 @@ from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.cli.terminal_sink import TerminalSink
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
+from hpc_elastic.ids import LOGIN
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.sinks import Console
 from hpc_elastic.processes.tail import Tail
@@ -25,7 +26,6 @@ from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, Wanted
 from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.lifecycle import LOGIN
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 

@@ -29,7 +29,7 @@ from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_script import title_of
-from hpc_elastic.start.agent import LaunchOptions
+from hpc_elastic.start.options import LaunchOptions
 
 _MAX_PORT = 65535
 

@@ -10,7 +10,7 @@ from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.client.deadlines import Site, p99
 from hpc_elastic.slurm.client.grace_times import read_site
-from hpc_elastic.slurm.watch.job_watch import drain_times
+from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.store import files
 from hpc_elastic.text import count_text
 

@@ -48,9 +48,8 @@ from hpc_elastic.slurm.end.lifecycle import GONE, MAX_REQUEUES
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
-from hpc_elastic.slurm.run_jobs.array_job import is_array
 from hpc_elastic.slurm.run_jobs.batch_log import end_of
-from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, newest_checkpoint, spec_trouble
+from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, is_array, newest_checkpoint, spec_trouble
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, ProcessFailure, signal_name
+    from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
     from hpc_elastic.multiprocessing.errors.handler import ErrorHandler, get_error_handler, record
     from hpc_elastic.multiprocessing.errors.summary import (
+        ChildFailedError,
         FailureRecord,
         failure_record,
         failure_summary,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "ChildFailedError": "failure",
+    "ChildFailedError": "summary",
     "ProcessFailure": "failure",
     "signal_name": "failure",
     "_NOT_AVAILABLE": "failure:NOT_AVAILABLE",  # torch's name of it

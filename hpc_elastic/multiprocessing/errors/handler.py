@@ -14,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.error_file import encode_reply, read_reply, write_data
-from hpc_elastic.multiprocessing.errors.failure import ChildFailedError
+from hpc_elastic.multiprocessing.errors.summary import ChildFailedError
 from hpc_elastic.multiprocessing.logs import set_aside
 
 _P = ParamSpec("_P")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import date_text
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 from hpc_elastic.store.plain_file import open_plain
@@ -232,3 +233,52 @@ def _cut(text: str, limit: int) -> str:
         return text
     head = limit // 4
     return f"{text[:head]} ... {text[head - limit :]}"
+
+
+class ChildFailedError(HpcElasticError):
+    """Workers of this node have failed; the text is the whole summary.
+
+    Args:
+        name: what was run, for the headline.
+        failures: by global rank; at least one.
+    """
+
+    def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:
+        if not failures:
+            raise ValueError("ChildFailedError needs at least one failure")
+        super().__init__(name)
+        self.name = name
+        self.failures = dict(failures)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.failures)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the global rank and the failure with the earliest time."""
+        return min(self.failures.items(), key=lambda item: item[1].time_s)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return the summary.
+
+        Args:
+            boarder_delim: what the first and the last line are made of.
+            section_delim: what the line below the headline is made of.
+        """
+        node = node_name()
+        records = [failure_record(failure, rank=rank, node=node) for rank, failure in self.failures.items()]
+        delimiters = (boarder_delim, section_delim)
+        return failure_summary(
+            self.name, first_failures(records), delimiters=delimiters, enrich=self._enriched
+        )
+
+    def _enriched(self, text: str) -> str:
+        """Return what is told of the first failure, with what the error handler adds if a signal came."""
+        from hpc_elastic.multiprocessing import errors  # noqa: PLC0415 - where others can be put in its place
+
+        failure = self.get_first_failure()[1]
+        handler = errors.get_error_handler() if failure.exitcode < 0 else None
+        enrich = getattr(handler, "maybe_enrich_signal_failure_message", None)  # older handlers have none
+        return text if enrich is None else str(enrich(text, failure.error_file))
+
+    def __str__(self) -> str:
+        return self.format_msg()

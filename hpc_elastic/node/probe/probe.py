@@ -7,11 +7,10 @@ questions for free space; nothing is written and no program started.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.node.loop import EventLoop
+from hpc_elastic.node.probe.place import Agent, Place
 from hpc_elastic.node.probe.rules import (
     FULL,
     NVIDIA,
@@ -27,29 +26,6 @@ from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
 
 _FAILURES = (Cause.CRASH, Cause.HANG)
-
-
-class Place(NamedTuple):
-    """The node, as far as its probe has to know it."""
-
-    node: str
-    run_dir: str
-    listed: str  # directory below it that is small and always there
-    scratch: str  # private node-local directory
-    workers: int
-    environ: Mapping[str, str]
-    below_slurm: bool
-    gpus: int | None  # that Slurm has promised this node; None if it says nothing
-    is_first: bool  # tells what all nodes find
-
-
-class Agent(NamedTuple):
-    """The agent around the probe."""
-
-    loop: EventLoop
-    clock: Clock
-    say: Callable[[str], None]
-    beat: Callable[[], object]  # shows that the agent lives; called while a program runs
 
 
 class Probe:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.node.probe.probe import Agent, Place
+from hpc_elastic.node.probe.place import Agent, Place
 from hpc_elastic.node.probe.program_output import NVIDIA_SMI, judge_command, judge_gpus
 from hpc_elastic.node.probe.rules import Finding, Measured, ProbeOptions
 from hpc_elastic.processes.process import Process, ProcessSpec, spawn

@@ -16,13 +16,15 @@ from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_li
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
 from hpc_elastic.node.workers.critical_section_wait import Busy
-from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, worker_env
+from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
 if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.group import ProcessGroup
     from hpc_elastic.multiprocessing.group_logs import Filters
+
 
 NO_STEP = -1
 KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
@@ -114,9 +116,7 @@ class LocalGroup:
         self, command: Command, envs: Mapping[int, Mapping[str, str]], prefixes: Mapping[int, str]
     ) -> ProcessGroup:
         if command.function is not None:
-            from hpc_elastic.node.workers.function_group import start_function  # noqa: PLC0415 - rare, 30 ms
-
-            return start_function(command, envs, prefixes, self._settings)
+            return _start_function(command, envs, prefixes, self._settings)
         context = SubprocessContext(
             command.name,
             command.argv[0],
@@ -323,3 +323,57 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+class EntrypointError(InputError, TypeError):
+    """A function or its arguments cannot be handed to a worker process."""
+
+
+def _start_function(
+    command: Command,
+    envs: Mapping[int, Mapping[str, str]],
+    prefixes: Mapping[int, str],
+    settings: StartSettings,
+) -> MultiprocessContext:
+    """Start workers that run a function.
+
+    Args:
+        command: has a function.
+        envs: environment by local rank.
+        prefixes: what stands before each teed line, by local rank.
+        settings: how processes are started.
+
+    Raises:
+        EntrypointError: the function or an argument cannot be pickled.
+        InputError: the workers cannot be started.
+        OSError: no space or no permission for logs.
+    """
+    from pickle import PicklingError  # noqa: PLC0415 - rare
+
+    from hpc_elastic.multiprocessing.functions import MultiprocessContext  # noqa: PLC0415 - rare, 30 ms
+
+    function = command.function
+    if function is None:
+        raise ValueError("there is no function to run")
+    context = MultiprocessContext(
+        command.name,
+        function,
+        {rank: substitute_texts(command.args, rank) for rank in envs},
+        envs,
+        command.start_method,
+        command.logs,
+        prefixes,
+        command.numa,
+        *command.filters,
+        settings=settings,
+    )
+    try:
+        context.start()
+    except (PicklingError, AttributeError, TypeError) as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise EntrypointError(
+            f"the function {name} or one of its arguments cannot be handed to a new process: {error}",
+            where=f"start_method {command.start_method!r}",
+            fix="define the function at the top level of a module, or use the start method 'fork'",
+        ) from error
+    return context

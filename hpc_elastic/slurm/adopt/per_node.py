@@ -15,7 +15,7 @@ from hpc_elastic.slurm.adopt.script import (
     find,
     finish_line,
 )
-from hpc_elastic.slurm.adopt.shell_text import code_of
+from hpc_elastic.slurm.job.shell_text import code_of
 
 _SRUN = re.compile(r"(?<![\w./-])srun(?=\s)")
 _TRAP = Change(

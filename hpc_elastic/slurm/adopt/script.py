@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env, ExitCode
-from hpc_elastic.slurm.adopt.shell_text import code_of
 from hpc_elastic.slurm.adopt.torchrun_line import Line, find_line
+from hpc_elastic.slurm.job.shell_text import code_of
 
 _RUN_DIR = f'"${{{Env.RESUME}:-${{SLURM_SUBMIT_DIR:-$PWD}}/{RUNS_FOLDER}/run-$SLURM_JOB_ID}}"'
 SIGNALS = "TERM INT HUP USR1 USR2"

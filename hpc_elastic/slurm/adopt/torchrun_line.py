@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.adopt.shell_text import (
+from hpc_elastic.slurm.job.shell_text import (
     COMMENT,
     DOCUMENT,
     QUOTED,

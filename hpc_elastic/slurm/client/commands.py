@@ -13,11 +13,9 @@ from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client import array_tasks, hostlist, jobs, option_answers, parse, told
 from hpc_elastic.slurm.client import nodes as node_tables
 from hpc_elastic.slurm.client.array_tasks import Task
-from hpc_elastic.slurm.client.nodes import NodeState
+from hpc_elastic.slurm.client.nodes import Node, NodeState
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.client.tables import Form, plain_environment
-from hpc_elastic.slurm.nodes import ledger_rules
-from hpc_elastic.slurm.nodes.ledger_rules import Node
 
 QUERY_TIMEOUT_S = 30.0
 SBATCH_TIMEOUT_S = 90.0  # sbatch itself retries while slurmctld is busy
@@ -386,7 +384,7 @@ class Slurm:
     def nodes(self, partitions: str | None) -> list[Node]:
         """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
         listed = self._table(node_tables.OFFERS, "sinfo", "--Node")
-        return ledger_rules.in_partitions(ledger_rules.parse_nodes(listed), partitions)
+        return node_tables.in_partitions(node_tables.parse_nodes(listed), partitions)
 
     def excluded_nodes(self) -> dict[str, str]:
         """Return the host lists that this user's jobs leave out, by job id."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.slurm.client.tables import Form
+from hpc_elastic.typed_json import whole_number
+
+_FEATURE = re.compile(r"[\w.-]+")
+
 
 STATES = Form(("nodelist", "statecomplete", "reason"), is_long=True)
 OFFERS = Form(("N", "P", "T", "f", "G"))  # name, partition, state, features, what else it has
@@ -60,3 +65,71 @@ def taken_away(state: NodeState, lost_at: float) -> str | None:
 def states_of(rows: Iterable[Sequence[str]]) -> dict[str, tuple[str, str]]:
     """Return the state and the reason of each node by name, from rows of `STATES`."""
     return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
+
+
+class Node(NamedTuple):
+    """A node as Slurm lists it."""
+
+    name: str
+    state: str  # ``idle``, ``down*``, ``drained``, ...
+    features: frozenset[str] = frozenset()
+    gpus: int = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether jobs can run on it, now or when others have ended."""
+        word = self.state.rstrip("*~#!%$@^-+").lower()
+        return "*" not in self.state and not word.startswith(("down", "drain", "fail", "unk", "maint"))
+
+
+def features_of(constraint: str | None) -> frozenset[str] | None:
+    """Return the features that a constraint asks for; None if it says more than ``a&b``."""
+    text = (constraint or "").replace(",", "&")
+    if text in ("", "(null)"):
+        return frozenset()
+    names = frozenset(name.strip() for name in text.split("&"))
+    return names if all(_FEATURE.fullmatch(name) for name in names) else None
+
+
+def gpus_in(gres: str) -> int:
+    """Return the GPUs in what a node offers: ``gpu:a100:4(S:0-1),nvme:1``."""
+    total = 0
+    for part in _parts(gres):
+        words = part.partition("(")[0].split(":")
+        if words[0] == "gpu":
+            count = whole_number(words[-1])
+            total += 1 if count is None else count
+    return total
+
+
+def _parts(text: str) -> list[str]:
+    """Split at commas outside parentheses."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[Node, str, bool]]:
+    """Return the nodes in rows of sinfo's table `client.nodes.OFFERS`.
+
+    Returns:
+        Each node with the name of a partition it is in, and whether that is the default one.
+    """
+    found = []
+    for name, partition, state, features, gres in rows:
+        known = frozenset(features.split(",")) - {"(null)"}
+        is_default = partition.endswith("*")
+        found.append((Node(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
+    return found
+
+
+def in_partitions(listed: Iterable[tuple[Node, str, bool]], partitions: str | None) -> list[Node]:
+    """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
+    names = set(partitions.split(",")) if partitions else set()
+    chosen = (node for node, name, is_default in listed if (name in names if names else is_default))
+    return list({node.name: node for node in chosen}.values())

@@ -22,8 +22,7 @@ from hpc_elastic.slurm.client.job_standing import GONE, job_facts
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.drill import on_node
 from hpc_elastic.slurm.drill.on_node import Deed
-from hpc_elastic.slurm.run_jobs.array_job import is_array, tasks_of
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, tasks_of
 from hpc_elastic.typed_json import parse
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     Cause,
@@ -45,16 +45,7 @@ from hpc_elastic.record.why_left import as_counted, asked_by
 from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, is_let_be, standing, unknown_text
 from hpc_elastic.slurm.end import setup_failure
-from hpc_elastic.slurm.end.lifecycle import (
-    CANCELLED_CODE,
-    Budgets,
-    Exit,
-    Hold,
-    Leave,
-    Relaunch,
-    Requeue,
-    Resubmit,
-)
+from hpc_elastic.slurm.end.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 from hpc_elastic.slurm.end.saves_text import stops_in_vain_text
 from hpc_elastic.slurm.end.setup_failure import Earlier
 from hpc_elastic.text import are_text

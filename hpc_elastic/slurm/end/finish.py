@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from hpc_elastic import ids
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
     RunDirError,
@@ -86,7 +87,7 @@ class Finish:
         self._slurm = slurm
         self._clock = clock
         self._say = say
-        self._log: RunLog = open_log(start.paths, lifecycle.BATCH, Role.SCRIPT)
+        self._log: RunLog = open_log(start.paths, ids.BATCH, Role.SCRIPT)
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:
@@ -260,7 +261,7 @@ class Finish:
             return Ended(ExitCode.REQUEUE, 0, self._log.state)
         if handed.outcome is Outcome.CANCELLED:
             self._say("the job was cancelled meanwhile")
-            code = lifecycle.CANCELLED_CODE
+            code = ids.CANCELLED_CODE
             return self._exit(code, RunEnded(Decision.CANCELLED, code, "the job was cancelled", None))
         self._say(f"Slurm does not {act} the job: {handed.words}")
         reason = f"Slurm did not {act} the job: {last_line(handed.words)}"

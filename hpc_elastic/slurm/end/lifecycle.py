@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -63,9 +63,6 @@ MAX_STARTS_IN_VAIN = 5
 MAX_NODE_LOSSES = usual(JobSettings.max_node_losses)
 MAX_LAUNCH_FAILURES = usual(JobSettings.max_launch_failures)
 MAX_STARTS_WITHOUT_SAVE = usual(JobSettings.max_starts_without_save)
-BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
-LOGIN = "login"  # writer of the records that the commands of the login node make
-CANCELLED_CODE = 130  # as a program that was interrupted
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "their flags are wrong",
     126: "Python cannot be run",

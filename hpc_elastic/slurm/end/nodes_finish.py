@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import BATCH, ExitCode
 from hpc_elastic.record.journal import Role
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.lifecycle import BATCH
 from hpc_elastic.slurm.nodes.nodes import keep_off, look_after
 from hpc_elastic.slurm.nodes.taken import note_taken
 from hpc_elastic.slurm.run_jobs.chain_links import read_links

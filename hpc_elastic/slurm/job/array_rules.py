@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.client import hostlist
 
 if TYPE_CHECKING:
-    from hpc_elastic.slurm.client.commands import Slurm
     from hpc_elastic.slurm.job.spec import JobSpec
 
 # sbatch option -> why it means nothing for a job of one node
@@ -77,48 +76,4 @@ def refuse_local(spec: JobSpec) -> None:
             'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',
             where="--local",
             fix="leave the mode out: --local N plays the nodes of one job, with the same agents",
-        )
-
-
-def check_size(spec: JobSpec, slurm: Slurm) -> None:
-    """Refuse an array that Slurm would not take; nobody is refused for want of an answer.
-
-    Raises:
-        InputError: it has too many tasks.
-    """
-    if spec.mode != "array":
-        return
-    _check_partition(spec, slurm)
-    try:
-        most = slurm.max_array_size()
-    except (SlurmCommandError, SlurmNotFoundError):
-        return
-    if most is not None and spec.tasks > most:
-        raise InputError(
-            f"nodes = {spec.nodes}"
-            + (f" and spares = {spec.spares}" if spec.spares else "")
-            + f" make an array of {spec.tasks} tasks, and this cluster allows {most} (MaxArraySize)",
-            where="nodes",
-            fix=f'ask for at most {most}, or set mode = "step"',
-        )
-
-
-def _check_partition(spec: JobSpec, slurm: Slurm) -> None:
-    """Refuse an array of whole nodes that the partition cannot hold at once: Slurm takes it, task by task.
-
-    The tasks that start would wait for the others on nodes that nobody uses.
-    """
-    if not spec.exclusive:
-        return
-    try:
-        nodes = slurm.nodes(spec.partition)
-    except (SlurmCommandError, SlurmNotFoundError):
-        return
-    least = spec.node_range.low
-    if nodes and least > len(nodes):  # of a partition that is not there Slurm itself tells
-        where = f"partition {spec.partition}" if spec.partition else "the default partition"
-        raise InputError(
-            f"nodes = {spec.nodes} needs {least} whole nodes at once, and {where} has {len(nodes)}",
-            where="nodes",
-            fix=f"let fewer be enough, e.g. --nodes {min(2, len(nodes))}:{len(nodes)}",
         )

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.adopt.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
+from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
 from hpc_elastic.slurm.job.worker_script import TAKES_A_WORD
 
 _TORCHRUN = "torchrun"

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
-from hpc_elastic.ids import LOCAL_JOB, ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB, ExitCode
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.processes.process import Process, ProcessSpec, spawn
 from hpc_elastic.processes.sinks import sink_of, wait_writable
@@ -23,7 +23,7 @@ from hpc_elastic.processes.tail import MAX_LAG, Limits, Tail
 from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.commands import submit_environment
-from hpc_elastic.slurm.end.lifecycle import CANCELLED_CODE, ended_by
+from hpc_elastic.slurm.end.lifecycle import ended_by
 from hpc_elastic.slurm.local.srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import LOCAL, LOCAL_END

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.nodes import features_of
 from hpc_elastic.slurm.nodes import ledger_rules
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, Wanted
 from hpc_elastic.slurm.nodes.nodes import Say, choose, hosts, ledger_of, one_line, told
@@ -43,7 +44,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     need = Wanted(
         spec.node_range.high,
         spec.gpus or 0,
-        ledger_rules.features_of(spec.constraint),
+        features_of(spec.constraint),
         never=(*mine, *asked),
     )
     chosen = choose(list(suspects), spec.partition, need, slurm, say)

@@ -6,13 +6,12 @@ Each event has a severity that halves with every half-life; the sum over a node'
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.record.member_names import natural
+from hpc_elastic.slurm.client.nodes import Node
 from hpc_elastic.store.node_events import Fault, NodeEvent
-from hpc_elastic.typed_json import whole_number
 
 SEVERITY: Mapping[Fault, float] = {
     Fault.UNFIT: 1.0,
@@ -24,7 +23,6 @@ SEVERITY: Mapping[Fault, float] = {
     Fault.SUSPECTED: 4.0,
     Fault.FORGIVEN: 0.0,
 }
-_FEATURE = re.compile(r"[\w.-]+")
 _NEGLIGIBLE = 10  # half-lives after which an event is not looked at
 
 
@@ -83,21 +81,6 @@ def _standing(host: str, events: Sequence[NodeEvent], now: float, rules: Rules) 
     return Standing(host, score, is_suspect, events[-1], len(mine), until)
 
 
-class Node(NamedTuple):
-    """A node as Slurm lists it."""
-
-    name: str
-    state: str  # ``idle``, ``down*``, ``drained``, ...
-    features: frozenset[str] = frozenset()
-    gpus: int = 0
-
-    @property
-    def is_up(self) -> bool:
-        """Whether jobs can run on it, now or when others have ended."""
-        word = self.state.rstrip("*~#!%$@^-+").lower()
-        return "*" not in self.state and not word.startswith(("down", "drain", "fail", "unk", "maint"))
-
-
 class Wanted(NamedTuple):
     """What a job needs of nodes."""
 
@@ -148,56 +131,3 @@ def _fits(node: Node, wanted: Wanted) -> bool:
     if node.name in wanted.never:
         return False
     return (wanted.features or frozenset()) <= node.features and node.gpus >= wanted.gpus
-
-
-def features_of(constraint: str | None) -> frozenset[str] | None:
-    """Return the features that a constraint asks for; None if it says more than ``a&b``."""
-    text = (constraint or "").replace(",", "&")
-    if text in ("", "(null)"):
-        return frozenset()
-    names = frozenset(name.strip() for name in text.split("&"))
-    return names if all(_FEATURE.fullmatch(name) for name in names) else None
-
-
-def gpus_in(gres: str) -> int:
-    """Return the GPUs in what a node offers: ``gpu:a100:4(S:0-1),nvme:1``."""
-    total = 0
-    for part in _parts(gres):
-        words = part.partition("(")[0].split(":")
-        if words[0] == "gpu":
-            count = whole_number(words[-1])
-            total += 1 if count is None else count
-    return total
-
-
-def _parts(text: str) -> list[str]:
-    """Split at commas outside parentheses."""
-    parts, depth = [""], 0
-    for char in text:
-        depth += {"(": 1, ")": -1}.get(char, 0)
-        if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return parts
-
-
-def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[Node, str, bool]]:
-    """Return the nodes in rows of sinfo's table `client.nodes.OFFERS`.
-
-    Returns:
-        Each node with the name of a partition it is in, and whether that is the default one.
-    """
-    found = []
-    for name, partition, state, features, gres in rows:
-        known = frozenset(features.split(",")) - {"(null)"}
-        is_default = partition.endswith("*")
-        found.append((Node(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
-    return found
-
-
-def in_partitions(listed: Iterable[tuple[Node, str, bool]], partitions: str | None) -> list[Node]:
-    """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
-    names = set(partitions.split(",")) if partitions else set()
-    chosen = (node for node, name, is_default in listed if (name in names if names else is_default))
-    return list({node.name: node for node in chosen}.values())

@@ -19,6 +19,7 @@ from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.nodes import features_of
 from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.nodes import ledger_rules
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, Wanted
@@ -175,7 +176,7 @@ def _choose_for_requeue(
     need = Wanted(
         least,
         whole_number(gpus) or 0,
-        ledger_rules.features_of(job.get("Features")),
+        features_of(job.get("Features")),
         never=(*mine, *hosts(job.get("ReqNodeList"))),
     )
     return choose(list(bad), job.get("Partition") or spec.get("partition"), need, slurm, say)

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, LOGIN, ExitCode
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -28,13 +28,8 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.lifecycle import (
-    CANCELLED_CODE,
-    LOGIN,
-    JobFacts,
-)
-from hpc_elastic.slurm.run_jobs.array_job import job_ids
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
+from hpc_elastic.slurm.end.lifecycle import JobFacts
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
 

@@ -11,15 +11,14 @@ import sys
 from collections.abc import Callable
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.ids import LOGIN
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, DrainRequested, Role, SizeWanted, Then
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.lifecycle import LOGIN
 from hpc_elastic.slurm.job.values import NodeRange, parse_nodes
-from hpc_elastic.slurm.run_jobs.array_job import is_array
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, read_run
 from hpc_elastic.text import count_text
 
 _WHO = "hpc-elastic scale"

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.nodes.ledger_rules import Node, features_of, gpus_in
-from hpc_elastic.slurm.run_jobs.array_job import is_array
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.client.nodes import Node, features_of, gpus_in
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array
 from hpc_elastic.text import are_text, count_text
 
 

@@ -4,45 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.record.member_names import natural
 from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
-from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
 
-if TYPE_CHECKING:
-    from hpc_elastic.slurm.run_jobs.run_files import RunFiles
-
 _NAMED = 8  # of more tasks the array is named
-
-
-def is_array(run: RunFiles) -> bool:
-    """Tell whether the newest submission of a run is an array in Slurm."""
-    return run.spec.get("mode") == "array" and bool(run.job_id) and not run.is_local
-
-
-def tasks_of(run: RunFiles, slurm: Slurm) -> list[Task]:
-    """Return the tasks of the newest submission that are not over.
-
-    Raises:
-        SlurmError: Slurm is not there or does not answer.
-    """
-    token = run.submissions[-1].token if run.submissions else ""
-    return slurm.array_tasks(token, run.job_id)
-
-
-def job_ids(run: RunFiles, slurm: Slurm) -> tuple[str, ...]:
-    """Return the ids of the jobs of the newest submission: in array mode `scale` may have added some."""
-    if not is_array(run):
-        return (run.job_id,)
-    try:
-        found = arrays_of(tasks_of(run, slurm))
-    except (SlurmCommandError, SlurmNotFoundError):
-        return (run.job_id,)
-    return found or (run.job_id,)
 
 
 def begin_of(shown: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
-from hpc_elastic.record.journal import Decision, Record, Requeued, RoundFormed
+from hpc_elastic.record.journal import Decision, Drained, Record, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.settings import setting as kinds
@@ -20,11 +20,10 @@ from hpc_elastic.settings.setting import Kind
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.job_standing import GONE, JobFacts, job_facts
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end import lifecycle
-from hpc_elastic.slurm.end.lifecycle import GONE, JobFacts
 from hpc_elastic.slurm.job.values import BadValueError, parse_nodes
-from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of, is_array, tasks_of
+from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of
 from hpc_elastic.slurm.run_jobs.chain_links import Link, read_links
 from hpc_elastic.slurm.run_jobs.interrupted import was_left
 from hpc_elastic.slurm.run_jobs.resume_hint import same_script
@@ -244,7 +243,7 @@ def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
         return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
     except SlurmCommandError as error:
         return Asked(None, {}, " ".join(str(error).split()))
-    return Asked(GONE, {}) if fields is None else Asked(lifecycle.job_facts(fields), fields)
+    return Asked(GONE, {}) if fields is None else Asked(job_facts(fields), fields)
 
 
 def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
@@ -302,3 +301,39 @@ def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
     except (OSError, ValueError):
         return None
     return SavedCheckpoint(found.step, found.path, max(now_s - saved_at, 0.0))
+
+
+def is_array(run: RunFiles) -> bool:
+    """Tell whether the newest submission of a run is an array in Slurm."""
+    return run.spec.get("mode") == "array" and bool(run.job_id) and not run.is_local
+
+
+def tasks_of(run: RunFiles, slurm: Slurm) -> list[Task]:
+    """Return the tasks of the newest submission that are not over.
+
+    Raises:
+        SlurmError: Slurm is not there or does not answer.
+    """
+    token = run.submissions[-1].token if run.submissions else ""
+    return slurm.array_tasks(token, run.job_id)
+
+
+def job_ids(run: RunFiles, slurm: Slurm) -> tuple[str, ...]:
+    """Return the ids of the jobs of the newest submission: in array mode `scale` may have added some."""
+    if not is_array(run):
+        return (run.job_id,)
+    try:
+        found = arrays_of(tasks_of(run, slurm))
+    except (SlurmCommandError, SlurmNotFoundError):
+        return (run.job_id,)
+    return found or (run.job_id,)
+
+
+def drain_times(paths: RunPaths) -> list[float]:
+    """Return how long the drains of a run have taken, from the request to the last worker's end [s].
+
+    Raises:
+        StoreError: the journal cannot be read.
+    """
+    entries = (record.entry for record in read_records(paths))
+    return [entry.took_s for entry in entries if isinstance(entry, Drained) and entry.took_s is not None]

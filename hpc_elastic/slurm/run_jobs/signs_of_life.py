@@ -14,8 +14,8 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.member_names import MemberName, parse_name
 from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.lifecycle import JobFacts
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.store.files import list_names, read
 

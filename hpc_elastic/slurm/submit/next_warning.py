@@ -12,8 +12,8 @@ from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.slurm.client import deadlines
 from hpc_elastic.slurm.job import spec_rules
 from hpc_elastic.slurm.job.values import number_text
+from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.submit.request import SubmitRequest
-from hpc_elastic.slurm.watch.job_watch import drain_times
 
 _TAKES_A_LEAD = "${3:-}"  # in job scripts; those of older versions lack it
 

@@ -23,7 +23,7 @@ def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
         RunDirError: there is no script of ours.
     """
     from hpc_elastic.slurm.submit.next_warning import with_measured_lead  # noqa: PLC0415 - as below
-    from hpc_elastic.slurm.submit.submit import read_request  # noqa: PLC0415 - it loads the job spec's checks
+    from hpc_elastic.slurm.submit.stored_job import read_request  # noqa: PLC0415 - it loads the job spec's checks
 
     return with_measured_lead(read_request(paths).again(submission))
 

@@ -12,6 +12,8 @@ from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
+from hpc_elastic.slurm.submit import request, run_dir
+from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.plain_file import read_plain
 from hpc_elastic.typed_json import read
 
@@ -97,3 +99,23 @@ def _unreadable(path: str, error: Exception) -> RunDirError | StoreError:
         where="run_dir",
         fix=error.fix if isinstance(error, UnfitFileError) else mend,
     )
+
+
+def read_request(paths: RunPaths) -> SubmitRequest:
+    """Return the stored request of a run directory; one without ``run.json`` has its name as run id.
+
+    Raises:
+        RunDirError: there is no run, it belongs to somebody else, or a file is missing or damaged.
+    """
+    has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
+    is_lost = has_job and not os.path.lexists(paths.identity)
+    if os.path.isdir(paths.root):
+        if os.stat(paths.root).st_uid != os.geteuid():
+            owner = run_dir.owner_of(os.path.realpath(paths.root))
+            raise RunDirError(
+                f"the run in {paths.root} belongs to {owner}", where="run_dir", fix="ask its owner"
+            )
+        run_dir.require_own_run(paths.root)
+    identity = {"run_id": paths.name} if is_lost else run_dir.read_identity(paths)
+    spec, script = read_spec(paths, identity.get("version")), read_script(paths)
+    return SubmitRequest(spec, paths, str(identity.get("run_id")), request.new_token(), 0, script)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
-from hpc_elastic.ids import LOCAL_JOB
+from hpc_elastic.ids import LOCAL_JOB, LOGIN
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, Role
 from hpc_elastic.record.run_log import open_log
@@ -17,19 +17,18 @@ from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.client.grace_times import discard_drain, learn_site
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.lifecycle import LOGIN
-from hpc_elastic.slurm.job import array_rules, partition_rules
+from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.options import header_line
 from hpc_elastic.slurm.run_jobs import interrupted, submissions
 from hpc_elastic.slurm.run_jobs.array_job import facts_of
 from hpc_elastic.slurm.run_jobs.chain_links import Link, read_links
 from hpc_elastic.slurm.run_jobs.submissions import Submission
-from hpc_elastic.slurm.submit import request, run_dir, validate
+from hpc_elastic.slurm.submit import run_dir, validate
 from hpc_elastic.slurm.submit.next_warning import with_measured_lead
 from hpc_elastic.slurm.submit.queueing import queue
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.slurm.submit.resubmit import queue_chain
-from hpc_elastic.slurm.submit.stored_job import read_script, read_spec
+from hpc_elastic.slurm.submit.stored_job import read_request
 from hpc_elastic.slurm.submit.why_not_resubmitted import why_not_again
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
@@ -126,7 +125,7 @@ class Submitter:
         warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
-        array_rules.check_size(wanted.spec, self._slurm)
+        partition_rules.check_size(wanted.spec, self._slurm)
         if ask_slurm:
             warnings += partition_rules.check_time(wanted.spec, self._slurm)
             try:
@@ -324,23 +323,3 @@ def was_local(root: str) -> bool:
     """Return whether the newest submission of a run was run on one machine without Slurm."""
     done = submissions.read_submissions(RunPaths(root))
     return bool(done) and done[-1].job_id.startswith(LOCAL_JOB)
-
-
-def read_request(paths: RunPaths) -> SubmitRequest:
-    """Return the stored request of a run directory; one without ``run.json`` has its name as run id.
-
-    Raises:
-        RunDirError: there is no run, it belongs to somebody else, or a file is missing or damaged.
-    """
-    has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
-    is_lost = has_job and not os.path.lexists(paths.identity)
-    if os.path.isdir(paths.root):
-        if os.stat(paths.root).st_uid != os.geteuid():
-            owner = run_dir.owner_of(os.path.realpath(paths.root))
-            raise RunDirError(
-                f"the run in {paths.root} belongs to {owner}", where="run_dir", fix="ask its owner"
-            )
-        run_dir.require_own_run(paths.root)
-    identity = {"run_id": paths.name} if is_lost else run_dir.read_identity(paths)
-    spec, script = read_spec(paths, identity.get("version")), read_script(paths)
-    return SubmitRequest(spec, paths, str(identity.get("run_id")), request.new_token(), 0, script)

@@ -18,8 +18,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
-from hpc_elastic.record.journal import Cause, Drained
-from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.why_left import NO_ANSWER, early_text
 from hpc_elastic.slurm.client import deadlines
 from hpc_elastic.slurm.client.commands import Slurm
@@ -28,6 +27,7 @@ from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
 from hpc_elastic.slurm.client.job_standing import job_facts
 from hpc_elastic.slurm.end.last_resort import LastResort
+from hpc_elastic.slurm.run_jobs.run_files import drain_times
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
 WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
@@ -373,13 +373,3 @@ def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loo
     """
     asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)
     return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), loop)
-
-
-def drain_times(paths: RunPaths) -> list[float]:
-    """Return how long the drains of a run have taken, from the request to the last worker's end [s].
-
-    Raises:
-        StoreError: the journal cannot be read.
-    """
-    entries = (record.entry for record in read_records(paths))
-    return [entry.took_s for entry in entries if isinstance(entry, Drained) and entry.took_s is not None]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client import jobs, nodes
+from hpc_elastic.slurm.client.nodes import Node, in_partitions, parse_nodes
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
-from hpc_elastic.slurm.nodes.ledger_rules import Node, in_partitions, parse_nodes
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"
 MARK = "_recorded_"
