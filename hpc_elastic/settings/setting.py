@@ -142,7 +142,7 @@ class Setting(NamedTuple):
 
     def help_text(self) -> str:
         """Return what the help of a command that makes a job script says about it."""
-        default = self.default_text(_time_text)
+        default = self.default_text()
         return f"{self.help}. Default: {default}." if default else f"{self.help}."
 
     def reader_help(self) -> str:
@@ -155,13 +155,14 @@ class Setting(NamedTuple):
             default = "none"
         return f"{text} (default: {default})" if default else text
 
-    def default_text(self, of_time: Callable[[float], str]) -> str:
-        """Return what holds in a job in which nothing is given, for people; empty if nothing does.
+    def default_text(self) -> str:
+        """Return what holds in a job in which nothing is given, for people; empty if nothing does."""
+        return self.written.default or _value_text(self.holds, _time_text)
 
-        Args:
-            of_time: writes a number of seconds.
-        """
-        return self.written.default or _value_text(self.holds, of_time)
+    @property
+    def flag_default(self) -> Any:
+        """What stands for a flag that is not given; None where something else may decide then."""
+        return None if isinstance(self.to, Agent) and self.to.is_unset else self.reader_default
 
     @property
     def metavar(self) -> str:
@@ -253,10 +254,10 @@ SWITCH: Kind[bool] = Kind("true or false", "")
 NUMBER: Kind[int] = Kind("whole number", "N")
 BUDGET: Kind[int] = Kind("whole number, 0 or more", "N", bounds=AT_LEAST_0)
 COUNT: Kind[int] = Kind("whole number, 1 or more", "N", bounds=AT_LEAST_1)
-SECONDS: Kind[float] = Kind("seconds, or a time: `90s`, `2m`, `1h30m`", "TIME", "S", AT_LEAST_0)
-INTERVAL: Kind[float] = Kind("as a time, more than 0", "TIME", "S", POSITIVE)
+SECONDS: Kind[float] = Kind("a time", "TIME", "S", AT_LEAST_0)
+INTERVAL: Kind[float] = Kind("a time, more than 0", "TIME", "S", POSITIVE)
 SILENCE: Kind[str | int | float] = Kind("a time, `auto` or `off`", "TIME|auto|off", "S|auto|off")
-TIME_LIMIT: Kind[str | int] = Kind("minutes, `4h`, `1h30m`, `HH:MM:SS` or `D-HH:MM:SS`", "TIME")
+TIME_LIMIT: Kind[str | int] = Kind("a time limit", "TIME")
 NODES: Kind[str | int] = Kind("`N` or `MIN:MAX`", "N|MIN:MAX")
 GPUS: Kind[str | int] = Kind("`N` or `TYPE:N`", "N|TYPE:N")
 MEMORY: Kind[str] = Kind("a size: `480G`, `500M`; 0 for all", "SIZE")

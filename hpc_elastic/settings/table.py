@@ -43,8 +43,8 @@ _NO_LIMIT = Written(default="no limit of its own")
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
 
 
-class WhatToRun:
-    """What to run."""
+class TheProgram:
+    """The program."""
 
     command = setting(WORDS, (), "The worker's program and its arguments")
     module = setting(
@@ -142,7 +142,7 @@ class WhereItRuns:
     mail_type = setting(
         TEXT, None, "When to send mail: BEGIN, END, FAIL, REQUEUE, ALL", to=Sbatch("mail-type")
     )
-    mail_user = setting(TEXT, None, "Who gets the mail", to=Sbatch("mail-user"))
+    mail_user = setting(TEXT, None, "User that gets the mail", to=Sbatch("mail-user"))
     dependency = setting(
         TEXT,
         None,
@@ -220,7 +220,7 @@ class TimeToSave:
         "How long workers may take to save when the nodes are wanted back",
         25.0,
         Agent(is_unset=True),
-        Written(default="what the cluster grants (KillWait, GraceTime), else 25s"),
+        Written(default="the time that the cluster grants (KillWait, GraceTime), else 25s"),
     )
     critical_timeout = setting(
         SECONDS, None, "How long a failure elsewhere waits for critical sections of workers", 60.0, Agent()
@@ -299,7 +299,7 @@ class FailuresAndHangs:
 class Requeues:
     """Requeues."""
 
-    max_requeues = setting(BUDGET, None, "How often the job is requeued, whatever for", 500, Finish())
+    max_requeues = setting(BUDGET, None, "How often the job is requeued, for any cause", 500, Finish())
     max_node_losses = setting(BUDGET, None, "How often nodes may be lost", 100, Finish())
     max_preemptions = setting(
         BUDGET, None, "How often the job is requeued after a preemption", to=Finish(), written=_NO_LIMIT
@@ -321,8 +321,8 @@ class Requeues:
     on_budget_spent: Literal["hold", "fail"] | None = setting(
         choice("hold", "fail"),
         None,
-        "What becomes of the job when one of these budgets is spent: hold lets it wait in the queue until "
-        "you release it, fail ends the run",
+        "The end of a job that has spent one of these budgets: hold lets it wait in the queue until you "
+        "release it, fail ends the run",
         "hold",
         Finish(),
     )
@@ -348,7 +348,7 @@ class BadNodes:
     health_check: Literal["off", "quick", "full"] | None = setting(
         choice("off", "quick", "full"),
         None,
-        "What each node is asked before it joins; full: with nvidia-smi",
+        "Check of each node before it joins: off, quick, or full with nvidia-smi",
         "quick",
         Agent(),
     )
@@ -417,7 +417,7 @@ class TimeoutsOfTheAgents:
 
 
 class JobSettings(
-    WhatToRun,
+    TheProgram,
     WhereItRuns,
     RunDirectoryAndLogs,
     TimeToSave,
@@ -430,7 +430,7 @@ class JobSettings(
 
 
 JOB = rows_of(
-    WhatToRun,
+    TheProgram,
     WhereItRuns,
     RunDirectoryAndLogs,
     TimeToSave,

@@ -34,7 +34,7 @@ def test_help_groups_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for words in (
         "[-- COMMAND...]",
-        "What to run",
+        "The program",
         "Where it runs (Slurm)",
         "Time to save",
         "Failures and hangs",

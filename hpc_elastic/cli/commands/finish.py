@@ -83,21 +83,21 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    made = _Parser(
         prog="hpc-elastic finish",
         description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
     for row in FINISH:
         if row.is_switch:
-            parser.add_argument(
+            made.add_argument(
                 row.reader_flag,
                 dest=row.name,
                 action="store_false" if row.reader_default else "store_true",
                 help=row.reader_help(),
             )
             continue
-        parser.add_argument(
+        made.add_argument(
             row.flag,
             required=row.name == "run_dir",
             default=row.reader_default,
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar=None if row.kind.choices else row.metavar,
             help=row.reader_help(),
         )
-    return parser
+    return made
 
 
 def _say(text: str) -> None:

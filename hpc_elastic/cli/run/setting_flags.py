@@ -69,17 +69,16 @@ _TYPES: dict[Kind[Any], Callable[[str], Any]] = {
 def add_settings(group: argparse._ArgumentGroup, rows: Iterable[Setting]) -> None:
     """Add the flags of settings that agents read, each in both spellings: with dashes and underscores."""
     for row in rows:
-        reader = row.to if isinstance(row.to, Agent) else Agent()
-        names = dict.fromkeys((*filter(None, [reader.short]), row.flag, f"--{row.name}"))
+        short = row.to.short if isinstance(row.to, Agent) else ""
+        names = dict.fromkeys((*filter(None, [short]), row.flag, f"--{row.name}"))
         if row.is_switch:
             group.add_argument(*names, dest=row.name, action=check_env, help=row.reader_help())
             continue
-        default = None if reader.is_unset else row.reader_default
         group.add_argument(
             *names,
             dest=row.name,
             action=env,
-            default=list(row.reader_default) if row.kind is TEXTS else default,
+            default=list(row.flag_default) if row.kind is TEXTS else row.flag_default,
             type=_TYPES.get(row.kind, str),
             metavar=row.written.metavar or row.kind.of_agent,
             help=row.reader_help(),

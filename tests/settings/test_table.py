@@ -1,0 +1,241 @@
+"""Each setting stands once, in the table: every consumer has every row of it, and no default of its own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from hpc_elastic.cli.commands import finish
+from hpc_elastic.cli.job_options import with_job_options
+from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.values import check_values
+from hpc_elastic.errors import InputError
+from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.node.budgets import Budgets as AgentBudgets
+from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.setup.agent_setup import AgentTimes
+from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.run_directory import KEPT_LOGS
+from hpc_elastic.settings import setting as kinds
+from hpc_elastic.settings.of_finish import FINISH
+from hpc_elastic.settings.of_run import RUN
+from hpc_elastic.settings.setting import Kind, Sbatch, Setting
+from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
+from hpc_elastic.slurm.end.lifecycle import Budgets as FinishBudgets
+from hpc_elastic.slurm.job.options import FIELDS
+from hpc_elastic.slurm.job.script import agent_flags, finish_flags
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.run_jobs.run_files import spec_trouble, stored_spec
+from hpc_elastic.submitit import HpcElasticExecutor
+
+WRITTEN: dict[Kind[Any], Any] = {  # a value of each kind, as in a job file
+    kinds.TEXT: "some",
+    kinds.PATH: "/some/where",
+    kinds.SWITCH: True,
+    kinds.BUDGET: 7,
+    kinds.COUNT: 7,
+    kinds.SECONDS: "2m",
+    kinds.INTERVAL: "30s",
+    kinds.SILENCE: "5m",
+    kinds.TIME_LIMIT: "4h",
+    kinds.NODES: "2:4",
+    kinds.GPUS: "a100:8",
+    kinds.MEMORY: "480G",
+    kinds.SIZE: "500M",
+    kinds.UNASKED: "run-on",
+    kinds.WORDS: ["some", "words"],
+    kinds.LINES: ["a line"],
+    kinds.NAMES: ["a", "b"],
+    kinds.SIGNALS: ["TERM"],
+    kinds.OPTIONS: {"nice": 5},
+    kinds.VARIABLES: {"A": "1"},
+}
+NEEDED: dict[str, dict[str, Any]] = {  # beside a setting, so that it contradicts nothing
+    "spares": {"mode": "array"},
+    "chain_by": {"chain": 2},
+    "warning_signals": {"warn_signal": "USR2"},
+}
+OWN: dict[str, Any] = {  # values of settings that have rules of their own
+    "module": "some.module",
+    "redirects": "1",
+    "tee": "1",
+    "local_ranks_filter": "0,1",
+    "warning_signals": ["USR2"],
+    "mail_type": "END",
+    "lease": "30s",
+    "heartbeat_interval": 1.25,
+}
+ROWS = pytest.mark.parametrize("row", JOB.values(), ids=list(JOB))
+
+
+def value_of(row: Setting) -> Any:
+    """Return a value of a setting that is not its default, as in a job file."""
+    if row.is_switch:
+        return not row.holds
+    others = [word for word in row.kind.choices if word != row.holds]
+    return OWN.get(row.name, others[0] if others else WRITTEN.get(row.kind))
+
+
+def spec_with(row: Setting) -> JobSpec:
+    """Return a job in which a setting is given."""
+    return JobSpec(**{"command": "train", **NEEDED.get(row.name, {}), row.name: value_of(row)})
+
+
+@ROWS
+def test_a_job_file_takes_every_row(row: Setting) -> None:
+    """What is not given has the default of the table, what is given arrives, and a wrong type is refused."""
+    spec = spec_with(row)
+    assert row.name in spec.model_fields_set
+    assert row.default != getattr(spec, row.name)
+    fresh = JobSpec(command="train.py")
+    assert row.name == "command" or row.default == getattr(fresh, row.name)
+    with pytest.raises(InputError) as caught:
+        JobSpec(**{"command": "train", row.name: object()})
+    assert row.name == caught.value.where
+
+
+def test_a_job_has_no_other_fields() -> None:
+    """The fields of the job spec are the rows, with their help."""
+    told = {name: field.description for name, field in JobSpec.model_fields.items()}
+    assert {name: row.help for name, row in JOB.items()} == told
+
+
+def test_submit_has_an_option_for_every_row() -> None:
+    """In the same order, with the help and the heading of the table; the command stands behind ``--``."""
+
+    def command(given: dict[str, Any]) -> None:
+        """Take what is given."""
+
+    parameters = inspect.signature(with_job_options(command)).parameters
+    assert [name for name in JOB if name != "command"] == list(parameters)
+    for name, parameter in parameters.items():
+        option = parameter.annotation.__metadata__[0]
+        row = JOB[name]
+        assert isinstance(option, typer.models.OptionInfo)
+        assert option.help is not None
+        assert option.help.startswith(row.help_text())
+        assert (row.panel, False) == (option.rich_help_panel, option.show_default)
+        spelled = "/".join(filter(None, (option.default, *(option.param_decls or ())))).split("/")
+        assert {word for word in (row.flag, row.written.short) if word} <= set(spelled)
+
+
+@ROWS
+def test_who_reads_a_row_gets_what_is_given(row: Setting) -> None:
+    """The job script tells sbatch, the agents or ``finish``, and their parsers read what was meant."""
+    spec, words = spec_with(row), ["train.py"]
+    if isinstance(row.to, Sbatch):
+        assert row.name == FIELDS[row.to.option]
+        options = dict(spec.header_options())
+        assert row.name in {"workdir", "comment"} or row.to.option in options
+    elif row in OF_AGENT:
+        assert getattr(parser().parse_args(words), row.name) != getattr(
+            parser().parse_args([*agent_flags(spec), *words]), row.name
+        )
+    elif row in OF_FINISH:
+        read = finish._parser().parse_args(["--run-dir=/r", *finish_flags(spec)])
+        assert getattr(spec, row.name) == getattr(read, row.name)
+
+
+def test_what_a_reader_assumes_anyway_is_not_passed_on() -> None:
+    """Only what the job has otherwise than its reader is in the script, and switches are not turned off."""
+    spec = JobSpec(command="train.py")
+    given = {word.partition("=")[0] for word in (*agent_flags(spec), *finish_flags(spec))}
+    differing = {row.flag for row in (*OF_AGENT, *OF_FINISH) if row.holds and row.holds != row.reader_default}
+    computed = {"--nnodes", "--nproc-per-node", "--warn-timeout", "--no-python", "--max-relaunch"}
+    assert differing | computed == given
+
+
+def test_run_and_finish_have_every_flag_of_their_tables() -> None:
+    """With the default of the table, unless something else decides where nothing is given."""
+    run, end = parser().parse_args(["train.py"]), finish._parser().parse_args(["--run-dir=/r"])
+    for row in RUN:
+        default = list(row.flag_default) if row.kind is kinds.TEXTS else row.flag_default
+        assert default == getattr(run, row.name), row.name
+    others = {"use_env", "training_script", "training_script_args"}
+    assert {row.name for row in RUN} == set(vars(run)) - others
+    assert {row.name: row.reader_default for row in FINISH if row.name != "run_dir"} == {
+        name: value for name, value in vars(end).items() if name != "run_dir"
+    }
+
+
+def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
+    """What no flag tells is the same for an agent that is made in Python."""
+    args = parser().parse_args(["train.py"])
+    check_values(args)
+    assert DrainTimes() == drain_times_of(args)
+    assert ProbeOptions() == probe_of(args)
+    assert HangOptions() == hang_options_of(args)
+    assert AgentTimes().exit_barrier == args.exit_barrier_timeout
+    assert KEPT_LOGS == args.keep_logs
+    assert AgentBudgets() == budgets_of(args)._replace(crash=JOB["max_restarts"].holds)
+    meeting = RendezvousSettings()
+    for name in ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease"):
+        assert JOB[name].holds == getattr(meeting, name)
+    limits = FinishBudgets()
+    assert {row.name: row.reader_default for row in FINISH if row.name in FinishBudgets._fields} == {
+        name: value for name, value in limits._asdict().items() if name in {row.name for row in FINISH}
+    }
+
+
+def test_the_submitit_executor_takes_every_row() -> None:
+    """But for the program, which is the function."""
+    known = HpcElasticExecutor._valid_parameters()
+    assert {"command", "module"} == {name for name in JOB if name not in known}
+
+
+@ROWS
+def test_what_was_stored_is_read_again(row: Setting, tmp_path: Path) -> None:
+    """Commands on a login node take the value of every setting, and leave out one of another type."""
+    paths = RunPaths(str(tmp_path))
+    stored = json.loads(spec_with(row).model_dump_json(exclude_defaults=True))
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": stored}))
+    assert stored == stored_spec(paths)
+    assert [] == spec_trouble(paths)
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {row.name: [[]]}}))
+    assert {} == stored_spec(paths)
+
+
+NEW_ROW = """
+import sys
+from hpc_elastic.settings import setting
+
+new = setting.setting(setting.BUDGET, None, "How often it may pause", 5, setting.Agent())
+as_written = setting.rows_of
+def rows_of(*families):
+    for family in families:
+        if family.__name__ == "FailuresAndHangs":
+            family.max_pauses = new
+    return as_written(*families)
+setting.rows_of = rows_of
+
+from hpc_elastic.cli import app
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.slurm.job.script import agent_flags
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.submitit import HpcElasticExecutor
+
+spec = JobSpec(command="train.py", max_pauses=7)
+assert "--max-pauses=7" in agent_flags(spec)
+assert 7 == parser().parse_args([*agent_flags(spec), "train.py"]).max_pauses
+assert 5 == parser().parse_args(["train.py"]).max_pauses
+assert "how often it may pause (default: 5)" in " ".join(parser().format_help().split())
+assert "max_pauses" in HpcElasticExecutor._valid_parameters()
+sys.exit(app.run(["submit", "--help"]))
+"""
+
+
+def test_a_new_setting_is_one_row() -> None:
+    """With it the option, the field, the flag of the agents, the script and the parameter are there."""
+    done = subprocess.run([sys.executable, "-c", NEW_ROW], check=True, capture_output=True, text=True)
+    assert "--max-pauses" in done.stdout
+    assert "How often it may pause. Default: 5." in " ".join(done.stdout.replace("│", " ").split())
