@@ -70,10 +70,10 @@ def test_a_run_of_a_job_script_is_taken_up_by_the_next_job(
     """Unlike a run outside Slurm, of which nobody can tell whether the same start is meant or another."""
     write(paths, STARTED, ROUND, FAILED)
     assert 0 == app.run(["status", paths.root])
-    assert (
-        f"the same job script again, with --run-dir {paths.root}; one that adopt has"
-        in capfd.readouterr().out
-    )
+    wanted = f"the same job script again, with --run-dir {paths.root}; one that adopt has"
+    assert wanted in capfd.readouterr().out
+    assert 2 == app.run(["submit", "--resume", paths.root])
+    assert wanted in capfd.readouterr().err
 
 
 def test_a_drained_run_is_stopped(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -66,10 +66,16 @@ def test_a_budget_that_a_drill_spends_is_told_first(found: list[str], told: str)
 
 
 def test_nothing_is_said_while_enough_is_left() -> None:
-    """Nor where there is no limit, or nobody knows it."""
+    """Nor where there is no limit."""
     assert [] == warned(Cause.PREEMPTION, 0, max_preemptions=2)
     assert [] == warned(Cause.PREEMPTION, 40)
     assert [] == warned(Cause.CRASH, 1)
     assert [] == warned(Cause.CRASH, 2, max_restarts=9)
-    state = RunState(counts={Cause.CRASH: 9})
-    assert [] == budget_warnings(Cause.CRASH, state, {}, has_queue=True)
+
+
+def test_a_budget_that_nobody_knows_may_be_spent() -> None:
+    """A job script of the user's own has torchrun's default, by which the first failure ends the run."""
+    for cause in (Cause.CRASH, Cause.HANG):
+        (text,) = budget_warnings(cause, RunState(), {}, has_queue=True)
+        assert "with 0, the default of torchrun's flags, this drill ends the run as failed" in text
+    assert [] == budget_warnings(Cause.PREEMPTION, RunState(), {}, has_queue=True)

@@ -20,6 +20,7 @@ from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.local.nodes import run_local
 from hpc_elastic.slurm.nodes.at_submit import without_suspects
 from hpc_elastic.slurm.run_jobs import interrupted
+from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.request import SubmitRequest
@@ -113,7 +114,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
         raise InputError(
             f"the run in {root} was not started by submit (there is no job.sbatch)",
             where="--resume",
-            fix="start the same command again, with the same --run-dir (another one if the run has ended)",
+            fix=read_run(paths).command_to_go_on,
         )
     if local is None and not was_local(root):
         return _resume_in_slurm(root, dry_run=dry_run)

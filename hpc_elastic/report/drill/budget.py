@@ -20,6 +20,10 @@ _NEXT = {
     Cause.TIME_LIMIT: "time limit",
 }
 _FAILS = "ends the run as failed"
+_UNKNOWN = (
+    "submit has not started this run, so its --max-restarts is not known here: "
+    f"with 0, the default of torchrun's flags, this drill {_FAILS}"
+)
 
 
 class _Budget(NamedTuple):
@@ -47,8 +51,10 @@ def budget_warnings(
         has_queue: whether Slurm has a queue in which the run may wait.
         task_restarts: how often the array task that is struck was started again; None: the run is one job.
     """
+    if not spec:
+        return [_UNKNOWN] if cause in (Cause.CRASH, Cause.HANG) else []
     warnings = []
-    for budget in _budgets(cause, state, spec, has_queue, task_restarts) if spec else ():
+    for budget in _budgets(cause, state, spec, has_queue, task_restarts):
         limit = f"{budget.name} = {budget.limit}"
         if budget.used >= budget.limit:
             warnings.append(f"{limit} is spent: this drill counts, too, and {budget.then}")
