@@ -107,5 +107,6 @@ def test_ci_leaves_none_of_them_out() -> None:
     """All tests of this directory carry a marker, and what carries it is run, or CI fails."""
     script = (HERE.parent / "scripts" / "test").read_text(encoding="utf-8")
     assert 'marked "slurm and not shared_fs"' in script
+    assert "DEVCLUSTER_PROCTRACK=cgroup2 on_version 24.11 --slurm-core" in script
     assert "export HPC_ELASTIC_NO_SKIP=1" in script
     assert "add_marker(pytest.mark.slurm)" in (PLACE / "conftest.py").read_text(encoding="utf-8")
