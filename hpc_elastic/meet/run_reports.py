@@ -8,6 +8,9 @@ from typing import Any
 
 from hpc_elastic.meet.membership import Membership
 from hpc_elastic.record.journal import (
+    NO_SIGNAL,
+    Answer,
+    Asked,
     Cause,
     Checkpoint,
     Decision,
@@ -120,13 +123,18 @@ class RunReports(ABC):
             return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None))
         return self.commit(RoundEnded(number, drain.cause, (drain.node,), None))
 
-    def report_left(self, cause: Cause, detail: str) -> RunState:
+    def report_left(self, cause: Cause, detail: str, asked: Asked = NO_SIGNAL) -> RunState:
         """Tell that this node has no workers any more and leaves; the others go on without it."""
         epoch, node_id = self.membership.epoch, self.membership.node_id
-        return self.commit(NodeLeft(epoch, node_id, self.node, cause, detail))
+        return self.commit(NodeLeft(epoch, node_id, self.node, cause, detail, asked))
 
     def request_drain(
-        self, cause: Cause, then: Then, detail: str = "", left_s: float | None = None
+        self,
+        cause: Cause,
+        then: Then,
+        detail: str = "",
+        left_s: float | None = None,
+        asked: Asked = NO_SIGNAL,
     ) -> RunState:
         """Ask all nodes to have their workers save and stop at one agreed step.
 
@@ -135,21 +143,25 @@ class RunReports(ABC):
         Args:
             cause: why.
             then: what the nodes do after it.
-            detail: why, for people.
+            detail: what asks, for people, if it is no signal.
             left_s: how long workers have from now on [s]; None: by the agents' flags.
+            asked: the signal that asks.
         """
-        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch, left_s)
+        request = DrainRequested(cause, self.node, then, detail, self.membership.epoch, left_s, asked)
         return self.commit(request, only_if=lambda _state: not self.is_beside_a_round())
 
-    def explain_drain(self, cause: Cause, detail: str, left_s: float | None) -> RunState:
+    def explain_drain(
+        self, cause: Cause, detail: str, left_s: float | None, answer: Answer = Answer.CONFIRMS
+    ) -> RunState:
         """Tell what Slurm says about the signal that has asked for the drain under way.
 
         Args:
             cause: why it was sent.
             detail: the same for people.
             left_s: how long workers have from now on [s]; None: by the agents' flags.
+            answer: what that comes to.
         """
-        return self.commit(DrainExplained(self.membership.epoch, cause, detail, left_s))
+        return self.commit(DrainExplained(self.membership.epoch, cause, detail, left_s, answer))
 
     def request_pause(self, number: int, detail: str) -> RunState:
         """Ask the members of a round to stop for another membership, unless it is over."""
@@ -161,10 +173,31 @@ class RunReports(ABC):
         """Set the step after which all ranks stop."""
         return self.commit(StopAgreed(number, step))
 
-    def report_drained(self, cause: Cause, detail: str = "") -> RunState:
-        """Tell that every worker of this job start has stopped."""
-        took_s = None if self.drain_began is None else round(self.now() - self.drain_began, 3)
-        return self.commit(Drained(self.membership.epoch, cause, self._saved(), detail, took_s))
+    def report_drained(self, cause: Cause, detail: str = "", missing: tuple[str, ...] = ()) -> RunState:
+        """Tell that every worker of this job start has stopped, or that none can be started.
+
+        Args:
+            cause: why.
+            detail: the same for people.
+            missing: nodes that were waited for in vain.
+        """
+        drained = Drained(self.membership.epoch, cause, self._saved(), detail, self._drain_took())
+        return self.commit(drained._replace(missing=missing))
+
+    def report_asked_drained(self, cause: Cause, drain: DrainRequested | None) -> RunState:
+        """Tell that every worker of this job start has stopped, as it was asked for.
+
+        Args:
+            cause: why.
+            drain: what asked for it; None: nothing did.
+        """
+        drained = Drained(self.membership.epoch, cause, self._saved(), "", self._drain_took())
+        if drain is not None:
+            drained = drained._replace(detail=drain.detail, asked=drain.asked, budget=drain.budget)
+        return self.commit(drained)
+
+    def _drain_took(self) -> float | None:
+        return None if self.drain_began is None else round(self.now() - self.drain_began, 3)
 
     def _saved(self) -> int | None:
         """Return the newest durable checkpoint step, None if workers mark none."""

@@ -50,7 +50,20 @@ class Waiting(NamedTuple):
     place: str = "the shared directory"  # where the nodes meet, for people
 
 
-class NodesLostError(RendezvousTimeoutError):
+class TooFewError(RendezvousTimeoutError):
+    """The minimum of nodes did not come.
+
+    Args:
+        message: the same for people.
+        missing: who was waited for in vain.
+    """
+
+    def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class NodesLostError(TooFewError):
     """So many nodes are lost that the minimum cannot be reached any more."""
 
 
@@ -267,9 +280,9 @@ class SharedFsRendezvous(RendezvousHandler):
     def _refusal(self, action: rules.JoinAction) -> RendezvousError:
         """Return why this node cannot be in a round any more."""
         if isinstance(action, rules.TooFew):
-            error = RendezvousTimeoutError if action.timed_out else NodesLostError
+            error = TooFewError if action.timed_out else NodesLostError
             place, unfit = self._waiting.place, self.run.state.unfit
-            return error(too_few_text(action, self.run.settings, place, unfit))
+            return error(too_few_text(action, self.run.settings, place, unfit), action.missing)
         if isinstance(action, rules.Dismissed):
             return DismissedError(f"no more than {are_text(action.wanted, 'node')} wanted")
         if isinstance(action, rules.Fenced):

@@ -13,7 +13,12 @@ from hpc_elastic.errors import (
     TakenOverError,
 )
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.meet.shared_fs import DismissedError, NodesLostError, RendezvousInterruptedError
+from hpc_elastic.meet.shared_fs import (
+    DismissedError,
+    NodesLostError,
+    RendezvousInterruptedError,
+    TooFewError,
+)
 from hpc_elastic.node.decision import Action, Facts, Group, decide, decide_blind
 from hpc_elastic.node.drain.drain import LocalDrain, Signalled
 from hpc_elastic.node.drain.leave_alone import OwnLeave
@@ -131,7 +136,8 @@ class NodeAgent(ElasticAgent):
         """Leave for what the rendezvous has told."""
         if isinstance(error, RendezvousTimeoutError):
             cause = Cause.NODE_LOSS if isinstance(error, NodesLostError) else Cause.JOIN_TIMEOUT
-            return self._too_few(str(error), cause)
+            missing = error.missing if isinstance(error, TooFewError) else ()
+            return self._too_few(str(error), cause, missing)
         if isinstance(error, RendezvousClosedError):
             return self._leave_unstarted()
         if isinstance(error, RendezvousConnectionError):
@@ -162,10 +168,10 @@ class NodeAgent(ElasticAgent):
             self._signalled.insist(self._reports.hand_back)
         return self._final_outcome()
 
-    def _too_few(self, reason: str, cause: Cause) -> Outcome:
+    def _too_few(self, reason: str, cause: Cause, missing: tuple[str, ...]) -> Outcome:
         self._parts.log.say(reason)
         if self._parts.on_timeout is Then.LEAVE:
-            self._signalled.insist(lambda: self._run.report_drained(cause, reason))
+            self._signalled.insist(lambda: self._run.report_drained(cause, reason, missing))
         else:
             self._signalled.insist(lambda: self._reports.too_few(reason))
         return self._final_outcome()

@@ -53,10 +53,11 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
 def _stopped_text(state: RunState, cause: Cause) -> str:
     from hpc_elastic.record.why_left import asked_by  # noqa: PLC0415 - not on the way to a start
 
-    detail = state.drained.detail if state.drained else ""
+    drained = state.drained
+    asker = asked_by(cause, drained.detail, drained.asked).text if drained is not None else ""
     what = "want of fit nodes" if state.only_unfit else cause.value.replace("_", " ")
-    words = "on request" if cause is Cause.STOP else f"for {asked_by(cause, detail) or what}"
-    step = state.drained.step if state.drained else None
+    words = "on request" if cause is Cause.STOP else f"for {asker or what}"
+    step = drained.step if drained is not None else None
     return f"stopped {words}" + ("" if step is None else f", checkpoint of step {step}")
 
 

@@ -57,6 +57,25 @@ class Decision(str, Enum):
     CANCELLED = "cancelled"
 
 
+class Answer(str, Enum):
+    """What Slurm says of a signal that an agent got."""
+
+    CONFIRMS = "confirms"  # Slurm itself wants the nodes back, or ends the job
+    DENIES = "denies"  # Slurm does nothing to the job, so somebody has sent the signal
+    SILENT = "silent"  # Slurm did not answer
+
+
+class Budget(str, Enum):
+    """What bounds how often a run goes on; the names are those of the job's options."""
+
+    NODE_LOSSES = "max_node_losses"
+    PREEMPTIONS = "max_preemptions"
+    TIME_LIMITS = "max_time_limits"
+    LAUNCH_FAILURES = "max_launch_failures"
+    REQUEUES = "max_requeues"
+    STARTS_WITHOUT_SAVE = "max_starts_without_save"
+
+
 class Role(str, Enum):
     """What kind of process has written a record."""
 
@@ -153,15 +172,28 @@ class RoundEnded(NamedTuple):
     saved: int | None = None  # newest durable checkpoint step then, if workers mark them
 
 
+class Asked(NamedTuple):
+    """The signal that has asked for an end, and what Slurm says of it."""
+
+    signal: Prose = ""  # its name; empty: something else has asked
+    answer: Answer | None = None  # None: Slurm was not asked, or its answer has not come
+    said: Prose = ""  # the answer in words, for people
+
+
+NO_SIGNAL = Asked()
+
+
 class DrainRequested(NamedTuple):
     """Workers are to save and stop at one agreed step."""
 
     cause: Cause
     node: str  # whose agent or batch script asks; empty: a command of the user
     then: Then
-    detail: Prose  # for people: the signal, the user
+    detail: Prose  # for people: what asks, if it is no signal
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
+    asked: Asked = NO_SIGNAL
+    budget: Budget | None = None  # that is spent, so that the run is to be held or ended
 
 
 class DrainExplained(NamedTuple):
@@ -171,6 +203,7 @@ class DrainExplained(NamedTuple):
     cause: Cause
     detail: Prose  # for people
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
+    answer: Answer = Answer.CONFIRMS
 
     @property
     def is_end_of_script(self) -> bool:
@@ -192,7 +225,8 @@ class NodeLeft(NamedTuple):
     node_id: str
     node: str
     cause: Cause
-    detail: Prose = ""  # for people: the signal, the size that is wanted
+    detail: Prose = ""  # for people: what asks, if it is no signal, such as the size that is wanted
+    asked: Asked = NO_SIGNAL
 
 
 class TaskStopped(NamedTuple):
@@ -212,8 +246,11 @@ class Drained(NamedTuple):
     epoch: Epoch
     cause: Cause
     step: int | None  # newest durable checkpoint, if workers mark them
-    detail: Prose
+    detail: Prose  # for people: what has asked, if it was no signal; why too few nodes are there
     took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
+    asked: Asked = NO_SIGNAL
+    missing: tuple[str, ...] = ()  # nodes that were waited for in vain
+    budget: Budget | None = None  # as in the request
 
 
 class RunEnded(NamedTuple):
@@ -224,7 +261,32 @@ class RunEnded(NamedTuple):
     reason: Prose
     failure: dict[str, Any] | None
     epoch: Epoch | None = None  # the start whose agent decides; None: whichever is current
-    cause: Cause | None = None  # of a held run: whose budget is spent; None: that of all requeues
+    budget: Budget | None = None  # of a held run: that is spent; None: it is held for another reason
+
+
+class SetupFailure(NamedTuple):
+    """A line of the job script that failed before srun."""
+
+    line: Prose
+    step: Prose = ""  # what the line belongs to, for people: setup, the working directory
+    code: int | None = None  # its exit code; None: it is not known
+    words: Prose = ""  # what bash or the line itself said of it
+    lasting: bool = False  # it fails wherever and whenever it is run again
+
+    def is_same(self, other: SetupFailure) -> bool:
+        """Tell whether the same line has failed in the same way, whatever was said of it."""
+        return (self.line, self.step, self.code) == (other.line, other.step, other.code)
+
+    @property
+    def plain(self) -> str:
+        """What failed, as the job script prints it."""
+        how = "" if self.code is None else f" (exit code {self.code})"
+        return f"{self.step} failed{how}: {self.line}" if self.step else self.line
+
+    @property
+    def text(self) -> str:
+        """The same for people, with what was said of it."""
+        return f"{self.plain} ({self.words})" if self.words else self.plain
 
 
 class Requeued(NamedTuple):
@@ -232,7 +294,9 @@ class Requeued(NamedTuple):
 
     epoch: Epoch
     cause: Cause
-    detail: Prose = ""  # for people: what Slurm said
+    detail: Prose = ""  # for people: why
+    failure: SetupFailure | None = None  # of the job script, before srun
+    signal: Prose = ""  # that somebody has sent, so that the agents left; empty: none, as far as is known
 
 
 class NodeUnfit(NamedTuple):

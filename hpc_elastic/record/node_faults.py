@@ -6,7 +6,6 @@ journal tells of the same events.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,7 +33,6 @@ from hpc_elastic.record.same_failure import is_early
 from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
-MISSING = re.compile(r"missing: ([^;]+)")  # as `waiting_text.too_few_text` writes it
 _CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.CANCEL, Cause.REQUEUE)
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
@@ -214,7 +212,7 @@ def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iter
     elif isinstance(entry, RoundEnded):
         yield from _of_round(state, entry, loop, hangs)
     elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
-        for node in absent_nodes(entry.detail, state.expected):
+        for node in absent_nodes(entry.missing, state.expected):
             yield node, Fault.ABSENT, "no agent came from it"
 
 
@@ -229,16 +227,14 @@ def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
     return [node for node in nodes if node != asker and node not in gone]
 
 
-def absent_nodes(detail: str, expected: Sequence[str]) -> list[str]:
+def absent_nodes(missing: Iterable[str], expected: Sequence[str]) -> list[str]:
     """Return the nodes that were waited for in vain, if most of the others came.
 
     Args:
-        detail: why a start of the job was left, as the agents tell it.
+        missing: who was waited for when a start of the job was left.
         expected: the nodes of that start.
     """
-    found = MISSING.search(detail)
-    named = found[1].split(", ") if found else []
-    absent = [node for node in named if node in expected]
+    absent = [node for node in missing if node in expected]
     return absent if len(absent) <= len(expected) // 2 else []
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -44,6 +45,12 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.same_failure import signature
 
+_CAUSE_OF = {
+    Budget.NODE_LOSSES: Cause.NODE_LOSS,
+    Budget.PREEMPTIONS: Cause.PREEMPTION,
+    Budget.TIME_LIMITS: Cause.TIME_LIMIT,
+    Budget.LAUNCH_FAILURES: Cause.LAUNCH_FAILURE,
+}
 NO_EPOCH = Epoch(-1, 0, 0, 0)
 MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
@@ -212,7 +219,8 @@ def is_released(state: RunState, epoch: Epoch) -> bool:
 
 def _with_new_budget(state: RunState) -> RunState:
     """Return the state of a released run: what was spent is there again."""
-    cause = state.ending.cause if state.ending is not None else None
+    budget = state.ending.budget if state.ending is not None else None
+    cause = _CAUSE_OF.get(budget) if budget is not None else None
     if cause is None:
         return state._replace(requeues=0, requeued_for={})
     return state._replace(
@@ -326,9 +334,8 @@ def _explained(state: RunState, entry: DrainExplained) -> RunState:
         return state  # of a node that asked, too
     if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
         return state._replace(explained=entry)
-    asked = drain.detail if before is None else drain.detail.removesuffix(before.detail).removesuffix(": ")
-    detail = f"{asked}: {entry.detail}" if asked else entry.detail
-    return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, detail=detail))
+    asked = drain.asked._replace(answer=entry.answer, said=entry.detail)
+    return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, asked=asked))
 
 
 def _stop_at(state: RunState, entry: StopAgreed) -> RunState:

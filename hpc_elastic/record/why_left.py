@@ -6,20 +6,31 @@ Records and budgets count it as one. What people are told goes by what is known 
 
 from __future__ import annotations
 
-import re
+from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause, Requeued
+from hpc_elastic.record.journal import Answer, Asked, Cause, Drained, DrainRequested, NodeLeft, Requeued
 from hpc_elastic.record.state import RunState
 
 RUNS_ON = "the job runs on: somebody has sent the signal"
-"""Slurm's answer where the signal is none of its own; it stands in the records of runs."""
-NO_ANSWER = "no answer; "
-"""What is said in place of an answer begins so."""
-_SENT = "that somebody sent"
-_OWN = re.compile(rf"a (SIG\w+) {_SENT}")
-_ANSWER = re.compile(
-    rf": (?:(?P<denies>{RUNS_ON})|{NO_ANSWER}.*|(?P<confirms>preempted|the job is requeued|the job ends).*)$"
-)
+"""Slurm's answer where the signal is none of its own, for people."""
+
+
+class Asker(NamedTuple):
+    """What asked for an end; nothing where the cause names it."""
+
+    signal: str = ""  # its name
+    is_sent: bool = False  # somebody has sent the signal: Slurm does nothing to the job itself
+    words: str = ""  # what else has asked
+
+    @property
+    def text(self) -> str:
+        """The same for people; empty where the cause names it."""
+        return f"a {self.signal} that somebody sent" if self.is_sent else self.signal or self.words
+
+    @property
+    def as_counted(self) -> str:
+        """The same with what it counts as, for the words of a budget."""
+        return f"{self.text}, which counts as a preemption" if self.is_sent else self.text
 
 
 def early_text(left_s: float, before_s: float) -> str:
@@ -35,36 +46,53 @@ def early_text(left_s: float, before_s: float) -> str:
     )
 
 
-def asked_by(cause: Cause, detail: str, *, runs_on: bool = False) -> str:
-    """Name what asked for the end; empty where the cause names it.
+def asked_text(entry: DrainRequested | NodeLeft | Drained) -> str:
+    """Return what asked for an end, with Slurm's words about it; empty if nothing is recorded."""
+    return words_of(entry.detail, entry.asked)
+
+
+def words_of(detail: str, asked: Asked) -> str:
+    """Return what asked for an end, with Slurm's words about it.
+
+    Args:
+        detail: what asked, if it was no signal.
+        asked: the signal, and Slurm's words.
+    """
+    return ": ".join(filter(None, (asked.signal or detail, asked.said)))
+
+
+def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) -> Asker:
+    """Tell what asked for the end.
 
     Args:
         cause: as recorded.
-        detail: what is recorded with it: the signal and Slurm's answer, or what else asked.
+        detail: what asked, if it was no signal.
+        asked: the signal, and what Slurm says of it.
         runs_on: whether Slurm says since then that it does nothing to the job.
     """
-    answer = _ANSWER.search(detail)
-    if cause is not Cause.PREEMPTION or (answer is not None and answer["confirms"]):
-        return ""
-    asker = detail[: answer.start()] if answer is not None else detail
-    is_denied = runs_on or (answer is not None and answer["denies"] is not None)
-    return f"a {asker} {_SENT}" if is_denied and re.fullmatch(r"SIG\w+", asker) else asker
+    if cause is not Cause.PREEMPTION or asked.answer is Answer.CONFIRMS:
+        return Asker()
+    if not asked.signal:
+        return Asker(words=detail)
+    return Asker(asked.signal, runs_on or asked.answer is Answer.DENIES)
 
 
-def who_asked(state: RunState, cause: Cause, *, runs_on: bool = False) -> str:
-    """Name what asked for the end of the current start or round; empty where the cause names it.
+def who_asked(state: RunState, cause: Cause, *, runs_on: bool = False) -> Asker:
+    """Tell what asked for the end of the current start or round.
 
     Args:
         state: the run.
         cause: why it ends, as recorded.
         runs_on: whether Slurm says since then that it does nothing to the job.
     """
-    known = (one.detail for one in (state.drain, state.drained) if one is not None and one.cause is cause)
-    return asked_by(cause, next(filter(None, known), ""), runs_on=runs_on)
+    for one in (state.drain, state.drained):
+        if one is not None and one.cause is cause and asked_text(one):
+            return asked_by(cause, one.detail, one.asked, runs_on=runs_on)
+    return Asker()
 
 
-def requeued_for(state: RunState, entry: Requeued) -> str:
-    """Name what a job was handed back to Slurm for; empty where the cause names it.
+def requeued_for(state: RunState, entry: Requeued) -> Asker:
+    """Tell what a job was handed back to Slurm for.
 
     The batch script has asked Slurm later than the agents: where it does not name a signal it knows better
     than the signal alone.
@@ -73,17 +101,7 @@ def requeued_for(state: RunState, entry: Requeued) -> str:
         state: the run before that.
         entry: the record of the batch script.
     """
-    own = _OWN.match(entry.detail)
-    named = own[0] if own is not None and entry.cause is Cause.PREEMPTION else who_asked(state, entry.cause)
-    return "" if re.fullmatch(r"SIG\w+", named) else named
-
-
-def as_counted(named: str) -> str:
-    """Return the same with what it counts as, for the words of a budget."""
-    return f"{named}, which counts as a preemption" if _OWN.fullmatch(named) else named
-
-
-def sent_signal(named: str) -> str:
-    """Return the signal in what asked for an end; empty if it was none."""
-    found = re.fullmatch(rf"(?:a )?(SIG\w+)(?: {_SENT})?", named)
-    return found[1] if found is not None else ""
+    if entry.signal and entry.cause is Cause.PREEMPTION:
+        return Asker(entry.signal, is_sent=True)
+    asker = who_asked(state, entry.cause)
+    return asker if asker.is_sent or not asker.signal else Asker()

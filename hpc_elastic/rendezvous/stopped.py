@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.record.journal import Cause, Decision, RunEnded, Then
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.why_left import asked_text
 
 USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 
@@ -26,7 +27,8 @@ def stopped(state: RunState) -> RunEnded:
     """
     asked = state.drained or state.drain
     how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
-    reason = f"{how} ({asked.detail})" if asked is not None and asked.detail else how
+    told = "" if asked is None else asked_text(asked)
+    reason = f"{how} ({told})" if told else how
     step = state.drained.step if state.drained is not None else None
     reason += "" if step is None else f"; checkpoint of step {step}"
     return RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)

@@ -9,7 +9,7 @@ from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.journal import Cause, NodeLeft, Record, Requeued, RoundFormed, TaskStopped
 from hpc_elastic.record.member_names import natural, parse_name
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.record.why_left import requeued_for, sent_signal, who_asked
+from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.unfit_text import is_for_unfit
 from hpc_elastic.text import count_text
 
@@ -42,7 +42,7 @@ def signals_of(records: Iterable[Record]) -> dict[str, int]:
         before, now = state.counts.get(cause, 0), after.counts.get(cause, 0)
         if now < before:  # a new submission, or a budget that its user has given anew
             found.clear()
-        signal = sent_signal(who_asked(after, cause)) if now > before else ""
+        signal = who_asked(after, cause).signal if now > before else ""
         if signal:
             found[signal] += 1
         state = after
@@ -59,7 +59,7 @@ def requeues_text(records: Iterable[Record], submission: int) -> str:
     for record in records:
         entry = record.entry
         if isinstance(entry, Requeued) and entry.epoch.submission == submission:
-            signal = sent_signal(requeued_for(state, entry))
+            signal = requeued_for(state, entry).signal
             words[_UNFIT if is_for_unfit(entry.cause, state) else signal or entry.cause.value] += 1
         state = fold(state, [record])
     return _counted(words)

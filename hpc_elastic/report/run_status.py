@@ -180,14 +180,14 @@ def _requeued_text(view: RunView) -> str:
         return f"requeued because of {why_text(cause, view.state)}"
     if cause is None:
         return "requeued"
-    named = who_asked(view.state, cause) if back is None else requeued_for(view.state, back)
-    return f"requeued after {named or CAUSES[cause]}"
+    asker = who_asked(view.state, cause) if back is None else requeued_for(view.state, back)
+    return f"requeued after {asker.text or CAUSES[cause]}"
 
 
 def _back_text(view: RunView) -> str:
     """Return what this start was handed back to Slurm for; empty if it was not, or nobody knows."""
     back, state = view.handed_back, view.state
-    return "" if back is None else requeued_for(state, back) or why_text(back.cause, state)
+    return "" if back is None else requeued_for(state, back).text or why_text(back.cause, state)
 
 
 def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:
@@ -260,7 +260,7 @@ def _leaving(state: RunState, back: str) -> RunStatus:
     if state.drained is not None:
         return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
     drain = state.drain
-    cause = who_asked(state, drain.cause) or CAUSES[drain.cause] if drain is not None else ""
+    cause = who_asked(state, drain.cause).text or CAUSES[drain.cause] if drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all running ranks stop at step {state.stop_step}"
     return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")
 

@@ -45,7 +45,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
-from hpc_elastic.record.why_left import early_text, requeued_for, who_asked
+from hpc_elastic.record.why_left import asked_text, early_text, requeued_for, who_asked
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
 from hpc_elastic.report.unsaved_text import unsaved_text
@@ -240,39 +240,40 @@ def why_text(cause: Cause, state: RunState) -> str:
 
 def left_text(cause: Cause, state: RunState) -> str:
     """Return why the agents left a start of the run; a signal alone may mean more than they take it for."""
-    return who_asked(state, cause) or why_text(cause, state)
+    return who_asked(state, cause).text or why_text(cause, state)
 
 
 def cause_text(cause: Cause, state: RunState) -> str:
     """Return why a round ends, in a state that still knows what was asked for."""
     drain = state.drain
     if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
-        return who_asked(state, cause) or CAUSES[cause]
+        return who_asked(state, cause).text or CAUSES[cause]
     if cause is not Cause.MEMBERSHIP:
-        return f"{drain.node} leaves ({_signal_text(cause, drain.detail)})"
+        return f"{drain.node} leaves ({_signal_text(drain)})"
     if not drain.node and state.size is not None and state.wanted is not None:
         return _size_text(state.size)
     return drain.detail or CAUSES[cause]
 
 
-def _signal_text(cause: Cause, detail: str) -> str:
+def _signal_text(entry: DrainRequested | NodeLeft) -> str:
     """Return why a node leaves; a signal alone may mean more than what it was taken for."""
-    is_explained = ": " in detail  # by Slurm
-    if detail and (cause is Cause.PREEMPTION or is_explained or CAUSES[cause] in detail):
-        return detail
-    return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
+    told = asked_text(entry)
+    is_clear = entry.cause is Cause.PREEMPTION or entry.asked.answer is not None or not entry.asked.signal
+    if told and is_clear:
+        return told
+    return f"{CAUSES[entry.cause]} ({told})" if told else CAUSES[entry.cause]
 
 
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None) -> str:
     if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
-        return f"{entry.node} is to leave, the others go on: {_signal_text(entry.cause, entry.detail)}"
+        return f"{entry.node} is to leave, the others go on: {_signal_text(entry)}"
     if entry.then is Then.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
     on = f" on {entry.node}" if entry.node else ""
-    says_all = entry.detail.startswith(CAUSES[entry.cause])
-    if says_all or (entry.cause is Cause.PREEMPTION and entry.detail):  # a signal may mean something else
-        return f"drain asked for{on}: {entry.detail}"
-    detail = f" ({entry.detail})" if entry.detail else ""
+    told = asked_text(entry)
+    if entry.cause is Cause.PREEMPTION and told:  # a signal may mean something else
+        return f"drain asked for{on}: {told}"
+    detail = f" ({told})" if told else ""
     return f"drain asked for{on}: {CAUSES[entry.cause]}{detail}"
 
 
@@ -302,7 +303,7 @@ def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:
         return f"{entry.node} left: {entry.detail}"
     if entry.cause is Cause.CANCEL:
         return f"{entry.node} left: its task was cancelled"
-    return f"{entry.node} left: {_signal_text(entry.cause, entry.detail)}"
+    return f"{entry.node} left: {_signal_text(entry)}"
 
 
 def _task_stopped(entry: TaskStopped, _before: RunState, _span_s: float | None) -> str:
@@ -331,8 +332,9 @@ def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
 
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:
-    is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the line of the script that failed
-    why = entry.detail.partition(": requeue ")[0] if is_told else requeued_for(before, entry)
+    is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # what could not start, and how
+    told = entry.detail if entry.failure is None else entry.failure.text
+    why = told if is_told else requeued_for(before, entry).text
     return f"requeued ({why or why_text(entry.cause, before)})"
 
 

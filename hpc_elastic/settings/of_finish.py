@@ -25,6 +25,10 @@ class FinishSettings:
         to=Finish(),
     )
     launch_failure = setting(TEXT, "", "The line of the job script that failed before srun", to=Finish())
+    launch_failure_in = setting(
+        TEXT, "", "The part of the script that the line belongs to, such as setup", to=Finish()
+    )
+    launch_failure_code = setting(NUMBER, None, "Exit code of that line", to=Finish())
 
 
 FINISH = (*rows_of(FinishSettings).values(), *OF_FINISH)

@@ -9,6 +9,9 @@ from hpc_elastic.node.setup import hang_times
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
+    Budget,
     Cause,
     Checkpoint,
     Decision,
@@ -34,6 +37,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SetupFailure,
     SizeWanted,
     StopAgreed,
     StopKind,
@@ -81,8 +85,8 @@ _REQUEUED = (
     WarningHeld(2, "n1", 118.0, 30.0),
     FailedLeaving(E0, 2, "n1", _FAILURE),
     NodeTaken(E0, "n3", "it is down by hand", 2),
-    Drained(E0, Cause.PREEMPTION, 12, "", 1.5),
-    Requeued(E0, Cause.PREEMPTION, "the job is preempted"),
+    Drained(E0, Cause.PREEMPTION, 12, "", 1.5, Asked("SIGTERM", Answer.DENIES, "it runs on"), ("n3",)),
+    Requeued(E0, Cause.PREEMPTION, "the job is preempted", SetupFailure("x", "setup", 127), "SIGTERM"),
     EpochStarted(E1, "7", ("n1", "n2"), "n1", "1:2"),
     SizeWanted(0, 2, "alice", 1, 1),
     NodeLeft(E1, "n2.8", "n2", Cause.MEMBERSHIP, "given back"),
@@ -90,14 +94,17 @@ _REQUEUED = (
 )
 ENTRIES: tuple[Entry, ...] = (
     *_REQUEUED,
-    RunEnded(Decision.FAILED, 137, "a worker failed", _FAILURE, E1, Cause.CRASH),
+    RunEnded(Decision.FAILED, 137, "a worker failed", _FAILURE, E1),
 )
 _STORIES: Mapping[str, Sequence[Entry]] = {
     "running": _START,
     "crashed": _CRASHED,
     "requeued": _REQUEUED,
     "failed": ENTRIES,
-    "held": (*_REQUEUED, RunEnded(Decision.HELD, 75, "max_preemptions is spent", None, E1, Cause.PREEMPTION)),
+    "held": (
+        *_REQUEUED,
+        RunEnded(Decision.HELD, 75, "spent", None, E1, Budget.PREEMPTIONS),
+    ),
     "stopping": (*_START, DrainRequested(Cause.STOP, "", Then.LEAVE, "stop", E0)),
     "done": (*_START, RunEnded(Decision.DONE, 0, "all workers succeeded", None, E0)),
     "empty": (),

@@ -15,6 +15,7 @@ from fuzz_lib.strategies import SURROGATES, changed, changed_bytes, odd_texts
 from fuzz_lib.target import Target, allowed, expect
 from hpc_elastic.cli.run import flags
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
+from hpc_elastic.record.journal import SetupFailure
 from hpc_elastic.report import queue_text, srun_said
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.slurm.adopt import script, torchrun_line
@@ -70,7 +71,7 @@ _JOB_WORDS = (
 _LISTS = ("7|hpc_elastic:ab x\n", "7_1|R|2|n1|hpc_elastic:ab\n", "n1|low*|idle|gpu,a100|gpu:2\n")
 _LIST_WORDS = ("|", "\n", "²", "9" * 400, "[", "]", "_", ",", "*", ":", "(null)", "hpc_elastic:ab")
 _HOST_WORDS = ("[", "]", "-", ",", "1", "9", "999999", "01", "[1-999999]", "9" * 400, "n", "²", " ")
-_FAILURES = ("setup failed (exit code 127): pyenv local 3.11", "setup failed (exit code 1): module load cuda")
+_FAILURES = (SetupFailure("pyenv local 3.11", "setup", 127), SetupFailure("module load cuda", "setup", 1))
 _LOG = b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
 _LOG_WORDS = (
     "slurmstepd: ", "error: ", "*** JOB 7 ON ", "DUE TO ", "PREEMPTION", "NODE FAILURE", "\r", "\n",
@@ -192,8 +193,8 @@ def _log(data: bytes) -> None:
     job_standing.due_to(text)
     srun_said.srun_said(text, ("n1", "n2"))
     for failure in _FAILURES:
-        setup_failure.is_lasting(setup_failure.with_words(failure, text))
-    setup_failure.is_lasting(text)
+        setup_failure.with_words(failure, text)
+    setup_failure.with_words(SetupFailure(text, "setup", 127), text)
 
 
 _FLAG_NAMES = tuple(

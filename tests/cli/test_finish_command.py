@@ -157,7 +157,8 @@ def test_a_program_that_setup_lacks_ends_the_run_in_its_own_words(
     said = "setup failed (exit code 127): nosuch --load"
     log = "/var/spool/job00007/slurm_script: line 31: nosuch: command not found"
     Path(paths.batch_log.replace("%j", "7")).write_text(f"{log}\nhpc_elastic: {said}\n")
-    done = command(paths, job, f"--launch-failure={said}", SLURM_RESTART_COUNT="" if is_first else "1")
+    flags = "--launch-failure=nosuch --load", "--launch-failure-in=setup", "--launch-failure-code=127"
+    done = command(paths, job, *flags, SLURM_RESTART_COUNT="" if is_first else "1")
     words = f"{said} (nosuch: command not found)"
     if not is_first:
         assert (75, ["scontrol requeue 7"]) == (done.returncode, job.calls), done.stderr
@@ -173,10 +174,11 @@ def test_a_program_that_setup_lacks_ends_the_run_in_its_own_words(
 def test_a_setup_line_that_fails_twice_alike_holds_the_job(paths: RunPaths, job: FakeJob) -> None:
     """Once it may be the node; the third try of the same would tell nothing new."""
     said = "setup failed (exit code 1): module load x"
-    done = command(paths, job, f"--launch-failure={said}")
+    flags = "--launch-failure=module load x", "--launch-failure-in=setup", "--launch-failure-code=1"
+    done = command(paths, job, *flags)
     assert (75, ["scontrol requeue 7"]) == (done.returncode, job.calls), done.stderr
     job.set(Restarts="1")
-    done = command(paths, job, f"--launch-failure={said}", SLURM_RESTART_COUNT="1")
+    done = command(paths, job, *flags, SLURM_RESTART_COUNT="1")
     assert (
         f"the run is held: {said}; as in an earlier start; mend what it needs and release the job"
         in done.stderr

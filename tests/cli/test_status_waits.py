@@ -11,6 +11,8 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
     Cause,
     Checkpoint,
     Decision,
@@ -101,8 +103,9 @@ def test_the_timeline_of_a_job_that_was_cancelled_in_the_queue_says_so(  # noqa:
     in_slurm(tmp_path, monkeypatch, JobState=word)
     if has_script:
         Path(paths.script).touch()
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM: preempted")
-    drained = Drained(EPOCH, Cause.PREEMPTION, None, "SIGTERM: preempted")
+    by = Asked("SIGTERM", Answer.CONFIRMS, "preempted")
+    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", asked=by)
+    drained = Drained(EPOCH, Cause.PREEMPTION, None, "", asked=by)
     told(paths, capfd, STARTED, ROUND, asked, drained, Requeued(EPOCH, Cause.PREEMPTION))
     assert 0 == app.run(["timeline", paths.root])
     wanted = f"Slurm says now: {last}" if last else "requeued (preemption)"

@@ -10,7 +10,11 @@ from hpc_elastic.node.drain.drain import Signalled
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.stop_request import DrainTimes
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Cause, Then
+from hpc_elastic.record.journal import (
+    Answer,
+    Cause,
+    Then,
+)
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.one_node import node_maker, together
@@ -24,6 +28,7 @@ class Told(NamedTuple):
     until: float | None = None
     explains: bool = False
     early: Any = None
+    answer: Answer = Answer.CONFIRMS
 
 
 class Agent:

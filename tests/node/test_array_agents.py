@@ -74,7 +74,8 @@ def test_a_signalled_task_saves_with_all_and_leaves_alone(make: MakeAgents) -> N
     assert (Cause.PREEMPTION, "n1", Then.REJOIN) == asked[:3]
     (ended,) = agents.entries(RoundEnded)
     assert (Cause.PREEMPTION, ("n1",)) == (ended.cause, ended.nodes)
-    assert [("n1", Cause.PREEMPTION, "SIGTERM")] == [entry[2:] for entry in agents.entries(NodeLeft)]
+    (left,) = agents.entries(NodeLeft)
+    assert ("n1", Cause.PREEMPTION, "", "SIGTERM") == (*left[2:5], left.asked.signal)
     assert agents.rounds()[1].checkpoint is not None
     agents.start(1, "--nnodes", "1:3", env=task(1, restart=1, node="n7"))
     agents.wait_workers(3, 6)

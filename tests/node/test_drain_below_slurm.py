@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.record.journal import (
+    Answer,
     Cause,
     Decision,
     Drained,
@@ -170,7 +171,7 @@ def test_what_slurm_says_of_one_task_is_told_to_all(make: MakeAgents, job: FakeJ
     Path(agents.paths.logs, "go").touch()
     assert ExitCode.REQUEUE == agents.code(1)
     (told,) = agents.entries(DrainExplained)
-    assert (Cause.CANCEL, "the job was cancelled", None) == told[1:]
+    assert (Cause.CANCEL, "the job was cancelled", None, Answer.CONFIRMS) == told[1:]
     assert ("n1", Cause.CANCEL) == agents.entries(NodeLeft)[0][2:4]
     wait_for(lambda: bool(agents.entries(RoundEnded)), "the end of the round")
     assert (Cause.CANCEL, ("n1",)) == agents.entries(RoundEnded)[0][1:3]

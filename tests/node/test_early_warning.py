@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.node.drain.asking import PATIENCE_S, WEIGH_S
-from hpc_elastic.record.journal import Cause, Then, WarningHeld
+from hpc_elastic.record.journal import (
+    Asked,
+    Cause,
+    Then,
+    WarningHeld,
+)
 from hpc_elastic.slurm.client.deadlines import Early
 from tests.node.signalled_agent import Agent, Told
 
@@ -66,7 +71,7 @@ def test_a_warning_in_time_is_heeded(tmp_path: Path) -> None:
     assert (Cause.TIME_LIMIT, 89.0) == (agent.signalled.wish.cause, agent.left_s)
     drain = agent.run.state.drain
     assert drain is not None
-    assert (Cause.TIME_LIMIT, "SIGUSR2") == (drain.cause, drain.detail)
+    assert (Cause.TIME_LIMIT, Asked("SIGUSR2"), "") == (drain.cause, drain.asked, drain.detail)
 
 
 def test_an_answer_that_comes_as_the_question_ends_is_taken(tmp_path: Path) -> None:

@@ -10,8 +10,16 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
 from hpc_elastic.node.outcome import Outcome, out_of_touch, outcome_of
 from hpc_elastic.node.spec import WorkerState
-from hpc_elastic.record.journal import Cause, Decision, Drained, DrainExplained, NodeUnfit, RunEnded
-from hpc_elastic.record.why_left import RUNS_ON
+from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
+    Cause,
+    Decision,
+    Drained,
+    DrainExplained,
+    NodeUnfit,
+    RunEnded,
+)
 from tests.meet.build import E0, after, drain, formed, start
 
 
@@ -87,18 +95,19 @@ def test_the_result_is_what_the_run_ended_with(
 
 
 @pytest.mark.parametrize(
-    ("detail", "words"),
+    ("answer", "words"),
     [
-        ("SIGTERM", "SIGTERM"),
-        (f"SIGTERM: {RUNS_ON}", "a SIGTERM that somebody sent"),
-        ("SIGTERM: preempted, with grace until 20:24:49", "preemption"),
+        (None, "SIGTERM"),
+        (Answer.SILENT, "SIGTERM"),
+        (Answer.DENIES, "a SIGTERM that somebody sent"),
+        (Answer.CONFIRMS, "preemption"),
     ],
 )
-def test_no_preemption_is_claimed_that_slurm_has_not_told(detail: str, words: str) -> None:
+def test_no_preemption_is_claimed_that_slurm_has_not_told(answer: Answer | None, words: str) -> None:
     """The cause in the records is the same; also after Slurm's answer has come."""
-    asked = drain()._replace(detail="SIGTERM")
-    told = [DrainExplained(E0, Cause.PREEMPTION, detail.partition(": ")[2])] if ": " in detail else []
-    state = after(start(), formed(1), asked, *told, Drained(E0, Cause.PREEMPTION, 7, detail))
+    asked, by = drain()._replace(detail="", asked=Asked("SIGTERM")), Asked("SIGTERM", answer, "why")
+    told = [] if answer is None else [DrainExplained(E0, Cause.PREEMPTION, "why", answer=answer)]
+    state = after(start(), formed(1), asked, *told, Drained(E0, Cause.PREEMPTION, 7, "", asked=by))
     assert f"stopped for {words}, checkpoint of step 7" == outcome_of(state, {}, {}).reason
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Decision, Epoch, NodeLeft, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import (
+    Budget,
+    Cause,
+    Decision,
+    Epoch,
+    NodeLeft,
+    RoundEnded,
+    RoundFormed,
+)
 from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
@@ -190,7 +198,7 @@ def test_a_spent_budget_holds_all_tasks_until_they_are_released(cluster: Cluster
     high = cluster.submit_high(1, f"--nodelist={nodes_of(first)[1]}")
     state = run.wait_ending()
     assert state.ending is not None
-    assert (Decision.HELD, Cause.PREEMPTION) == (state.ending.decision, state.ending.cause)
+    assert (Decision.HELD, Budget.PREEMPTIONS) == (state.ending.decision, state.ending.budget)
     cluster.wait_for(lambda: 2 == reasons(run).count("held state"), 60, "both tasks to be held")
     cluster.as_root("scancel", high)
     assert 0 == cluster.run("alice", ["scontrol", "release", run.job_id]).returncode

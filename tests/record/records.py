@@ -5,6 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
+    Budget,
     Cause,
     Checkpoint,
     Decision,
@@ -30,6 +33,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SetupFailure,
     SizeWanted,
     StopAgreed,
     StopKind,
@@ -47,6 +51,9 @@ causes = st.sampled_from(Cause)
 checkpoints = st.none() | st.builds(Checkpoint, small, st.none() | text)
 failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=3)
 rounds = st.integers(1, 4)
+budgets = st.none() | st.sampled_from(Budget)
+asked = st.builds(Asked, text, st.none() | st.sampled_from(Answer), text)
+failed_lines = st.none() | st.builds(SetupFailure, text, text, st.none() | small, text, st.booleans())
 
 entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
@@ -78,10 +85,22 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         text,
         st.none() | epochs,
         st.none() | st.floats(0, 1e6),
+        asked,
+        budgets,
     ),
-    st.builds(DrainExplained, epochs, causes, text, st.none() | st.floats(0, 1e6)),
+    st.builds(DrainExplained, epochs, causes, text, st.none() | st.floats(0, 1e6), st.sampled_from(Answer)),
     st.builds(StopAgreed, rounds, st.integers(-1, 100)),
-    st.builds(Drained, epochs, causes, st.none() | small, text, st.none() | st.floats(0, 1e6)),
+    st.builds(
+        Drained,
+        epochs,
+        causes,
+        st.none() | small,
+        text,
+        st.none() | st.floats(0, 1e6),
+        asked,
+        st.lists(nodes, max_size=2).map(tuple),
+        budgets,
+    ),
     st.builds(
         RunEnded,
         st.sampled_from(Decision),
@@ -89,10 +108,10 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         text,
         failures,
         st.none() | epochs,
-        st.none() | causes,
+        budgets,
     ),
-    st.builds(Requeued, epochs, causes, text),
-    st.builds(NodeLeft, epochs, text, nodes, causes, text),
+    st.builds(Requeued, epochs, causes, text, failed_lines, text),
+    st.builds(NodeLeft, epochs, text, nodes, causes, text, asked),
     st.builds(TaskStopped, epochs, st.sampled_from(StopKind), text, small, nodes, text),
     st.builds(NodeUnfit, epochs, nodes, text),
     st.builds(SizeWanted, small, st.integers(1, 8), text, st.none() | small, st.none() | small),

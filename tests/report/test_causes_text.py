@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
     Cause,
     DrainExplained,
     DrainRequested,
@@ -17,7 +19,6 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.record.why_left import RUNS_ON
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,
@@ -42,24 +43,24 @@ def test_ends_and_requeues_are_counted_by_cause() -> None:
     assert "" == requeues_text(records, 0)
 
 
-def rounds(*answers: str) -> list[Record]:
+def rounds(*answers: Answer | None) -> list[Record]:
     """Return the records of rounds that a node has left after SIGTERM, with Slurm's answers; may be none."""
     entries: list[Entry] = [start(expected=())]
     for number, answer in enumerate(answers, 1):
-        entries += [formed(number), DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM")]
-        entries += [DrainExplained(E0, Cause.PREEMPTION, answer)] if answer else []
+        asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "", asked=Asked("SIGTERM"))
+        entries += [formed(number), asked]
+        entries += [DrainExplained(E0, Cause.PREEMPTION, "why", answer=answer)] if answer else []
         entries.append(RoundEnded(number, Cause.PREEMPTION, ("n1",), None))
     return [Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1)]
 
 
 def test_signals_are_not_counted_as_preemptions_before_people() -> None:
     """Neither what Slurm has denied nor what it has not told; the budgets count them together."""
-    records = rounds("preempted, with grace until 20:24:49", RUNS_ON, "")
+    records = rounds(Answer.CONFIRMS, Answer.DENIES, None)
     counts = fold(RunState(), records).counts
     assert {Cause.PREEMPTION: 3} == counts
     assert "2 SIGTERMs, 1 preemption" == restarts_text(counts, signals_of(records))
-    why = "a SIGTERM that somebody sent: requeue 1 of at most 500"
-    handed = Record(20, 0.0, "batch", Requeued(E0, Cause.PREEMPTION, why))
+    handed = Record(20, 0.0, "batch", Requeued(E0, Cause.PREEMPTION, "why", signal="SIGTERM"))
     assert "1 SIGTERM" == requeues_text([handed], 0)
     resubmitted = Record(20, 0.0, "n1", start(RESUBMITTED))
     assert {} == signals_of([*records, resubmitted])

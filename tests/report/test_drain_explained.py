@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
     Cause,
     Drained,
     DrainExplained,
@@ -19,14 +21,17 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.record.why_left import RUNS_ON
+from hpc_elastic.record.why_left import (
+    RUNS_ON,
+    asked_text,
+)
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.end.lifecycle import job_facts
 
-EPOCH = Epoch(0, 0, 0, 0)
+EPOCH, TERM = Epoch(0, 0, 0, 0), Asked("SIGTERM")
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
-ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", EPOCH)
+ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", EPOCH, asked=TERM)
 WHY = DrainExplained(EPOCH, Cause.CANCEL, "the job was cancelled", 12.0)
 
 
@@ -42,7 +47,7 @@ def test_the_reason_replaces_what_was_assumed() -> None:
     """Once; the same again, of a node that asked too, changes nothing."""
     state = fold(RunState(), records(ASKED, WHY, WHY._replace(left_s=11.0)))
     assert state.drain is not None
-    assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, state.drain.detail)
+    assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, asked_text(state.drain))
     assert (WHY, Cause.CANCEL) == (state.explained, state.leave_cause)
 
 
@@ -51,7 +56,7 @@ def test_the_reason_of_a_further_signal_replaces_the_first() -> None:
     preempted = DrainExplained(EPOCH, Cause.PREEMPTION, "preempted, with grace until 10:00:00", 60.0)
     state = fold(RunState(), records(ASKED, preempted, WHY))
     assert state.drain is not None
-    assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, state.drain.detail)
+    assert (Cause.CANCEL, "SIGTERM: the job was cancelled") == (state.drain.cause, asked_text(state.drain))
     assert WHY == state.explained
 
 
@@ -71,12 +76,12 @@ def test_the_timeline_tells_what_was_known_when() -> None:
     ] == (texts[-2:])
 
 
-@pytest.mark.parametrize("why", ["a SIGTERM that somebody sent", "the job is preempted"])
-def test_what_slurm_has_denied_is_called_no_preemption(why: str) -> None:
-    """From the drain to the queue, in the timeline and in the status; also in records of older versions."""
-    denied = DrainExplained(EPOCH, Cause.PREEMPTION, RUNS_ON)
-    drained = Drained(EPOCH, Cause.PREEMPTION, 50, f"SIGTERM: {RUNS_ON}")
-    back = Requeued(EPOCH, Cause.PREEMPTION, f"{why}: requeue 1 of at most 500")
+@pytest.mark.parametrize("signal", ["SIGTERM", ""])
+def test_what_slurm_has_denied_is_called_no_preemption(signal: str) -> None:
+    """From the drain to the queue, in the timeline and in the status, whether finish says so or not."""
+    denied = DrainExplained(EPOCH, Cause.PREEMPTION, RUNS_ON, answer=Answer.DENIES)
+    drained = Drained(EPOCH, Cause.PREEMPTION, 50, "", asked=Asked("SIGTERM", Answer.DENIES, RUNS_ON))
+    back = Requeued(EPOCH, Cause.PREEMPTION, "why", signal=signal)
     asked = records(ASKED, denied)
     assert "draining: a SIGTERM that somebody sent" == status_of(RunView(fold(RunState(), asked), 0)).text
     found = records(ASKED, denied, drained, back)
@@ -93,11 +98,8 @@ def test_what_slurm_has_denied_is_called_no_preemption(why: str) -> None:
 
 def test_a_requeue_is_told_by_what_finish_has_heard() -> None:
     """The agents may have left before Slurm has answered them."""
-    drained = Drained(EPOCH, Cause.PREEMPTION, 50, "SIGTERM")
-    for why, words in (
-        ("a SIGTERM that somebody sent", "a SIGTERM that somebody sent"),
-        ("the job is preempted", "preemption"),
-    ):
-        back = Requeued(EPOCH, Cause.PREEMPTION, f"{why}: requeue 1 of at most 500")
+    drained = Drained(EPOCH, Cause.PREEMPTION, 50, "", asked=TERM)
+    for signal, words in (("SIGTERM", "a SIGTERM that somebody sent"), ("", "preemption")):
+        back = Requeued(EPOCH, Cause.PREEMPTION, "a SIGTERM that somebody sent", signal=signal)
         told = [moment.text for moment in timeline(records(ASKED, drained, back))][-2:]
         assert ["drained (SIGTERM) in 1.0 s; checkpoint of step 50", f"requeued ({words})"] == told

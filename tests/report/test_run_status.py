@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    Asked,
     Cause,
     Decision,
     Drained,
@@ -54,7 +55,7 @@ def state_of(*entries: Entry) -> RunState:
 )
 def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None, words: str) -> None:
     """Agents take any SIGTERM for a preemption."""
-    drain = DRAIN._replace(cause=Cause.PREEMPTION, detail="SIGTERM")
+    drain = DRAIN._replace(cause=Cause.PREEMPTION, detail="", asked=Asked("SIGTERM"))
     state = state_of(STARTED, FIRST_ROUND, drain, Drained(EPOCH, Cause.PREEMPTION, 9, ""))
     back = None if cause is None else Requeued(EPOCH, cause, "what finish says")
     view = RunView(state, 0, "7", job("PENDING", restarts=1), handed_back=back)

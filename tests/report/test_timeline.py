@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    Asked,
     Cause,
     Checkpoint,
     Decision,
@@ -21,6 +22,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    SetupFailure,
     SizeWanted,
     StopAgreed,
     Then,
@@ -62,12 +64,12 @@ def test_a_drain_of_an_earlier_start_is_no_part_of_this_one() -> None:
 
 def test_a_setup_that_failed_is_told_with_its_line() -> None:
     """Nothing else in the records says which line it was."""
-    why = "setup failed (exit code 127): module load cuda/12"
+    line = SetupFailure("module load cuda/12: requeue 1 of at most 500", "setup", 127)
     told = texts(
         (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
-        (1, Requeued(FIRST, Cause.LAUNCH_FAILURE, f"{why}: requeue 1 of at most 500")),
+        (1, Requeued(FIRST, Cause.LAUNCH_FAILURE, "why", line)),
     )
-    assert f"requeued ({why})" == told[-1]
+    assert f"requeued ({line.text})" == told[-1]
 
 
 def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
@@ -93,7 +95,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
         (12.5, RoundFormed(2, FIRST, BOTH, "n1", 1, Checkpoint(40, None))),
         (77.5, RoundEnded(2, Cause.NODE_LOSS, ("n2",), None)),
         (77.5, RoundFormed(3, FIRST, BOTH[:1], "n1", 1, None)),
-        (80, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")),
+        (80, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", asked=Asked("SIGTERM"))),
         (81, StopAgreed(3, 50)),
         (83, Drained(FIRST, Cause.PREEMPTION, 50, "")),
         (84, Requeued(FIRST, Cause.PREEMPTION)),

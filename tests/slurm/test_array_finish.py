@@ -39,6 +39,7 @@ from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import plan
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
+from tests.slurm.failed_lines import failed_line
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ())
@@ -90,7 +91,7 @@ class TaskEnd:
             "SLURM_JOB_NODELIST": f"n{index + 1}",
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
-        start = start._replace(launch_failure=failure)
+        start = start._replace(launch_failure=failed_line(failure) if failure else None)
         return ArrayFinish(start, Budgets(), self.slurm, clock or FakeClock(), self.said.append).run()
 
     def log(self, text: str) -> None:

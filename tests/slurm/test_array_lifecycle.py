@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -40,7 +41,16 @@ from hpc_elastic.slurm.end.array_lifecycle import (
     not_requeued,
 )
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
-from hpc_elastic.slurm.end.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
+from hpc_elastic.slurm.end.lifecycle import (
+    Budgets,
+    Exit,
+    Hold,
+    Leave,
+    Relaunch,
+    Requeue,
+    Resubmit,
+)
+from tests.slurm.failed_lines import failed_line
 
 EPOCH = Epoch(0, 0, 0, 0)
 START = TaskStart("12_1", 1, 0)
@@ -49,6 +59,9 @@ STARTED = EpochStarted(EPOCH, "12", ())
 ROUND = RoundFormed(1, EPOCH, (Member("n1.7@12_0-0-0", "n1", 2), Member(ME, "n2", 2)), "n1", 1, None)
 BUDGETS = Budgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
 ALONE, SOME, WAITING = Others(0, 0), Others(2, 0), Others(0, 1)
+
+
+X = failed_line("setup failed (exit code 1): x")
 
 
 def records_of(*entries: Entry) -> list[Record]:
@@ -241,7 +254,7 @@ def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCod
         {"job": scontrol(Requeue="0")},
         {"job": scontrol(Requeue="0"), "may_resubmit": True, "link": 9},
         {"in_vain": 5},
-        {"launch_failure": "setup failed", "in_vain": 4},
+        {"launch_failure": X, "in_vain": 4},
     ],
     ids=["requeues used", "no-requeue", "places used", "in vain", "setup"],
 )
@@ -282,15 +295,17 @@ def test_a_task_that_cannot_wait_held_fails_the_run_whose_budget_is_spent() -> N
 
 def test_a_setup_that_fails_may_work_on_another_node() -> None:
     """The task is requeued, and the reason is the line that failed."""
-    choice = decide(BASE._replace(launch_failure="setup failed (exit code 1): module load x"), BUDGETS)
+    choice = decide(
+        BASE._replace(launch_failure=failed_line("setup failed (exit code 1): module load x")), BUDGETS
+    )
     assert isinstance(choice, Requeue)
     assert Cause.LAUNCH_FAILURE is choice.cause
     assert "module load x: this task is requeued" in words(choice)
-    last = BASE._replace(launch_failure="setup failed", in_vain=3)
+    last = BASE._replace(launch_failure=X, in_vain=3)
     assert isinstance(decide(last, BUDGETS), Requeue), "max_launch_failures = 3, as in a run that is one job"
-    unknown = decide(BASE._replace(launch_failure="setup failed: x", job=None), BUDGETS)
+    unknown = decide(BASE._replace(launch_failure=X, job=None), BUDGETS)
     assert isinstance(unknown, Leave)
-    assert unknown.why.startswith("setup failed: x; Slurm does not answer")
+    assert unknown.why.startswith(f"{X.text}; Slurm does not answer")
 
 
 def test_flags_that_are_wrong_fail_the_run_at_once() -> None:
@@ -324,7 +339,7 @@ def test_the_budget_of_a_cause_is_the_runs() -> None:
     held = decide(facts, BUDGETS._replace(max_preemptions=0))
     assert isinstance(held, Hold)
     assert held.record is not None
-    assert (Decision.HELD, Cause.PREEMPTION) == (held.record.decision, held.record.cause)
+    assert (Decision.HELD, Budget.PREEMPTIONS) == (held.record.decision, held.record.budget)
 
 
 def test_a_task_that_slurm_requeues_itself_costs_its_budget() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -312,7 +313,7 @@ def test_requeues_are_bounded() -> None:
     held = decide(facts(*entries, epoch=epoch, job=job), BUDGETS)
     assert isinstance(held, Hold)
     assert held.record is not None
-    assert (Decision.HELD, None) == (held.record.decision, held.record.cause)
+    assert (Decision.HELD, Budget.REQUEUES) == (held.record.decision, held.record.budget)
     assert choice.record.reason == held.record.reason
     assert isinstance(decide(facts(*entries[2:], epoch=epoch, job=job), BUDGETS), Requeue)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Checkpoint,
     Decision,
@@ -33,6 +34,7 @@ from hpc_elastic.slurm.end.lifecycle import (
     starts_in_vain,
 )
 from hpc_elastic.slurm.end.setup_failure import Earlier
+from tests.slurm.failed_lines import failed_line
 from tests.slurm.test_lifecycle import (
     BUDGETS,
     CANCELLED,
@@ -81,8 +83,9 @@ def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any]
             continue
         assert isinstance(choice, Hold)
         assert choice.record is not None
-        assert (Decision.HELD, cause, 75) == (
-            choice.record.decision, choice.record.cause, choice.record.exit_code
+        name = Budget(next(iter(budget)))
+        assert (Decision.HELD, name, 75) == (
+            choice.record.decision, choice.record.budget, choice.record.exit_code
         )  # fmt: skip
         assert f"{next(iter(budget))} = 1" in choice.record.reason
 
@@ -124,7 +127,7 @@ def test_starts_that_save_nothing_hold_the_run(
     if isinstance(choice, Hold) and choice.record is not None:
         words = f"{limit} starts in a row saved nothing newer than step 4 (max_starts_without_save = {limit})"
         assert choice.record.reason.startswith(words)
-        assert choice.record.cause is None
+        assert Budget.STARTS_WITHOUT_SAVE is choice.record.budget
     failed = decide(known, budgets._replace(holds=False))
     assert is_held is (isinstance(failed, Exit) and failed.code == 76)
 
@@ -135,7 +138,7 @@ def test_a_hold_for_all_requeues_together_names_no_cause(cause: Cause) -> None:
     choice = decide(facts(*drained(cause)), BUDGETS._replace(max_requeues=0, max_preemptions=3))
     assert isinstance(choice, Hold)
     assert choice.record is not None
-    assert (Decision.HELD, None) == (choice.record.decision, choice.record.cause)
+    assert (Decision.HELD, Budget.REQUEUES) == (choice.record.decision, choice.record.budget)
 
 
 def test_a_loss_that_ended_round_and_start_counts_once() -> None:
@@ -150,7 +153,7 @@ def test_a_loss_that_ended_round_and_start_counts_once() -> None:
 
 def test_a_held_run_is_held_again_and_goes_on_when_it_is_released() -> None:
     """The record stands until Slurm starts the job once more; then the spent budget is new."""
-    held = RunEnded(Decision.HELD, 75, "why", None, None, Cause.PREEMPTION)
+    held = RunEnded(Decision.HELD, 75, "why", None, None, Budget.PREEMPTIONS)
     entries = (*drained(Cause.PREEMPTION), Requeued(EPOCH, Cause.PREEMPTION), held)
     choice = decide(facts(*entries), BUDGETS)
     assert isinstance(choice, Hold)
@@ -167,21 +170,21 @@ def test_a_job_that_slurm_requeued_over_its_budget_is_held() -> None:
 
 # starts that fail
 
+X = failed_line("setup failed (exit code 1): x")
+
 
 def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
     """It may be the node's fault, so that it is tried again some times."""
-    known = facts(epoch=Epoch(0, 0, 0, 0), job=scontrol(Restarts="0"))._replace(
-        launch_failure="setup failed: x"
-    )
+    known = facts(epoch=Epoch(0, 0, 0, 0), job=scontrol(Restarts="0"))._replace(launch_failure=X)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Requeue)
     assert Cause.LAUNCH_FAILURE == choice.cause
-    assert "setup failed: x" in choice.why
+    assert X.text in choice.why
     held = decide(known, BUDGETS._replace(max_launch_failures=0))
     assert isinstance(held, Hold)
-    assert "max_launch_failures = 0 is spent; now: setup failed: x; mend what it needs and rel" in held.why
+    assert f"max_launch_failures = 0 is spent; now: {X.text}; mend what it needs and rel" in held.why
     assert held.record is not None
-    assert Cause.LAUNCH_FAILURE is held.record.cause
+    assert Budget.LAUNCH_FAILURES is held.record.budget
     assert isinstance(decide(known._replace(local=True), BUDGETS), Exit)
 
 
@@ -189,7 +192,7 @@ def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
     """It may still pass; Slurm runs a held job with the script that it was queued with."""
     why = "setup failed (exit code 1): test -e /data"
     first = facts(epoch=Epoch(0, 0, 1, 0), job=scontrol(Restarts="1"))
-    known = first._replace(launch_failure=why, earlier=Earlier.FAILED)
+    known = first._replace(launch_failure=failed_line(why), earlier=Earlier.FAILED)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Hold)
     assert f"{why}; as in an earlier start; mend what it needs and release the job" in choice.why
@@ -213,20 +216,21 @@ def test_a_run_that_has_worked_is_not_ended_for_one_node(earlier: Earlier, kind:
     """A program that is not there is tried once more in a later submission of it."""
     why = "setup failed (exit code 127): nosuch (nosuch: command not found)"
     known = facts(epoch=Epoch(1, 0, 0, 0), job=scontrol(Restarts="0"))
-    assert isinstance(decide(known._replace(launch_failure=why, earlier=earlier), BUDGETS), kind)
+    known = known._replace(launch_failure=failed_line(why, lasting=True), earlier=earlier)
+    assert isinstance(decide(known, BUDGETS), kind)
 
 
 def test_a_failed_line_is_told_though_slurm_does_not_answer() -> None:
     """Its lines may be what has taken Slurm's commands away; the record of this start tells of them."""
-    choice = decide(facts(job=None)._replace(launch_failure="setup failed: x"), BUDGETS)
+    choice = decide(facts(job=None)._replace(launch_failure=X), BUDGETS)
     assert isinstance(choice, Leave)
     assert choice.is_open
-    assert choice.why.startswith("setup failed: x; Slurm does not answer")
+    assert choice.why.startswith(f"{X.text}; Slurm does not answer")
 
 
 def test_a_cancelled_job_whose_setup_failed_stays_cancelled() -> None:
     """The user's scancel may have been what made it fail."""
-    known = facts(job=CANCELLED)._replace(launch_failure="setup failed: x")
+    known = facts(job=CANCELLED)._replace(launch_failure=X)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Exit)
     assert 130 == choice.code

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Cause, Drained, DrainRequested, RoundEnded, RoundFormed, Then
+from hpc_elastic.record.journal import (
+    NO_SIGNAL,
+    Answer,
+    Asked,
+    Budget,
+    Cause,
+    Drained,
+    DrainRequested,
+    RoundEnded,
+    RoundFormed,
+    Then,
+)
 from hpc_elastic.record.why_left import RUNS_ON
 from hpc_elastic.slurm.end.array_lifecycle import Others, SaveFirst
 from hpc_elastic.slurm.end.array_lifecycle import decide as decide_task
@@ -17,44 +28,50 @@ from tests.slurm.test_array_lifecycle import STARTED as TASK_STARTED
 from tests.slurm.test_array_lifecycle import left
 from tests.slurm.test_lifecycle import BUDGETS, EPOCH, IN_GRACE, ROUND, RUNNING, STARTED, facts, state_of
 
+TERM = Asked("SIGTERM")
+DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
+
 
 @pytest.mark.parametrize(
-    ("detail", "job", "why"),
+    ("detail", "by", "job", "why"),
     [
-        ("SIGTERM", RUNNING, "a SIGTERM that somebody sent"),
-        (f"SIGTERM: {RUNS_ON}", RUNNING, "a SIGTERM that somebody sent"),
-        ("SIGTERM", IN_GRACE, "the job is preempted"),
-        (f"SIGTERM: {RUNS_ON}", IN_GRACE, "the job is preempted"),
-        ("SIGTERM: preempted, with grace until 08:00:00", RUNNING, "the job is preempted"),
-        ("the drain of n1 (bad disk)", RUNNING, "the drain of n1 (bad disk)"),
+        ("", TERM, RUNNING, "a SIGTERM that somebody sent"),
+        ("", DENIED, RUNNING, "a SIGTERM that somebody sent"),
+        ("", TERM, IN_GRACE, "the job is preempted"),
+        ("", DENIED, IN_GRACE, "the job is preempted"),
+        ("", Asked("SIGTERM", Answer.CONFIRMS, "preempted"), RUNNING, "the job is preempted"),
+        ("the drain of n1 (bad disk)", NO_SIGNAL, RUNNING, "the drain of n1 (bad disk)"),
+        ("a max_preemptions: preempted", NO_SIGNAL, RUNNING, "a max_preemptions: preempted"),
     ],
 )
-def test_no_preemption_is_claimed_that_slurm_denies(detail: str, job: JobFacts, why: str) -> None:
+def test_no_preemption_is_claimed_that_slurm_denies(detail: str, by: Asked, job: JobFacts, why: str) -> None:
     """Only the words change: what agents took for a preemption is requeued and counted as one."""
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, detail)
-    known = facts(STARTED, ROUND, asked, Drained(EPOCH, Cause.PREEMPTION, 40, detail), job=job)
-    assert Requeue(Cause.PREEMPTION, f"{why}: requeue 1 of at most 10") == decide(known, BUDGETS)
+    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, detail, asked=by)
+    drained = Drained(EPOCH, Cause.PREEMPTION, 40, detail, asked=by)
+    known = facts(STARTED, ROUND, asked, drained, job=job)
+    sent = "SIGTERM" if "somebody" in why else ""
+    assert Requeue(Cause.PREEMPTION, why, "requeue 1 of at most 10", sent) == decide(known, BUDGETS)
     held = decide(known, BUDGETS._replace(max_preemptions=0))
     assert isinstance(held, Hold)
     counts = ", which counts as a preemption" if "somebody" in why else ""
     assert f"the run is held: the budget max_preemptions = 0 is spent; now: {why}{counts}" == held.why
     assert held.record is not None
-    assert held.record.cause is Cause.PREEMPTION
+    assert held.record.budget is Budget.PREEMPTIONS
 
 
 @pytest.mark.parametrize(
-    ("detail", "job", "why"),
+    ("by", "job", "why"),
     [
-        ("SIGTERM", RUNNING, "a SIGTERM that somebody sent"),
-        (f"SIGTERM: {RUNS_ON}", RUNNING, "a SIGTERM that somebody sent"),
-        ("SIGTERM", IN_GRACE, "Slurm wants the node back"),
+        (TERM, RUNNING, "a SIGTERM that somebody sent"),
+        (DENIED, RUNNING, "a SIGTERM that somebody sent"),
+        (TERM, IN_GRACE, "Slurm wants the node back"),
     ],
 )
-def test_a_task_is_not_called_preempted_either(detail: str, job: JobFacts, why: str) -> None:
+def test_a_task_is_not_called_preempted_either(by: Asked, job: JobFacts, why: str) -> None:
     """Only the words change: what the agent took for a preemption is requeued as one."""
-    gone = left(Cause.PREEMPTION)._replace(detail=detail)
+    gone = left(Cause.PREEMPTION)._replace(detail="", asked=by)
     choice = decide_task(TASK._replace(left=gone, job=job, srun_exit_code=75), BUDGETS)
-    assert Requeue(Cause.PREEMPTION, f"{why}: this task is requeued (2 of at most 10)") == choice
+    assert Requeue(Cause.PREEMPTION, why, "this task is requeued (2 of at most 10)") == choice
 
 
 def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
@@ -62,7 +79,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     again = RoundFormed(2, TASK_EPOCH, TASK_ROUND.members[:1], "n1", 1, None)
-    gone = left(Cause.PREEMPTION)._replace(detail="SIGTERM")
+    gone = left(Cause.PREEMPTION)._replace(detail="", asked=TERM)
     budgets = BUDGETS._replace(max_preemptions=0)
     first = decide_task(
         TASK._replace(state=state_of(TASK_STARTED, TASK_ROUND, asked, ended, again), left=gone), budgets
@@ -70,9 +87,9 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     assert isinstance(first, SaveFirst)
     sent = "a SIGTERM that somebody sent, which counts as a preemption"
     why = f"the budget max_preemptions = 0 is spent; now: {sent}"
-    assert (why, Cause.PREEMPTION) == (first.reason, first.cause)
-    told = DrainRequested(first.cause, "n1", Then.LEAVE, why)
-    drained = Drained(TASK_EPOCH, Cause.PREEMPTION, 4, why)
+    assert (why, Cause.PREEMPTION, Budget.PREEMPTIONS) == (first.reason, first.cause, first.budget)
+    told = DrainRequested(first.cause, "n1", Then.LEAVE, why, budget=first.budget)
+    drained = Drained(TASK_EPOCH, Cause.PREEMPTION, 4, why, budget=first.budget)
     state = state_of(TASK_STARTED, TASK_ROUND, asked, ended, again, told, drained)
     other = decide_task(TASK._replace(state=state, start=TaskStart("12_0", 1, 0)), budgets)
     assert f"the run is held: {why}" == other.why

@@ -332,13 +332,18 @@ def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:
     assert "a-b" == node.worker["env"]["FROM_SETUP"]
 
 
+def failed(step: str, code: int, line: str) -> list[str]:
+    """Return how `finish` is told of a line that failed."""
+    return [f"--launch-failure={line}", f"--launch-failure-in={step}", f"--launch-failure-code={code}"]
+
+
 def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
     """Agents do not start in half an environment; what becomes of the job is for finish to say."""
     assert 75 == node.run([("", 75)], command=str(node.home / "program"), setup=["true", "false maybe"])
     assert "setup failed (exit code 1): false maybe" in node.done.stderr
     assert [] == node.lines("sruns")
     (call,) = node.lines("calls")
-    assert "--launch-failure=setup failed (exit code 1): false maybe" == call["words"][-1]
+    assert failed("setup", 1, "false maybe") == call["words"][-3:]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +359,7 @@ def test_a_setup_that_leaves_the_script_is_recorded(node: Node, line: str, code:
     """Else the job would end without a word in the records, and nobody would start it again."""
     assert 75 == node.run([("", 75)], command=str(node.home / "program"), setup=[line])
     (call,) = node.lines("calls")
-    assert call["words"][-1].startswith(f"--launch-failure=setup failed (exit code {code}): ")
+    assert failed("setup", code, "")[1:] == call["words"][-2:]
     assert [] == node.lines("sruns")
 
 
@@ -363,7 +368,7 @@ def test_a_working_directory_that_is_gone_ends_the_start_and_says_so(node: Node)
     gone = node.home / "gone"
     assert 75 == node.run([("", 75)], workdir=str(gone), names={"workdir": str(gone)})
     (call,) = node.lines("calls")
-    assert f"--launch-failure=the working directory failed (exit code 1): cd {gone}" == call["words"][-1]
+    assert failed("the working directory", 1, f"cd {gone}") == call["words"][-3:]
     assert [] == node.lines("sruns")
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_script import make_node
+from tests.slurm.test_script import (
+    failed,
+    make_node,
+)
 
 
 def test_a_machine_without_modules_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,4 +20,4 @@ def test_a_machine_without_modules_says_so(tmp_path: Path, monkeypatch: pytest.M
     assert "has no `module` command" in node.done.stderr
     assert "lmod" not in node.done.stderr
     (finish,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
-    assert "--launch-failure=setup failed (exit code 127): module load cuda/12 gcc" in finish
+    assert failed("setup", 127, "module load cuda/12 gcc") == finish[-3:]

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Entry, Epoch, Member, Record, Requeued, RoundFormed
-from hpc_elastic.slurm.end.setup_failure import Earlier, earlier_starts, is_lasting, with_words
+from hpc_elastic.record.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    Member,
+    Record,
+    Requeued,
+    RoundFormed,
+    SetupFailure,
+)
+from hpc_elastic.slurm.end.setup_failure import Earlier, earlier_starts, with_words
+from tests.slurm.failed_lines import failed_line
+
+
+def lasts(text: str) -> bool:
+    """Tell whether a line that failed so will fail again, by the words in parentheses behind it."""
+    told = failed_line(text)
+    plain = told._replace(words="")
+    return with_words(plain, f"{told.words}\nhpc_elastic: {plain.text}\n").lasting
+
 
 OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
 
@@ -17,7 +35,8 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
         ('setup failed (exit code 127): V="$(nvcc --version)" (nvcc: command not found)', True),
         ("setup failed (exit code 126): ./no-program (./no-program: Permission denied)", True),
         ("setup failed (exit code 2): source env.sh (env.sh: line 3: syntax error near `)')", True),
-        ("setup failed (exit code 2): a line that bash cannot make out", True),
+        (f"setup failed (exit code 2): {OWN_TRAP}", True),
+        ("setup failed (exit code 1): echo 'syntax error'; exit 1", False),  # the words are the line's own
         ("setup failed (exit code 127): pyenv local 3.11", False),  # nobody knows who said so
         (
             "setup failed (exit code 127): bash a.sh (bash: a.sh: No such file or directory)",
@@ -42,7 +61,7 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
 )
 def test_what_fails_again_everywhere(failure: str, is_it: bool) -> None:
     """What may be mounted, licensed or installed on another node is tried again."""
-    assert is_it == is_lasting(failure)
+    assert is_it is lasts(failure)
 
 
 @pytest.mark.parametrize(
@@ -89,17 +108,17 @@ def test_what_fails_again_everywhere(failure: str, is_it: bool) -> None:
 )
 def test_the_log_says_what_was_wrong(log: str, failure: str, told: str) -> None:
     """The line before ours is that of the program, or of bash."""
-    assert told == with_words(failure, log.format(failure))
+    assert told == with_words(failed_line(failure), log.format(failure)).text
 
 
 E0, E1, RESUMED = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0), Epoch(1, 0, 0, 0)
 ROUND = RoundFormed(1, E0, (Member("n1", "n1", 1),), "n1", 1234, None)
-CD = "setup failed (exit code 1): cd /data"
+CD = SetupFailure("cd /data", "setup", 1)
 
 
-def failed(line: str, epoch: Epoch = E0) -> Requeued:
+def failed(line: SetupFailure, epoch: Epoch = E0) -> Requeued:
     """Return the record of a start that was requeued for a line."""
-    return Requeued(epoch, Cause.LAUNCH_FAILURE, f"{line}: requeue 1 of at most 500")
+    return Requeued(epoch, Cause.LAUNCH_FAILURE, f"{line.text}: requeue 1 of at most 500", line)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +126,12 @@ def failed(line: str, epoch: Epoch = E0) -> Requeued:
     [
         ((), E0, Earlier.NOTHING),
         ((failed(CD),), E1, Earlier.FAILED),
-        ((failed(f"{CD} (cd: /data: No such file or directory)"),), E1, Earlier.FAILED),
-        ((failed(f"{CD}/mine"),), E1, Earlier.NOTHING),  # another line
+        ((failed(CD._replace(words="cd: /data: No such file or directory")),), E1, Earlier.FAILED),
+        ((failed(CD._replace(line="cd /data/mine")),), E1, Earlier.NOTHING),
+        ((failed(CD._replace(line="cd /data: requeue 1 of")),), E1, Earlier.NOTHING),
+        ((failed(CD._replace(code=2)),), E1, Earlier.NOTHING),
+        ((failed(CD._replace(step="the working directory")),), E1, Earlier.NOTHING),
+        ((failed(CD)._replace(failure=None),), E1, Earlier.NOTHING),
         ((failed(CD),), RESUMED, Earlier.NOTHING),
         ((ROUND, failed(CD)), E1, Earlier.WORKED),
         ((ROUND,), RESUMED, Earlier.OTHERWISE),
@@ -123,7 +146,7 @@ def test_what_became_of_the_line_before(entries: tuple[Entry, ...], now: Epoch, 
 
 def test_a_start_whose_lines_work_has_not_failed() -> None:
     """There is no line to compare with."""
-    assert Earlier.NOTHING is earlier_starts([Record(0, 0.0, "batch", failed(CD))], E1, "")
+    assert Earlier.NOTHING is earlier_starts([Record(0, 0.0, "batch", failed(CD))], E1, None)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +164,11 @@ def test_a_start_whose_lines_work_has_not_failed() -> None:
         ("setup failed (exit code 127): x (/opt/tool: command not found)", False),
         ("setup failed (exit code 127):  (tool: command not found)", True),
         ("setup failed (exit code 1): module x (y: syntax error)", True),
-        ("", False),
     ],
 )
 def test_exit_code_line_and_words_must_fit_together(failure: str, is_it: bool) -> None:
     """A program that is not there ends with 127, one that must not be run with 126."""
-    assert is_it == is_lasting(failure)
+    assert is_it is lasts(failure)
 
 
 @pytest.mark.parametrize(
@@ -164,22 +186,5 @@ def test_exit_code_line_and_words_must_fit_together(failure: str, is_it: bool) -
 def test_the_last_line_before_the_failure_tells(log: str, told: str) -> None:
     """Of the newest one, two hundred characters; Slurm's words and ours are none about it."""
     failure = "setup failed (exit code 1): a"
-    assert told.replace("{}", failure) == with_words(failure, log.replace("{}", failure))
-
-
-@pytest.mark.parametrize(
-    ("detail", "expected"),
-    [
-        (f"{CD} (words): requeue", Earlier.FAILED),
-        (f"{CD}; held", Earlier.FAILED),
-        (f"{CD}: requeue", Earlier.FAILED),
-        (CD, Earlier.NOTHING),
-        (f"before {CD}: requeue", Earlier.NOTHING),
-    ],
-)
-def test_what_follows_a_line_in_a_record(detail: str, expected: Earlier) -> None:
-    """Words about it, or what became of the job; one of several records is enough."""
-    others = Requeued(E0, Cause.PREEMPTION, "another")
-    entries = (others, Requeued(E0, Cause.LAUNCH_FAILURE, detail), others)
-    records = [Record(number, 0.0, "batch", entry) for number, entry in enumerate(entries)]
-    assert expected is earlier_starts(records, E1, CD)
+    found = with_words(failed_line(failure), log.replace("{}", failure))
+    assert told.replace("{}", failure) == found.text

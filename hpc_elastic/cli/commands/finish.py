@@ -13,7 +13,7 @@ from hpc_elastic.clock import Clock, SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Decision
+from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         relaunch=arguments.relaunch,
         srun_exit_code=arguments.srun_exit_code,
     )
-    start = start._replace(chain=arguments.chain, launch_failure=arguments.launch_failure)
+    start = start._replace(chain=arguments.chain, launch_failure=_failure(arguments))
     limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in Budgets._fields}
     budgets = Budgets(**limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit)
     try:
@@ -107,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
             help=row.reader_help(),
         )
     return made
+
+
+def _failure(arguments: argparse.Namespace) -> SetupFailure | None:
+    """Return what failed before srun, None if nothing did."""
+    line, step = arguments.launch_failure, arguments.launch_failure_in
+    return SetupFailure(line, step, arguments.launch_failure_code) if line or step else None
 
 
 def _say(text: str) -> None:

@@ -193,7 +193,7 @@ class Signalled:
         parts.log.say(words if is_first else f"{name} received")
         if cause is not Cause.INTERRUPT:
             self._unexplained.setdefault(cause is Cause.TIME_LIMIT, at)
-        self.wish = heard(self.wish, cause, name, at + left_s)
+        self.wish = heard(self.wish, cause, name, at + left_s, is_signal=True)
 
     def _listen(self) -> None:
         """Latch what has been asked for in another way than by a signal."""
@@ -243,10 +243,10 @@ class Signalled:
         if self.leaves_alone:  # how long this node has is no matter of the others
             drain = self._run.state.drain
             if drain is not None and drain.node == self._run.node:
-                self._run.explain_drain(notice.cause, notice.detail, None)
+                self._run.explain_drain(notice.cause, notice.detail, None, notice.answer)
             return
         left_s = None if notice.until is None else max(0.0, notice.until - self._run.now())
-        self._run.explain_drain(notice.cause, notice.detail, left_s)
+        self._run.explain_drain(notice.cause, notice.detail, left_s, notice.answer)
 
     def end_sooner(self) -> None:
         """End the workers by the time that the wish leaves them."""
@@ -274,7 +274,8 @@ class Signalled:
             then = Then.REJOIN if self.leaves_alone else Then.LEAVE
             known = self.wish.deadline if self.wish.is_known else None
             left_s = None if known is None else max(0.0, known - self._run.now())
-            state = self._run.request_drain(cause, then, self.wish.detail, left_s)
+            asked = self.wish.asked
+            state = self._run.request_drain(cause, then, self.wish.words, left_s, asked)
         self._file.heeded()
         self._tell_why()
         self._ask_why(state)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.drain.drain import Signalled
 from hpc_elastic.node.outcome import Outcome, outcome_of
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.journal import Asked, Cause
 
 _WHY = {
     Cause.PREEMPTION: "Slurm wants this node back",
@@ -20,6 +21,14 @@ _WHY = {
 }
 
 Insist = Callable[[Callable[[], object]], None]
+
+
+class NodeLeaves(NamedTuple):
+    """Why a node leaves."""
+
+    cause: Cause
+    detail: str  # for people: what asks, if it is no signal
+    asked: Asked
 
 
 class OwnLeave:
@@ -38,23 +47,23 @@ class OwnLeave:
 
     def for_signal(self) -> Outcome:
         """Leave for what this agent was signalled; its workers are gone."""
-        from hpc_elastic.record.why_left import asked_by  # noqa: PLC0415 - not on the way to a start
+        from hpc_elastic.record.why_left import asked_by, words_of  # noqa: PLC0415 - not on the way to a start
 
         self._signalled.hear_why()
         wish, answer = self._signalled.wish, self._signalled.answer
-        cause, detail = wish.cause or Cause.PREEMPTION, wish.detail
+        cause, asked = wish.cause or Cause.PREEMPTION, wish.asked
         if answer is not None:
-            cause, detail = answer.cause, f"{detail}: {answer.detail}"
-        asker = asked_by(cause, detail)
-        why = f"told by {asker}" if asker else f"{_WHY.get(cause, cause.value)} ({detail})"
-        return self._leave(cause, detail, why)
+            cause, asked = answer.cause, asked._replace(answer=answer.answer, said=answer.detail)
+        asker = asked_by(cause, wish.words, asked).text
+        told = f"{_WHY.get(cause, cause.value)} ({words_of(wish.words, asked)})"
+        return self._leave(NodeLeaves(cause, wish.words, asked), f"told by {asker}" if asker else told)
 
     def dismissed(self, why: str) -> Outcome:
         """Leave because this node is not needed."""
-        return self._leave(Cause.MEMBERSHIP, why, why)
+        return self._leave(NodeLeaves(Cause.MEMBERSHIP, why, Asked()), why)
 
-    def _leave(self, cause: Cause, detail: str, why: str) -> Outcome:
-        self._insist(lambda: self._run.report_left(cause, detail))
+    def _leave(self, leaves: NodeLeaves, why: str) -> Outcome:
+        self._insist(lambda: self._run.report_left(*leaves))
         state = self._run.state
         if state.ending is not None or state.drained is not None:
             return outcome_of(state, {}, {})

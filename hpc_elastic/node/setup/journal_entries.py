@@ -102,7 +102,7 @@ class Reports:
         """No workers are left in this start of the job; also why."""
         state = self._run.state
         if state.leave_cause is not None:
-            self._run.report_drained(state.leave_cause, state.drain.detail if state.drain else "")
+            self._run.report_asked_drained(state.leave_cause, state.drain)
             if is_killed_stop(self._run.state):
                 self._run.commit(stopped(self._run.state)._replace(epoch=self._run.membership.epoch))
 

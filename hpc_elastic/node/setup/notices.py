@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.journal import Answer, Cause
 
 
 class Early(Protocol):
@@ -37,6 +37,11 @@ class Notice(Protocol):
     @property
     def detail(self) -> str:
         """The same for people."""
+        ...
+
+    @property
+    def answer(self) -> Answer:
+        """What Slurm says of the signal that it explains."""
         ...
 
     @property

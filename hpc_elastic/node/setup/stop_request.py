@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.journal import Asked, Cause
 from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
@@ -38,13 +38,24 @@ class Wish(NamedTuple):
     """The first signal says why the agent leaves; later ones make it quicker; Slurm may grant more."""
 
     cause: Cause | None = None
-    detail: str = ""
+    detail: str = ""  # what asked, for people: the name of a signal, or other words
     deadline: float | None = None  # when workers that still run are ended, monotonic [s]
     at_once: bool = False  # a second Ctrl-C: do not wait for the workers
     is_known: bool = False  # Slurm has told how long there is; else it is by this agent's flags
+    is_signal: bool = False  # `detail` is the name of a signal
+
+    @property
+    def asked(self) -> Asked:
+        """The signal that asked, if one did."""
+        return Asked(self.detail if self.is_signal else "")
+
+    @property
+    def words(self) -> str:
+        """What asked, if it was no signal."""
+        return "" if self.is_signal else self.detail
 
 
-def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:
+def heard(wish: Wish, cause: Cause, detail: str, limit: float, *, is_signal: bool = False) -> Wish:
     """Return the wish after another signal.
 
     Args:
@@ -52,9 +63,10 @@ def heard(wish: Wish, cause: Cause, detail: str, limit: float) -> Wish:
         cause: what the signal means.
         detail: its name, for people.
         limit: when workers are to be gone for it, monotonic [s].
+        is_signal: whether it was a signal, and nothing else that asks.
     """
     if wish.cause is None or wish.deadline is None:
-        return Wish(cause, detail, limit)
+        return Wish(cause, detail, limit, is_signal=is_signal)
     again = wish.cause is Cause.INTERRUPT and cause is Cause.INTERRUPT
     return wish._replace(deadline=min(wish.deadline, limit), at_once=wish.at_once or again)
 

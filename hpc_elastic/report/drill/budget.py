@@ -80,12 +80,11 @@ def _budgets(
         yield _Budget("max_restarts", _given(spec, JOB["max_restarts"]), used, _NEXT[cause], _FAILS)
     if cause is Cause.HANG:
         yield _Budget("max_hangs", _given(spec, JOB["max_hangs"]), used, _NEXT[cause], _FAILS)
-    own, name = budgets.of(cause)
+    own = budgets.of(cause)
     if own is not None:  # nodes that are lost count when the job is requeued for one
-        is_loss = cause is Cause.NODE_LOSS
-        yield _Budget(
-            name, own, used, _NEXT[cause], f"{then}, if the job is requeued for it" if is_loss else then
-        )
+        limit, budget = own
+        lost = f"{then}, if the job is requeued for it" if cause is Cause.NODE_LOSS else then
+        yield _Budget(budget.value, limit, used, _NEXT[cause], lost)
     if cause in _REQUEUED and task_restarts is None:
         yield _Budget("max_requeues", budgets.max_requeues, state.requeues, "requeue", then)
     elif cause in _REQUEUED:

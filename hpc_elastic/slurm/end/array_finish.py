@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     Requeued,
     Role,
     RunEnded,
+    SetupFailure,
     StopKind,
     Then,
 )
@@ -76,7 +77,7 @@ class ArrayFinish:
         self._link = start.link
         self._srun_exit_code = start.srun_exit_code
         self._launch_failure = start.launch_failure
-        self._failure = ""  # the same with bash's words, once they are read
+        self._failure: SetupFailure | None = None  # the same with bash's words, once they are read
         self._node = start.node_list
         self._budgets = budgets
         self._slurm = slurm
@@ -137,8 +138,8 @@ class ArrayFinish:
                 self._tell(why)
                 self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
-            case Requeue(cause, why):
-                self._explain(cause, why)
+            case Requeue(cause):
+                self._explain(cause, choice.why)
                 self._record_requeue(cause, records)
                 return self._requeue(records)
             case Resubmit(cause):
@@ -149,27 +150,29 @@ class ArrayFinish:
 
     def _explain(self, cause: Cause, why: str) -> None:
         """Write down why a task goes back; whoever misses its agent is to know that its node lives."""
-        if self._failure:
-            self._stopped(StopKind.FAILED, self._failure)
+        if self._failure is not None:
+            self._stopped(StopKind.FAILED, self._failure.text)
         elif cause is Cause.AGENT_ERROR:
             self._tell(why)
 
     def _stay_out(self, choice: Hold | SaveFirst | GiveUp, records: list[Record]) -> Ended:
         match choice:
-            case Hold(why, record):
-                return self._hold_run(why, record, records)
-            case SaveFirst(cause, reason, is_held):
-                self._write(DrainRequested(cause, self._node, Then.LEAVE, reason))
+            case Hold(reason, record):
+                return self._hold_run(reason, record, records)
+            case SaveFirst(cause, reason, is_held, budget):
+                self._write(DrainRequested(cause, self._node, Then.LEAVE, reason, budget=budget))
                 return self._hold(reason, records) if is_held else Ended(ExitCode.FAILED, 0, self._log.state)
             case GiveUp(reason):
                 return self._give_up(reason)
 
     # what is known
 
-    def _failure_in_words(self) -> str:
+    def _failure_in_words(self) -> SetupFailure | None:
         """Return the line of the script that failed before srun, and what was said about it."""
         failure = self._launch_failure
-        return failure and with_words(failure, batch_log.end_of(self._paths, self._task.task))
+        if failure is None:
+            return None
+        return with_words(failure, batch_log.end_of(self._paths, self._task.task))
 
     def _least(self) -> int:
         """Return how many nodes the run needs."""
@@ -262,14 +265,14 @@ class ArrayFinish:
         self._say(choice.why)
         return self._end_run(choice.code, choice.record)
 
-    def _hold_run(self, why: str, record: RunEnded | None, records: list[Record]) -> Ended:
+    def _hold_run(self, reason: str, record: RunEnded | None, records: list[Record]) -> Ended:
         """Hold the run; each task holds itself, one that waits as soon as Slurm starts it."""
         if record is not None:
             self._begin_submission()
             ending = self._write(record).ending
             if ending is not None and ending.decision is not Decision.HELD:  # somebody else ended it
                 return self._end_run(ending.exit_code, None)
-        return self._hold(why.removeprefix("the run is held: "), records)
+        return self._hold(reason, records)
 
     def _hold(self, why: str, records: list[Record]) -> Ended:
         """Have this task wait in the queue until its user releases it."""
@@ -360,7 +363,7 @@ class ArrayFinish:
         back = [record.entry for record in records if isinstance(record.entry, Requeued)]
         done = any(entry.epoch.script == state.epoch.script for entry in back)
         if state.drained is not None and not done:
-            self._write(Requeued(state.epoch, cause))
+            self._write(Requeued(state.epoch, cause, failure=self._failure))
 
     def _write(self, entry: Entry) -> RunState:
         return self._patiently(lambda: self._log.commit(lambda _state: entry))

@@ -34,18 +34,33 @@ from typing import NamedTuple
 from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
+    Drained,
     NodeLeft,
     RunEnded,
+    SetupFailure,
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.why_left import as_counted, asked_by
+from hpc_elastic.record.why_left import Asker, asked_by
 from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, is_let_be, standing, unknown_text
 from hpc_elastic.slurm.end import setup_failure
-from hpc_elastic.slurm.end.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
+from hpc_elastic.slurm.end.lifecycle import (
+    Budgets,
+    Exit,
+    Hold,
+    Leave,
+    Relaunch,
+    Requeue,
+    Resubmit,
+    Spent,
+    hold,
+    spent_budget,
+    spent_requeues,
+)
 from hpc_elastic.slurm.end.saves_text import stops_in_vain_text
 from hpc_elastic.slurm.end.setup_failure import Earlier
 from hpc_elastic.text import are_text
@@ -92,7 +107,7 @@ class TaskFacts(NamedTuple):
     others: Others | None  # None if Slurm does not answer
     srun_exit_code: int
     left: NodeLeft | None = None  # what the agent of this start has recorded on leaving
-    launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    launch_failure: SetupFailure | None = None  # the line of the job script that failed before srun
     earlier: Earlier = Earlier.NOTHING  # what became of that line in this submission before
     is_outdated: bool = False  # the task was started anew, as the members' names tell
     in_vain: int = 0  # newest starts of this task in a row that were in no round
@@ -137,6 +152,7 @@ class SaveFirst(NamedTuple):
     cause: Cause
     reason: str
     is_held: bool
+    budget: Budget | None  # that is spent
 
     @property
     def why(self) -> str:
@@ -171,7 +187,7 @@ def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
 
 def _by_record(ending: RunEnded) -> Exit | Hold:
     if ending.decision is Decision.HELD:
-        return Hold(f"the run is held: {ending.reason}")
+        return Hold(ending.reason)
     is_bad = ending.decision is Decision.FAILED
     code = (ending.exit_code or ExitCode.FAILED) if is_bad else ending.exit_code
     return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
@@ -189,7 +205,7 @@ def _on_wish(facts: TaskFacts) -> TaskChoice:
 def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:
     match stands:
         case Standing.UNKNOWN:
-            said = f"{facts.launch_failure}; " if facts.launch_failure else ""
+            said = f"{facts.launch_failure.text}; " if facts.launch_failure is not None else ""
             known = unknown_text(facts.job)
             why = f"{said}{known}, so the task is left as it is and nobody here starts it again"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
@@ -211,30 +227,39 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
 
 def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     left, drained = facts.left, facts.state.drained
-    if facts.launch_failure:
-        return _script_failed(facts, budgets)
+    if facts.launch_failure is not None:
+        return _script_failed(facts, facts.launch_failure, budgets)
     if left is not None:
         return _after_leaving(facts, left, budgets)
     if drained is not None:
-        too_few = _too_few_text(facts) if drained.cause is Cause.JOIN_TIMEOUT else ""
-        if too_few:
-            return failed(too_few)
-        return _requeue(facts, drained.cause, _word(facts, drained.cause, drained.detail), budgets)
+        return _after_drain(facts, drained, budgets)
     if facts.srun_exit_code in (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT):
         return _requeue(facts, Cause.AGENT_ERROR, "the agent has left this node", budgets)
     return _without_word(facts, budgets)
 
 
-def _word(facts: TaskFacts, cause: Cause, detail: str) -> str:
-    """Return in words what a task leaves for."""
-    named = asked_by(cause, detail, runs_on=True) if is_let_be(facts.job, facts.start.restart) else ""
-    return named or _LEFT.get(cause, cause.value)
+def _after_drain(facts: TaskFacts, drained: Drained, budgets: Budgets) -> TaskChoice:
+    too_few = _too_few_text(facts) if drained.cause is Cause.JOIN_TIMEOUT else ""
+    if too_few:
+        return failed(too_few)
+    if drained.budget is not None:  # the script of another task has found that it is spent
+        return _end_all(facts, Spent(drained.detail, drained.budget), budgets, drained.cause)
+    return _asked(facts, drained, budgets)
 
 
-def _script_failed(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+def _asked(facts: TaskFacts, left: NodeLeft | Drained, budgets: Budgets) -> TaskChoice:
+    """Choose for a task whose workers have stopped as they were asked to."""
+    asker, cause = Asker(), left.cause
+    if is_let_be(facts.job, facts.start.restart):
+        asker = asked_by(cause, left.detail, left.asked, runs_on=True)
+    why = asker.text or _LEFT.get(cause, cause.value)
+    return _requeue(facts, cause, why, budgets, asker.as_counted or why)
+
+
+def _script_failed(facts: TaskFacts, failure: SetupFailure, budgets: Budgets) -> TaskChoice:
     """Choose for a task whose script failed before srun; what works on other nodes is this one's fault."""
-    why = facts.launch_failure
-    if setup_failure.is_lasting(why) and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
+    why = failure.text
+    if failure.lasting and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
         return _give_up(facts, f"{why}; it would fail again, so {setup_failure.FIX}")
     return _requeue(facts, Cause.LAUNCH_FAILURE, why, budgets)
 
@@ -252,8 +277,9 @@ def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskCh
     if left.cause is Cause.MEMBERSHIP:
         return _not_needed(facts, left, budgets)
     unfit = facts.state.unfit.get(left.node, "") if left.cause is Cause.NODE_LOSS else ""
-    why = f"this node is unfit ({unfit})" if unfit else _word(facts, left.cause, left.detail)
-    return _requeue(facts, left.cause, why, budgets)
+    if unfit:
+        return _requeue(facts, left.cause, f"this node is unfit ({unfit})", budgets)
+    return _asked(facts, left, budgets)
 
 
 def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
@@ -276,7 +302,16 @@ def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     return _requeue(facts, Cause.AGENT_ERROR, said, budgets)
 
 
-def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
+def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets, as_counted: str = "") -> TaskChoice:
+    """Have the task started once more, unless a budget is spent.
+
+    Args:
+        facts: all that is known.
+        cause: why it goes back.
+        why: the same for people.
+        budgets: how often it may.
+        as_counted: the same with what it counts as.
+    """
     most = {
         Cause.AGENT_ERROR: budgets.max_starts_in_vain,
         Cause.LAUNCH_FAILURE: budgets.max_launch_failures + 1,
@@ -287,46 +322,40 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> Task
     if facts.used >= budgets.max_requeues:
         return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used; now: {why}")
     if facts.state.drained is not None and facts.state.requeues >= budgets.max_requeues:
-        spent = f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent; now: {why}"
-        return _end_all(facts, spent, budgets, cause, of_cause=False)
-    return _over_budget(facts, cause, why, budgets) or _go_on(facts, cause, why, budgets)
+        spent = spent_requeues(budgets)
+        return _end_all(facts, spent._replace(text=f"{spent.text}; now: {why}"), budgets, cause)
+    return _over_budget(facts, cause, as_counted or why, budgets) or _go_on(facts, cause, why, budgets)
 
 
 def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice | None:
     """Choose what becomes of the run if the budget of a cause is spent; None if it is not."""
     progress = facts.state.progress
     if in_vain := stops_in_vain_text(progress, facts.saved, budgets.max_starts_without_save):
-        return _end_all(facts, in_vain, budgets, cause, of_cause=False)
-    limit, name = budgets.of(cause)
-    if limit is None or facts.state.used(cause) <= limit:
+        return _end_all(facts, Spent(in_vain, Budget.STARTS_WITHOUT_SAVE), budgets, cause)
+    bound = budgets.of(cause)
+    if bound is None or facts.state.used(cause) <= bound[0]:
         return None
-    spent = f"the budget {name} = {limit} is spent"
-    why = why if why.startswith(spent) else f"{spent}; now: {as_counted(why)}"  # another task has said it
-    return _end_all(facts, why, budgets, cause)
+    spent = spent_budget(*bound)
+    return _end_all(facts, spent._replace(text=f"{spent.text}; now: {why}"), budgets, cause)
 
 
 def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
     """Have the task started once more, by whatever way is open."""
     count = f"({facts.used + 1} of at most {budgets.max_requeues})"
     if facts.may_requeue:
-        return Requeue(cause, f"{why}: this task is requeued {count}")
+        return Requeue(cause, why, f"this task is requeued {count}")
     why += "; Slurm may not requeue this task (Requeue=0)"
     if facts.may_resubmit:
-        return Resubmit(cause, f"{why}, so another one is queued in its place {count}")
+        return Resubmit(cause, why, f"another one is queued in its place {count}")
     return _give_up(facts, why)
 
 
-def _end_all(
-    facts: TaskFacts, why: str, budgets: Budgets, cause: Cause, *, of_cause: bool = True
-) -> TaskChoice:
+def _end_all(facts: TaskFacts, spent: Spent, budgets: Budgets, cause: Cause) -> TaskChoice:
     """End or hold the run for a spent budget; workers that run elsewhere save first."""
     state, holds = facts.state, budgets.holds and facts.may_requeue
     if state.running is not None and not state.leaving and facts.others is not None and facts.others.running:
-        return SaveFirst(cause, why, is_held=holds)
-    if not holds:
-        return failed(why)
-    ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
-    return Hold(f"the run is held: {why}", ending)
+        return SaveFirst(cause, spent.text, holds, spent.budget)
+    return hold(spent) if holds else failed(spent.text)
 
 
 def _give_up(facts: TaskFacts, why: str) -> TaskChoice:

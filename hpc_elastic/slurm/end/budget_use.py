@@ -39,7 +39,8 @@ def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:
     budgets = budgets_of(spec)
     parts = []
     for cause, words in _WORDS.items():
-        limit, name = budgets.of(cause)
+        bound = budgets.of(cause)
+        limit, name = (None, "") if bound is None else (bound[0], bound[1].value)
         if cause is Cause.HANG:
             limit, name = spec.get("max_hangs", usual(JobSettings.max_hangs)), "max_hangs"
         used = state.used(cause)

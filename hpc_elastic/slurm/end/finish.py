@@ -26,6 +26,7 @@ from hpc_elastic.record.journal import (
     Requeued,
     Role,
     RunEnded,
+    SetupFailure,
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_directory import require_run, require_same_run
@@ -89,6 +90,7 @@ class Finish:
         self._say = say
         self._log: RunLog = open_log(start.paths, ids.BATCH, Role.SCRIPT)
         self._patiently = Patience(clock, say, _IF_IN_VAIN)
+        self._failure: SetupFailure | None = None  # with bash's words, once they are read
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -123,6 +125,7 @@ class Finish:
 
     def _facts(self, state: RunState, job: JobFacts | None, records: list[Record]) -> Facts:
         start, failure = self._start, self._start.launch_failure
+        self._failure = None if failure is None else setup_failure.with_words(failure, self._batch_log())
         ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
         return Facts(
             state=state,
@@ -132,7 +135,7 @@ class Finish:
             srun_exit_code=start.srun_exit_code,
             in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
-            launch_failure=failure and setup_failure.with_words(failure, self._batch_log()),
+            launch_failure=self._failure,
             earlier=setup_failure.earlier_starts(records, start.epoch, failure),
             told=self._told(job),
             chain=self._patiently(lambda: self._successors().chain(start.chain)),
@@ -216,12 +219,12 @@ class Finish:
                 if not self._start.local:
                     self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
                 return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
-            case Hold(why, record):
-                return self._hold(why, record)
+            case Hold(reason, record):
+                return self._hold(reason, record)
             case Leave():
                 return self._leave(choice, records)
-            case Requeue(cause, why) | Resubmit(cause, why):
-                self._record_requeue(cause, records, why)
+            case Requeue(cause) | Resubmit(cause):
+                self._record_requeue(cause, records, choice)
                 refused = "" if isinstance(choice, Requeue) else "Slurm may not requeue the job"
                 if refused:  # before that nobody has waited for slurmctld
                     return self._resubmit(refused, requeue.PATIENCE_S)
@@ -229,7 +232,7 @@ class Finish:
 
     def _leave(self, choice: Leave, records: list[Record]) -> Ended:
         if choice.requeued is not None:
-            self._record_requeue(choice.requeued, records, choice.why)
+            self._record_requeue(choice.requeued, records, choice)
         if choice.is_open:
             self._say(look_first(self._start))
             self._note(f"{choice.why}; {look_first(self._start)}")
@@ -291,12 +294,12 @@ class Finish:
                 raise
             return error
 
-    def _hold(self, why: str, record: RunEnded | None) -> Ended:
+    def _hold(self, reason: str, record: RunEnded | None) -> Ended:
         if record is not None:
             ended = self._exit(ExitCode.REQUEUE, record)
             if ended.state.ending is None or ended.state.ending.decision is not Decision.HELD:
                 return ended
-        handed = self._hand_back().hold(why.removeprefix("the run is held: "))
+        handed = self._hand_back().hold(reason)
         if handed.outcome is Outcome.DONE:
             self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
         elif handed.outcome is Outcome.CANCELLED:
@@ -313,12 +316,16 @@ class Finish:
         except StoreError as error:
             self._say(f"this is not in the run's records: {error}")
 
-    def _record_requeue(self, cause: Cause, records: list[Record], why: str) -> None:
+    def _record_requeue(
+        self, cause: Cause, records: list[Record], choice: Requeue | Resubmit | Leave
+    ) -> None:
         back = [record.entry for record in records if isinstance(record.entry, Requeued)]
         if any(entry.epoch.script == self._start.epoch.script for entry in back):
             return
         self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
-        self._write(Requeued(self._start.epoch, cause, why))
+        failure = self._failure if cause is Cause.LAUNCH_FAILURE else None
+        reason = choice.why if isinstance(choice, Leave) else choice.reason
+        self._write(Requeued(self._start.epoch, cause, reason, failure, choice.signal))
 
     def _write(self, entry: Entry) -> RunState:
         return self._patiently(lambda: self._log.commit(lambda _state: entry))

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from hpc_elastic.ids import CANCELLED_CODE, ExitCode
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Epoch,
@@ -37,10 +38,11 @@ from hpc_elastic.record.journal import (
     Requeued,
     RoundFormed,
     RunEnded,
+    SetupFailure,
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState, apply
-from hpc_elastic.record.why_left import as_counted, who_asked
+from hpc_elastic.record.why_left import Asker, who_asked
 from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause, stopped
 from hpc_elastic.settings.of_finish import FinishSettings
 from hpc_elastic.settings.setting import usual
@@ -95,14 +97,22 @@ class Budgets(NamedTuple):
     holds: bool = True  # a spent budget holds the run for its user; False: it ends as failed
     resubmits: bool = True  # a job that may not be requeued is submitted again
 
-    def of(self, cause: Cause) -> tuple[int | None, str]:
-        """Return the budget of a cause and its name."""
-        return {
-            Cause.NODE_LOSS: (self.max_node_losses, "max_node_losses"),
-            Cause.PREEMPTION: (self.max_preemptions, "max_preemptions"),
-            Cause.TIME_LIMIT: (self.max_time_limits, "max_time_limits"),
-            Cause.LAUNCH_FAILURE: (self.max_launch_failures, "max_launch_failures"),
-        }.get(cause, (None, ""))
+    def of(self, cause: Cause) -> tuple[int, Budget] | None:
+        """Return the budget of a cause and its name; None: the cause has none, or no limit."""
+        limit, budget = {
+            Cause.NODE_LOSS: (self.max_node_losses, Budget.NODE_LOSSES),
+            Cause.PREEMPTION: (self.max_preemptions, Budget.PREEMPTIONS),
+            Cause.TIME_LIMIT: (self.max_time_limits, Budget.TIME_LIMITS),
+            Cause.LAUNCH_FAILURE: (self.max_launch_failures, Budget.LAUNCH_FAILURES),
+        }.get(cause, (None, None))
+        return None if limit is None or budget is None else (limit, budget)
+
+
+class Spent(NamedTuple):
+    """Why a run goes on no more, or only once its user has released it."""
+
+    text: str  # for people
+    budget: Budget | None = None  # that is spent
 
 
 class Facts(NamedTuple):
@@ -115,7 +125,7 @@ class Facts(NamedTuple):
     srun_exit_code: int
     in_vain: int  # newest starts in a row, this one included, in which no round was formed
     ended_by: str = ""  # the signal that told the runner of a local run to end
-    launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    launch_failure: SetupFailure | None = None  # the line of the job script that failed before srun
     earlier: Earlier = Earlier.NOTHING  # what became of that line in this submission before
     told: Cause | None = None  # why Slurm has put the job back into the queue
     chain: Chain | None = None  # the jobs that follow this one
@@ -150,21 +160,40 @@ class Requeue(NamedTuple):
     """Record it, hand the job back to Slurm, end with code 75."""
 
     cause: Cause
-    why: str
+    reason: str
+    then: str  # what is done, and how often it may be, for people
+    signal: str = ""  # that somebody has sent, so that the agents left
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"{self.reason}: {self.then}"
 
 
 class Resubmit(NamedTuple):
     """Record it, submit the script once more, end with code 75."""
 
     cause: Cause
-    why: str
+    reason: str
+    then: str  # as in `Requeue`
+    signal: str = ""  # as in `Requeue`
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"{self.reason}; {self.then}"
 
 
 class Hold(NamedTuple):
     """Record it, have the job wait in the queue until its user releases it, end with code 75."""
 
-    why: str
+    reason: str
     record: RunEnded | None = None  # None: it stands in the journal already
+
+    @property
+    def why(self) -> str:
+        """What people are told."""
+        return f"the run is held: {self.reason}"
 
 
 class Relaunch(NamedTuple):
@@ -181,6 +210,7 @@ class Leave(NamedTuple):
     why: str
     requeued: Cause | None = None  # somebody else goes on with the run: to be recorded
     is_open: bool = False  # nobody knows whether the job goes on: its user has to look
+    signal: str = ""  # as in `Requeue`
 
 
 Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
@@ -197,8 +227,8 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
     if cause in USERS_WISH or facts.ended_by:
         return _stopped(state) if cause in USERS_WISH else _ended_by(facts.ended_by, state)
     stands = standing(facts.job, facts.epoch.restart)
-    if stands is Standing.RUNNING and facts.launch_failure:
-        return _script_failed(facts, budgets)
+    if stands is Standing.RUNNING and facts.launch_failure is not None:
+        return _script_failed(facts, facts.launch_failure, budgets)
     if stands is Standing.RUNNING and cause is None:
         return _without_word(facts, budgets)
     return _asked_to_leave(facts, stands, cause, budgets)
@@ -206,7 +236,7 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
 
 def _by_record(ending: RunEnded, facts: Facts) -> Choice:
     if ending.decision is Decision.HELD and not facts.local:
-        return Hold(f"the run is held: {ending.reason}")
+        return Hold(ending.reason)
     failed = ending.decision is Decision.FAILED
     code = (ending.exit_code or ExitCode.FAILED) if failed else ending.exit_code
     if facts.state.epoch < facts.epoch:  # no agent of this start found anything to do
@@ -243,12 +273,12 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
         case Standing.UNKNOWN:
             known = slurm_facts.unknown_text(facts.job)
             why = f"{known}, so the job is left as it is and nobody here starts it again"
-            why = f"{facts.launch_failure}; {why}" if facts.launch_failure else why
+            why = f"{facts.launch_failure.text}; {why}" if facts.launch_failure is not None else why
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             spent = _spent(facts, cause, budgets)
             why = f"Slurm has requeued the job itself: {_word(facts, cause)}"
-            return _hold(spent, cause, facts, budgets) if spent else Leave(ExitCode.REQUEUE, why, cause)
+            return _hold(spent, facts, budgets) if spent else Leave(ExitCode.REQUEUE, why, cause)
         case Standing.CANCELLED:
             ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "the job was cancelled", None)
             return Exit(CANCELLED_CODE, "the job was cancelled, so it is not requeued", ending)
@@ -260,25 +290,40 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
             return _requeue(facts, cause, budgets)
 
 
+def _asker(facts: Facts, cause: Cause) -> Asker:
+    """Return what asked for the end, where Slurm says that it does nothing to the job itself."""
+    is_let_be = slurm_facts.is_let_be(facts.job, facts.epoch.restart) and not _has_not_started(facts)
+    return who_asked(facts.state, cause, runs_on=True) if is_let_be else Asker()
+
+
+def _sent(facts: Facts, cause: Cause) -> str:
+    """Return the signal that somebody has sent, so that the agents left; empty: none, as far as is known."""
+    asker = _asker(facts, cause)
+    return asker.signal if asker.is_sent else ""
+
+
 def _word(facts: Facts, cause: Cause) -> str:
-    if facts.job is not None and facts.job.not_started:
+    if _has_not_started(facts):
         return "its nodes could not start it"
-    is_let_be = slurm_facts.is_let_be(facts.job, facts.epoch.restart)
-    return (is_let_be and who_asked(facts.state, cause, runs_on=True)) or WORDS.get(cause, cause.value)
+    return _asker(facts, cause).text or WORDS.get(cause, cause.value)
 
 
-def _script_failed(facts: Facts, budgets: Budgets) -> Choice:
+def _has_not_started(facts: Facts) -> bool:
+    return facts.job is not None and facts.job.not_started
+
+
+def _script_failed(facts: Facts, failure: SetupFailure, budgets: Budgets) -> Choice:
     """Choose for a job whose script failed before srun; a line that has worked before may be the node's.
 
     A line that fails twice alike may still be a node's or a file server's fault: that holds a run and never
     ends it.
     """
-    why, cause = facts.launch_failure, Cause.LAUNCH_FAILURE
-    if setup_failure.is_lasting(why) and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
+    why, cause = failure.text, Cause.LAUNCH_FAILURE
+    if failure.lasting and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
         return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
     is_again = facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets)
     if is_again and _may_hold(facts, budgets):
-        return _hold(f"{why}; as in an earlier start", cause, facts, budgets)
+        return _hold(Spent(f"{why}; as in an earlier start"), facts, budgets)
     return _requeue(facts, cause, budgets, why)
 
 
@@ -305,12 +350,14 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
 def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
     unfit = slurm_facts.unfit_text(facts.state, facts.epoch) if cause is Cause.NODE_LOSS else ""
     why = said or unfit or _word(facts, cause)
+    asker = Asker() if said or unfit else _asker(facts, cause)
     if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
         why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
         return _failed(why)
     spent = _spent(facts, cause, budgets)
-    if spent:
-        return _hold(f"{spent}; now: {as_counted(why)}", cause, facts, budgets)
+    if spent is not None:
+        now = asker.as_counted if asker.is_sent else why
+        return _hold(Spent(f"{spent.text}; now: {now}", spent.budget), facts, budgets)
     return _go_on(facts, cause, budgets, why)
 
 
@@ -320,9 +367,10 @@ def _go_on(facts: Facts, cause: Cause, budgets: Budgets, why: str) -> Choice:
         return _next_of_chain(facts.chain, cause, why)
     count = f"{_state_of(facts).requeues + 1} of at most {budgets.max_requeues}"
     if facts.job is None or facts.job.may_requeue:
-        return Requeue(cause, f"{why}: requeue {count}")
+        return Requeue(cause, why, f"requeue {count}", _sent(facts, cause))
     if budgets.resubmits and facts.has_script:
-        return Resubmit(cause, f"{why}; this job may not be requeued, so it is submitted again ({count})")
+        then = f"this job may not be requeued, so it is submitted again ({count})"
+        return Resubmit(cause, why, then, _sent(facts, cause))
     return _failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
 
 
@@ -331,21 +379,29 @@ def _state_of(facts: Facts) -> RunState:
     return facts.state if facts.state.epoch.submission == facts.epoch.submission else RunState()
 
 
-def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> str:
-    """Return which budget one more requeue for a cause would exceed, empty if none."""
+def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> Spent | None:
+    """Return which budget one more requeue for a cause would exceed, None if none."""
     state = _state_of(facts)
     if in_vain := _in_vain(facts, budgets):
-        return in_vain
-    limit, name = budgets.of(cause)
+        return Spent(in_vain, Budget.STARTS_WITHOUT_SAVE)
     if cause is Cause.LAUNCH_FAILURE and facts.local:
-        return "a local run is not started again after that"  # whoever looks on mends it sooner
+        return Spent("a local run is not started again after that")  # whoever looks on mends it sooner
     is_counted = state.ended is not None and state.ended.cause is cause  # when its round ended
     is_counted |= cause is Cause.NODE_LOSS and state.only_unfit  # nobody was lost
-    if limit is not None and state.used(cause) + (not is_counted) > limit:
-        return f"the budget {name} = {limit} is spent"
-    if state.requeues >= budgets.max_requeues:
-        return f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent"
-    return ""
+    bound = budgets.of(cause)
+    if bound is not None and state.used(cause) + (not is_counted) > bound[0]:
+        return spent_budget(*bound)
+    return spent_requeues(budgets) if state.requeues >= budgets.max_requeues else None
+
+
+def spent_budget(limit: int, budget: Budget) -> Spent:
+    """Return that the budget of a cause is spent."""
+    return Spent(f"the budget {budget.value} = {limit} is spent", budget)
+
+
+def spent_requeues(budgets: Budgets) -> Spent:
+    """Return that the budget of all requeues is spent."""
+    return Spent(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent", Budget.REQUEUES)
 
 
 def _in_vain(facts: Facts, budgets: Budgets) -> str:
@@ -358,14 +414,17 @@ def _in_vain(facts: Facts, budgets: Budgets) -> str:
     return f"{count_text(starts, 'start')} in a row saved {what} (max_starts_without_save = {limit})"
 
 
-def _hold(why: str, cause: Cause, facts: Facts, budgets: Budgets) -> Choice:
+def _hold(spent: Spent, facts: Facts, budgets: Budgets) -> Choice:
     """Have the run wait for its user, where it can; else it has failed."""
     if not _may_hold(facts, budgets):
-        return _failed(why)
-    of_cause = budgets.of(cause)[1] in why.split() if budgets.of(cause)[1] else False
-    why += f"; {setup_failure.FIX_IN_QUEUE}" if facts.launch_failure else ""
-    ending = RunEnded(Decision.HELD, ExitCode.REQUEUE, why, None, None, cause if of_cause else None)
-    return Hold(f"the run is held: {why}", ending)
+        return _failed(spent.text)
+    why = spent.text + (f"; {setup_failure.FIX_IN_QUEUE}" if facts.launch_failure is not None else "")
+    return hold(Spent(why, spent.budget))
+
+
+def hold(spent: Spent) -> Hold:
+    """Return that the run is to wait for its user."""
+    return Hold(spent.text, RunEnded(Decision.HELD, ExitCode.REQUEUE, spent.text, None, None, spent.budget))
 
 
 def _may_hold(facts: Facts, budgets: Budgets) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Epoch, EpochStarted, Record
+from hpc_elastic.record.journal import Epoch, EpochStarted, Record, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
 from hpc_elastic.typed_json import whole_number
@@ -33,7 +33,7 @@ class Start(NamedTuple):
     task: TaskStart | None = None  # in array mode, where it is that of one task
     node_list: str = ""  # the nodes of the allocation as it was at the start, as Slurm writes them
     chain: int = 0  # jobs of the chain that this one belongs to; 0: it is in none
-    launch_failure: str = ""  # the line of the job script that failed before srun, and how
+    launch_failure: SetupFailure | None = None  # the line of the job script that failed before srun
     run_id: str = ""  # name of the run that the script was made for
 
     @property

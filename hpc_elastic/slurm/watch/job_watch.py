@@ -18,8 +18,8 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
-from hpc_elastic.record.journal import Cause
-from hpc_elastic.record.why_left import NO_ANSWER, early_text
+from hpc_elastic.record.journal import Answer, Cause
+from hpc_elastic.record.why_left import early_text
 from hpc_elastic.slurm.client import deadlines
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Early, Site
@@ -48,6 +48,7 @@ class Told(NamedTuple):
     until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
     explains: bool = False  # more about a drain under way
     early: Early | None = None  # the warning that was asked about has come too early
+    answer: Answer = Answer.CONFIRMS  # what it says of the signal, if it explains one
 
 
 class _Reason(NamedTuple):
@@ -245,7 +246,8 @@ class JobWatch:
         until = None if found.left_s is None else signalled_at + found.left_s
         if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
             self._last_resort.at_latest(until - _REQUEUE_S)
-        told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True)
+        answer = Answer.DENIES if found.cause is None else Answer.CONFIRMS
+        told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True, answer=answer)
         return _Reason(told, is_sure=found.cause is not None)
 
     def _early(self, fields: Mapping[str, str]) -> _Reason | None:
@@ -276,9 +278,10 @@ class JobWatch:
         site = read_site(self._place.paths)
         if site is None:
             return None
-        words = f"{NO_ANSWER}SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
+        words = f"no answer; SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
         until = signalled_at + deadlines.stop_s(site)
-        return _Reason(Told(Cause.PREEMPTION, words, until, explains=True), is_sure=False)
+        told = Told(Cause.PREEMPTION, words, until, explains=True, answer=Answer.SILENT)
+        return _Reason(told, is_sure=False)
 
     def _left_s(self) -> float | None:
         """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
