@@ -21,130 +21,85 @@ _FILTERED = "Teed lines with one of these texts also go to filtered_{}.log; ,, i
 _FLAG = Agent(None)
 
 
+# fmt: off
 class OfTorchrun:
     """What torchrun has and a job has not."""
 
     nnodes = setting(
-        TEXT,
-        None,
-        "Nodes",
-        to=_FLAG,
+        TEXT, None, "Nodes", to=_FLAG,
         written=Written(metavar="N|MIN:MAX", default="1; under Slurm those of the step"),
     )
     nproc_per_node = setting(
-        TEXT,
-        None,
-        "Workers per node; auto: one per GPU, else one per CPU",
-        to=_FLAG,
+        TEXT, None, "Workers per node; auto: one per GPU, else one per CPU", to=_FLAG,
         written=Written(metavar="N|auto|gpu|cpu", default="1; under Slurm one per GPU"),
     )
     standalone = setting(
         SWITCH, OFF, "One node by itself; other --rdzv flags and --nnodes are not looked at", to=Agent()
     )
     rdzv_backend = setting(
-        TEXT,
-        "static",
-        "The names static, c10d, etcd, etcd-v2, shared_fs: all meet in a directory; with c10d and etcd "
-        "--master-addr and --master-port are not used, as in torchrun",
-        to=Agent(),
+        TEXT, "static", "The names static, c10d, etcd, etcd-v2, shared_fs: all meet in a directory; with "
+        "c10d and etcd --master-addr and --master-port are not used, as in torchrun", to=Agent(),
         written=Written(metavar="NAME"),
     )
     rdzv_endpoint = setting(
-        TEXT,
-        "",
-        "Directory below which runs live; of a host only the name is used",
-        to=Agent(),
+        TEXT, "", "Directory below which runs live; of a host only the name is used", to=Agent(),
         written=Written(metavar="DIR|HOST:PORT"),
     )
     rdzv_id = setting(TEXT, "none", "Id of the run", to=Agent(), written=Written(metavar="ID"))
     rdzv_conf = setting(
-        TEXT,
-        "",
-        "Times of the rendezvous: join_timeout, last_call_timeout, keep_alive_interval, "
-        "keep_alive_max_attempt, lease; torch's others are accepted and not needed",
-        to=Agent(),
+        TEXT, "", "Times of the rendezvous: join_timeout, last_call_timeout, keep_alive_interval, "
+        "keep_alive_max_attempt, lease; torch's others are accepted and not needed", to=Agent(),
         written=Written(metavar="K=V,..."),
     )
     node_rank = setting(
-        NUMBER,
-        None,
-        "Place of this node, with any backend; Slurm's order goes first",
-        to=_FLAG,
+        NUMBER, None, "Place of this node, with any backend; Slurm's order goes first", to=_FLAG,
         written=Written(default="by host name"),
     )
     master_addr = setting(
-        TEXT,
-        None,
-        "Fixed MASTER_ADDR of the workers",
-        to=_FLAG,
+        TEXT, None, "Fixed MASTER_ADDR of the workers", to=_FLAG,
         written=Written(metavar="ADDR", default="rank 0's node"),
     )
     master_port = setting(
-        NUMBER,
-        None,
-        "Fixed MASTER_PORT",
-        to=_FLAG,
+        NUMBER, None, "Fixed MASTER_PORT", to=_FLAG,
         written=Written(metavar="PORT", default="a free one per round"),
     )
     local_addr = setting(
-        TEXT,
-        None,
-        "Address of this node for the others",
-        to=_FLAG,
+        TEXT, None, "Address of this node for the others", to=_FLAG,
         written=Written(metavar="ADDR", default="its name"),
     )
     module = setting(SWITCH, OFF, "The script is a Python module, as in python -m", to=Agent(short="-m"))
     no_python = setting(SWITCH, OFF, "The script is a program of its own", to=Agent())
     run_path = setting(
-        SWITCH,
-        OFF,
-        "Run the script in fresh interpreters by runpy; an exception leaves its traceback",
+        SWITCH, OFF, "Run the script in fresh interpreters by runpy; an exception leaves its traceback",
         to=Agent(),
     )
     start_method = setting(
         choice("spawn", "fork", "forkserver"), "spawn", "How interpreters of --run-path start", to=Agent()
     )
     numa_binding = setting(
-        choice("node", "socket", "exclusive", "core-complex"),
-        None,
-        "Bind workers to the CPUs near their GPU",
-        to=_FLAG,
-        written=Written(default="no binding"),
+        choice("node", "socket", "exclusive", "core-complex"), None, "Bind workers to the CPUs near their "
+        "GPU", to=_FLAG, written=Written(default="no binding"),
     )
     virtual_local_rank = setting(
         SWITCH, OFF, "LOCAL_RANK is 0 for all; each worker sees its GPU alone, as device 0", to=Agent()
     )
     log_dir = setting(
-        PATH,
-        None,
-        "Logs in DIR/<run>/attempt_<round>/<rank>",
-        to=_FLAG,
+        PATH, None, "Logs in DIR/<run>/attempt_<round>/<rank>", to=_FLAG,
         written=Written(default="logs/ in the run directory"),
     )
     duplicate_stdout_filters = setting(TEXTS, (), _FILTERED.format("stdout"), to=Agent(()))
     duplicate_stderr_filters = setting(TEXTS, (), _FILTERED.format("stderr"), to=Agent(()))
     logs_specs = setting(
-        TEXT,
-        None,
-        "Log specs of an installed package, entry point group torchrun.logs_specs",
-        to=_FLAG,
+        TEXT, None, "Log specs of an installed package, entry point group torchrun.logs_specs", to=_FLAG,
         written=Written(metavar="NAME", default="ours"),
     )
     signals_to_handle = setting(
-        TEXT,
-        None,
-        "Signals that end the run in order; one of the default that is left out kills the agent, and its "
-        "workers with it",
-        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        Agent(is_unset=True),
+        TEXT, None, "Signals that end the run in order; one of the default that is left out kills the "
+        "agent, and its workers with it", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", Agent(is_unset=True),
         Written(metavar="SIG,..."),
     )
     shutdown_timeout = setting(
-        SECONDS,
-        None,
-        "From SIGTERM to SIGKILL of workers",
-        30.0,
-        Agent(is_unset=True),
+        SECONDS, None, "From SIGTERM to SIGKILL of workers", 30.0, Agent(is_unset=True),
         Written(default="TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"),
     )
     event_log_handler = setting(TEXT, "null", "Where events go", to=Agent(), written=Written(metavar="NAME"))
@@ -154,20 +109,16 @@ class BeyondTorchrun:
     """What neither torchrun nor a job has."""
 
     run_dir = setting(
-        PATH,
-        None,
-        "The run directory, on a file system all nodes share",
-        to=_FLAG,
+        PATH, None, "The run directory, on a file system all nodes share", to=_FLAG,
         written=Written(default="see below"),
     )
     log_line_prefix_template = setting(
-        TEXT,
-        None,
-        "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}",
-        to=_FLAG,
+        TEXT, None, "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}", to=_FLAG,
         written=Written(default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[rank ${rank}] '"),
     )
     warn_timeout = setting(SECONDS, 90.0, "Time to save after a warning", to=Agent())
+
+# fmt: on
 
 
 class RunSettings(OfTorchrun, BeyondTorchrun):

@@ -40,23 +40,21 @@ from hpc_elastic.settings.setting import (
 
 ON, OFF = True, False
 _NO_LIMIT = Written(default="no limit of its own")
+_MEETING = Agent(is_unset=True)  # or ``--rdzv-conf`` tells it
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
 
 
+# fmt: off
 class TheProgram:
     """The program."""
 
     command = setting(WORDS, (), "The worker's program and its arguments")
     module = setting(
-        TEXT,
-        None,
-        "Python module to run as worker (python -m MODULE); the arguments come from command",
+        TEXT, None, "Python module to run as worker (python -m MODULE); the arguments come from command",
         written=Written("-m", "MODULE"),
     )
     python = setting(
-        TEXT,
-        None,
-        "Python of the agents and of the workers",
+        TEXT, None, "Python of the agents and of the workers",
         written=Written(metavar="PATH", default="the one hpc_elastic is installed in"),
     )
     workers_per_node = setting(
@@ -66,18 +64,13 @@ class TheProgram:
         WORDS, (), "Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'", to=Agent("")
     )
     workdir = setting(
-        PATH,
-        None,
-        "Directory the workers start in",
-        to=Sbatch("chdir"),
+        PATH, None, "Directory the workers start in", to=Sbatch("chdir"),
         written=Written(default="the current one"),
     )
     env = setting(VARIABLES, {}, "Environment variables of the workers", written=Written("-e"))
     inherit_env = setting(SWITCH, ON, "Pass the environment of the submitting shell on to the job")
     tracker_ids = setting(
-        SWITCH,
-        OFF,
-        "Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
+        SWITCH, OFF, "Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
         to=Agent(),
     )
     modules = setting(NAMES, (), "Environment modules to load (module load ...)")
@@ -90,33 +83,23 @@ class WhereItRuns:
     """Where it runs (Slurm)."""
 
     name = setting(
-        TEXT,
-        "",
-        "Job name",
-        to=Sbatch("job-name"),
+        TEXT, "", "Job name", to=Sbatch("job-name"),
         written=Written("-J", default="the name of the training script"),
     )
     partition = setting(TEXT, None, "Partition", to=Sbatch("partition"), written=Written("-p"))
     account = setting(TEXT, None, "Account to charge", to=Sbatch("account"), written=Written("-A"))
     qos = setting(TEXT, None, "Quality of service", to=Sbatch("qos"), written=Written("-q"))
     time = setting(
-        TIME_LIMIT,
-        None,
-        "Time limit of one start: minutes, 4h, 1h30m, HH:MM:SS or D-HH:MM:SS",
-        to=Sbatch("time"),
-        written=Written("-t"),
+        TIME_LIMIT, None, "Time limit of one start: minutes, 4h, 1h30m, HH:MM:SS or D-HH:MM:SS",
+        to=Sbatch("time"), written=Written("-t"),
     )
     nodes = setting(
-        NODES,
-        "1",
-        "Nodes: N, or MIN:MAX for a run that may shrink and grow",
-        to=Sbatch("nodes"),
+        NODES, "1", "Nodes: N, or MIN:MAX for a run that may shrink and grow", to=Sbatch("nodes"),
         written=Written("-N"),
     )
     mode: Literal["step", "array"] = setting(
-        choice("step", "array"),
-        "step",
-        "step: one job of all nodes. array: a job array of one-node tasks, each preempted and requeued alone",
+        choice("step", "array"), "step", "step: one job of all nodes. array: a job array of one-node "
+        "tasks, each preempted and requeued alone",
     )
     spares = setting(BUDGET, None, "Array mode: tasks beyond the most nodes, which stand by", 0)
     gpus_per_node = setting(GPUS, None, "GPUs on each node: N or TYPE:N", to=Sbatch("gpus-per-node"))
@@ -132,11 +115,7 @@ class WhereItRuns:
     exclusive = setting(SWITCH, OFF, "Take whole nodes", to=Sbatch("exclusive"))
     reservation = setting(TEXT, None, "Reservation", to=Sbatch("reservation"))
     nodelist = setting(
-        TEXT,
-        None,
-        "Nodes that must be used, e.g. node[1-4]",
-        to=Sbatch("nodelist"),
-        written=Written("-w"),
+        TEXT, None, "Nodes that must be used, e.g. node[1-4]", to=Sbatch("nodelist"), written=Written("-w")
     )
     exclude = setting(TEXT, None, "Nodes that must not be used", to=Sbatch("exclude"), written=Written("-x"))
     mail_type = setting(
@@ -144,16 +123,10 @@ class WhereItRuns:
     )
     mail_user = setting(TEXT, None, "User that gets the mail", to=Sbatch("mail-user"))
     dependency = setting(
-        TEXT,
-        None,
-        "Jobs to wait for, e.g. afterok:1234",
-        to=Sbatch("dependency"),
-        written=Written("-d"),
+        TEXT, None, "Jobs to wait for, e.g. afterok:1234", to=Sbatch("dependency"), written=Written("-d")
     )
     comment = setting(
-        TEXT,
-        None,
-        "Comment of the job; a token that names the submission is put before it",
+        TEXT, None, "Comment of the job; a token that names the submission is put before it",
         to=Sbatch("comment"),
     )
     sbatch = setting(
@@ -165,41 +138,24 @@ class RunDirectoryAndLogs:
     """Run directory and logs."""
 
     run_dir = setting(
-        PATH,
-        None,
-        "Run directory on a shared file system",
+        PATH, None, "Run directory on a shared file system",
         written=Written(default="./hpc_elastic_runs/NAME-DATE-ID"),
     )
     allow_local_run_dir = setting(SWITCH, OFF, "Accept a run directory that looks local to this machine")
     redirects = setting(
-        TEXT,
-        "3",
-        f"Streams of workers that go to log files: {_STREAMS}",
-        to=Agent("0", short="-r"),
+        TEXT, "3", f"Streams of workers that go to log files: {_STREAMS}", to=Agent("0", short="-r"),
         written=Written(metavar="N"),
     )
     tee = setting(
-        TEXT,
-        None,
-        "Streams of workers that also go to the batch log or the console",
-        "0",
-        Agent(short="-t"),
+        TEXT, None, "Streams of workers that also go to the batch log or the console", "0", Agent(short="-t"),
         Written(metavar="N"),
     )
     local_ranks_filter = setting(
-        TEXT,
-        None,
-        "Local ranks whose output is shown in the batch log or on the console",
-        "",
-        Agent(),
+        TEXT, None, "Local ranks whose output is shown in the batch log or on the console", "", Agent(),
         Written(metavar="R,R", default="all"),
     )
     keep_logs = setting(
-        BUDGET,
-        None,
-        "Of how many rounds the workers' logs stay; 0: of all",
-        100,
-        Agent(),
+        BUDGET, None, "Of how many rounds the workers' logs stay; 0: of all", 100, Agent(),
         Written(metavar="ROUNDS"),
     )
 
@@ -208,17 +164,11 @@ class TimeToSave:
     """Time to save."""
 
     checkpoint_lead = setting(
-        SECONDS,
-        None,
-        "Time that stopping and saving a checkpoint takes",
-        120.0,
+        SECONDS, None, "Time that stopping and saving a checkpoint takes", 120.0,
         written=Written(default="2m, less in short jobs"),
     )
     stop_timeout = setting(
-        SECONDS,
-        None,
-        "How long workers may take to save when the nodes are wanted back",
-        25.0,
+        SECONDS, None, "How long workers may take to save when the nodes are wanted back", 25.0,
         Agent(is_unset=True),
         Written(default="the time that the cluster grants (KillWait, GraceTime), else 25s"),
     )
@@ -226,34 +176,22 @@ class TimeToSave:
         SECONDS, None, "How long a failure elsewhere waits for critical sections of workers", 60.0, Agent()
     )
     unasked = setting(
-        UNASKED,
-        None,
-        "Workers that never ask whether to stop: term ends them at once, run-on lets them run until their "
-        "time is up, signal:USR1 also sends them that signal first",
-        "term",
-        Agent(),
+        UNASKED, None, "Workers that never ask whether to stop: term ends them at once, run-on lets them "
+        "run until their time is up, signal:USR1 also sends them that signal first", "term", Agent(),
     )
     watch_node_drain = setting(
-        SWITCH,
-        OFF,
-        "Ask Slurm each minute whether a node of the job is being drained, and leave then",
+        SWITCH, OFF, "Ask Slurm each minute whether a node of the job is being drained, and leave then",
         to=Agent(),
     )
     warn_signal: Literal["USR1", "USR2"] = setting(
         choice("USR1", "USR2"), "USR2", "Signal of the warning before the time limit (NCCL catches USR1)"
     )
     drain_signals = setting(
-        SIGNALS,
-        (),
-        "Signals that mean: the nodes are wanted back now",
-        to=Agent("TERM,HUP"),
+        SIGNALS, (), "Signals that mean: the nodes are wanted back now", to=Agent("TERM,HUP"),
         written=Written(default="TERM,HUP"),
     )
     warning_signals = setting(
-        SIGNALS,
-        (),
-        "Signals that mean: the time limit is near",
-        to=Agent("USR1,USR2"),
+        SIGNALS, (), "Signals that mean: the time limit is near", to=Agent("USR1,USR2"),
         written=Written(default="USR1,USR2"),
     )
 
@@ -262,37 +200,22 @@ class FailuresAndHangs:
     """Failures and hangs."""
 
     max_restarts = setting(
-        BUDGET,
-        3,
-        "How often all workers are started again after one has failed, in the whole run; a lost node costs "
-        "none",
-        to=Agent(0),
+        BUDGET, 3, "How often all workers are started again after one has failed, in the whole run; a lost "
+        "node costs none", to=Agent(0),
     )
     same_failure = setting(
-        BUDGET,
-        None,
-        "The same failure so often in a row, with no checkpoint marked in between, ends the run though "
-        "restarts are left; 0: never",
-        3,
-        Agent(0),
+        BUDGET, None, "The same failure so often in a row, with no checkpoint marked in between, ends the "
+        "run though restarts are left; 0: never", 3, Agent(0),
     )
     max_hangs = setting(BUDGET, None, "How often all workers are started again after a hang", 3, Agent())
     hang_timeout = setting(
-        SILENCE,
-        None,
-        "How long workers that tick may go without a tick or another section before all are started again: a "
-        "time, auto (learned) or off",
-        "auto",
-        Agent(),
+        SILENCE, None, "How long workers that tick may go without a tick or another section before all are "
+        "started again: a time, auto (learned) or off", "auto", Agent(),
         Written(default="auto, five times the longest so far, at least 30m"),
     )
     first_step_timeout = setting(
-        SILENCE,
-        None,
-        "The same from a worker's start to its first tick; a time means that every worker ticks",
-        "auto",
-        Agent(),
-        Written(default="auto, learned from earlier rounds"),
+        SILENCE, None, "The same from a worker's start to its first tick; a time means that every worker "
+        "ticks", "auto", Agent(), Written(default="auto, learned from earlier rounds"),
     )
 
 
@@ -311,34 +234,21 @@ class Requeues:
         BUDGET, None, "How often the job is requeued after its agents could not start", 3, Finish()
     )
     max_starts_without_save = setting(
-        BUDGET,
-        None,
-        "How many starts in a row may save nothing newer than they began from, of a program that marks its "
-        "checkpoints or ticks; 0: no limit",
-        3,
-        Finish(),
+        BUDGET, None, "How many starts in a row may save nothing newer than they began from, of a program "
+        "that marks its checkpoints or ticks; 0: no limit", 3, Finish(),
     )
     on_budget_spent: Literal["hold", "fail"] | None = setting(
-        choice("hold", "fail"),
-        None,
-        "The end of a job that has spent one of these budgets: hold lets it wait in the queue until you "
-        "release it, fail ends the run",
-        "hold",
-        Finish(),
+        choice("hold", "fail"), None, "The end of a job that has spent one of these budgets: hold lets it "
+        "wait in the queue until you release it, fail ends the run", "hold", Finish(),
     )
     resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=Finish())
     chain = setting(
-        COUNT,
-        None,
-        "Queue so many jobs at once, which take the run up one after the other, in place of requeues",
-        to=Finish(0),
-        written=Written(default="one job, which is requeued"),
+        COUNT, None, "Queue so many jobs at once, which take the run up one after the other, in place of "
+        "requeues", to=Finish(0), written=Written(default="one job, which is requeued"),
     )
     chain_by: Literal["singleton", "afterany"] | None = setting(
-        choice("singleton", "afterany"),
-        None,
-        "How a job of a chain waits: for the one before (afterany), or for all of its name (singleton)",
-        "afterany",
+        choice("singleton", "afterany"), None, "How a job of a chain waits: for the one before (afterany), "
+        "or for all of its name (singleton)", "afterany",
     )
 
 
@@ -346,19 +256,12 @@ class BadNodes:
     """Bad nodes."""
 
     health_check: Literal["off", "quick", "full"] | None = setting(
-        choice("off", "quick", "full"),
-        None,
-        "Check of each node before it joins: off, quick, or full with nvidia-smi",
-        "quick",
-        Agent(),
+        choice("off", "quick", "full"), None, "Check of each node before it joins: off, quick, or full "
+        "with nvidia-smi", "quick", Agent(),
     )
     health_command = setting(
-        TEXT,
-        None,
-        "Check of your own on each node; where it fails the node stays out, and its last line is the reason",
-        "",
-        Agent(),
-        Written(metavar="COMMAND"),
+        TEXT, None, "Check of your own on each node; where it fails the node stays out, and its last line "
+        "is the reason", "", Agent(), Written(metavar="COMMAND"),
     )
     health_timeout = setting(INTERVAL, None, "Time of the health command and of nvidia-smi", 60.0, Agent())
     probe_min_space = setting(
@@ -366,18 +269,12 @@ class BadNodes:
     )
     probe_min_inodes = setting(BUDGET, None, "Free inodes needed there", 1000, Agent())
     gpu_devices = setting(
-        TEXT,
-        None,
-        "Pattern of the GPUs' device files, of which there are at least as many as Slurm has promised",
-        "",
-        Agent(),
-        Written(metavar="PATTERN", default="/dev/nvidia[0-9]*, where there are any"),
+        TEXT, None, "Pattern of the GPUs' device files, of which there are at least as many as Slurm has "
+        "promised", "", Agent(), Written(metavar="PATTERN", default="/dev/nvidia[0-9]*, where there are any"),
     )
     exclude_suspects = setting(SWITCH, ON, "Leave out nodes on which runs have failed of late")
     ledger = setting(
-        PATH,
-        None,
-        "Directory that remembers bad nodes",
+        PATH, None, "Directory that remembers bad nodes",
         written=Written(default=".hpc_elastic/nodes beside the run"),
     )
 
@@ -385,35 +282,22 @@ class BadNodes:
 class TimeoutsOfTheAgents:
     """Timeouts of the agents."""
 
-    join_timeout = setting(
-        INTERVAL,
-        None,
-        "How long a round waits for the minimum of nodes",
-        600.0,
-        Agent(is_unset=True),
-    )
+    join_timeout = setting(INTERVAL, None, "How long a round waits for the minimum of nodes", 600.0, _MEETING)
     last_call_timeout = setting(
-        INTERVAL,
-        None,
-        "How long a round with the minimum waits for more nodes",
-        30.0,
-        Agent(is_unset=True),
+        INTERVAL, None, "How long a round with the minimum waits for more nodes", 30.0, _MEETING
     )
     exit_barrier_timeout = setting(
         SECONDS, None, "How long agents wait for each other at the end", 300.0, Agent()
     )
-    heartbeat_interval = setting(
-        INTERVAL, None, "Time between two signs of life of an agent", 1.0, Agent(is_unset=True)
-    )
+    heartbeat_interval = setting(INTERVAL, None, "Time between two signs of life of an agent", 1.0, _MEETING)
     lease = setting(
-        INTERVAL,
-        None,
-        "Silence after which an agent counts as lost; at least three heartbeats",
-        4.0,
-        Agent(is_unset=True),
+        INTERVAL, None, "Silence after which an agent counts as lost; at least three heartbeats", 4.0,
+        _MEETING,
     )
     monitor_interval = setting(INTERVAL, None, "Accepted, as torchrun; exits are seen at once", 0.1, Agent())
     role = setting(TEXT, None, "Role of the workers (ROLE_NAME)", "default", Agent(), Written(metavar="NAME"))
+
+# fmt: on
 
 
 class JobSettings(
@@ -429,16 +313,7 @@ class JobSettings(
     """All settings of a job, each as a value of its type."""
 
 
-JOB = rows_of(
-    TheProgram,
-    WhereItRuns,
-    RunDirectoryAndLogs,
-    TimeToSave,
-    FailuresAndHangs,
-    Requeues,
-    BadNodes,
-    TimeoutsOfTheAgents,
-)
-RENDEZVOUS = ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease")
+JOB = rows_of(*JobSettings.__bases__)
+RENDEZVOUS = tuple(row.name for row in JOB.values() if row.to is _MEETING)
 OF_FINISH = tuple(row for row in JOB.values() if isinstance(row.to, Finish))
 OF_AGENT = tuple(row for row in JOB.values() if isinstance(row.to, Agent))
