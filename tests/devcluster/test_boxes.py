@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from devcluster_lib.cli import slurm_asked_for
 from devcluster_lib.errors import DevClusterError
 
 from hpc_elastic.slurm.client import versions
+from tests.real_slurm import versions_page
 from tests.real_slurm.facts import VERSIONS
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -72,6 +74,31 @@ def test_each_version_has_its_facts_and_is_tested() -> None:
     """A column of `facts`, a suite, and a place in `scripts/test --slurm all`."""
     assert VERSIONS == tuple(suites.SUITES) == tuple(map(versions.text, versions.TESTED))
     assert f"versions=({' '.join(VERSIONS)})" in (SCRIPTS / "test").read_text()
+
+
+def test_the_page_about_versions_has_the_facts() -> None:
+    """`python -m tests.real_slurm.versions_page` puts them there."""
+    page = versions_page.PAGE.read_text(encoding="utf-8")
+    assert page == versions_page.with_table(page, "facts", versions_page.facts_table())
+
+
+def test_results_are_put_into_the_page() -> None:
+    """One row per version and tracker, the oldest first."""
+    one = {"slurm": "24.11.5", "python": "3.13.5", "tracker": "cgroup2", "passed": 45, "failed": 0}
+    many = [
+        {**one, "core": True, "date": "2026-11-24"},
+        {**one, "slurm": "22.05.8", "core": False, "date": "d"},
+    ]
+    table = versions_page.results_table(versions_page.read(json.dumps(many)))
+    rows = table.splitlines()[2:]
+    assert "| 22.05.8 | 3.13.5 | cgroup2 | all but those with torch | 45 | 0 | d |" == rows[0]
+    assert "| 24.11.5 | 3.13.5 | cgroup2 | core | 45 | 0 | 2026-11-24 |" == rows[1]
+    page = "a\n<!-- results: begin -->\nold\n<!-- results: end -->\nb\n"
+    assert f"a\n<!-- results: begin -->\n{table}<!-- results: end -->\nb\n" == versions_page.with_table(
+        page, "results", table
+    )
+    with pytest.raises(ValueError, match="no place <!-- facts: begin -->"):
+        versions_page.with_table(page, "facts", table)
 
 
 def test_programs_in_a_box_get_what_tests_and_pip_are_told() -> None:

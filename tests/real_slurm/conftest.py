@@ -23,6 +23,7 @@ from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.core import CORE
 from tests.real_slurm.order import plain_name, rank, unit
+from tests.real_slurm.results import ResultsFile
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
 
@@ -48,12 +49,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this directory."""
+    results = config.getoption("--slurm-results")
+    if results is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ResultsFile(results, core=config.getoption("--slurm-core")))
     config.addinivalue_line("markers", "slurm: needs a real Slurm (scripts/devcluster)")
     config.addinivalue_line("markers", "both_trackers: runs under linuxproc and under cgroup")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a command line ask for the core of these tests."""
+    parser.addoption("--slurm-results", type=Path, metavar="FILE", help="write down how they have ended")
     parser.addoption("--slurm-core", action="store_true", help="of the tests on a real Slurm only the core")
 
 
