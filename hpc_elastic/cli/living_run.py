@@ -20,7 +20,8 @@ def line_of_living(paths: RunPaths) -> str:
         run = read_run(paths)
         asked = ask_job(run, Slurm())
     except (HpcElasticError, OSError) as error:
-        return f"  {visible(paths.name)}  cannot be read: {visible(str(error).partition(chr(10))[0])}"
+        why = str(error).partition("\n")[0]
+        return f"  {visible(paths.name)}  cannot be read: {visible(why)}"
     is_over = asked.job is not None and asked.job.state is JobState.ENDED
     if is_over or (asked.job is None and run.state.ending is not None):
         return ""

@@ -158,6 +158,18 @@ def more_text(nodes: str, present: Collection[str]) -> str:
     return f"{count_text(missing, 'more node')} ({len(present)} of {high} here: {here})"
 
 
+def is_short_of_tasks(nodes: str, present: Collection[str], tasks: int | None) -> bool:
+    """Tell whether an array waits for nodes and has too few tasks left in Slurm to get them.
+
+    Args:
+        nodes: of the job spec, MIN or MIN:MAX.
+        present: names of the nodes whose agents are there.
+        tasks: how many tasks Slurm still has of it; None if nobody knows.
+    """
+    low = nodes.partition(":")[0]
+    return low.isdecimal() and len(present) < int(low) and tasks is not None and tasks < int(low)
+
+
 def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None, run: str = "RUN") -> str:
     """Return how many nodes an array has to get before it can go on; empty if it has enough.
 
@@ -173,7 +185,7 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
         return ""
     here = f"here: {names_text(tuple(sorted(present)))}" if present else "none is here"
     text = f"{count_text(missing, 'more node')} ({low} are needed; {here})"
-    if tasks is None or tasks >= int(low):
+    if tasks is None or not is_short_of_tasks(nodes, present, tasks):
         return text
     left = are_text(tasks, "task")
     return f"{text}, but only {left} left in Slurm: hpc-elastic scale {run} --nodes {low} queues more"

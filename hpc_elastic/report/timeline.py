@@ -85,6 +85,7 @@ class Moment(NamedTuple):
     at: float  # [s since the epoch]
     submission: int
     text: str
+    is_ending: bool = False  # the run has ended with it
 
 
 def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Moment]:
@@ -107,7 +108,8 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
                 entry, Note | DrillBegan | DrillCalledOff | NodeTaken
             ):  # perhaps of an earlier start
                 epoch = entry.epoch
-            moments.append(Moment(record.at, max(epoch.submission, 0), text))
+            is_ending = isinstance(entry, RunEnded)
+            moments.append(Moment(record.at, max(epoch.submission, 0), text, is_ending))
             newest[type(record.entry)] = record
         state = after
     return moments
@@ -450,12 +452,6 @@ def failure_text(failure: Mapping[str, Any]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
-
-
-def last_text(text: str, headline: str) -> str:
-    """Return what happened last; of what a headline has said already only the first words."""
-    head, colon, rest = text.partition(": ")
-    return head if colon and rest in headline else text
 
 
 def names_text(names: tuple[str, ...]) -> str:

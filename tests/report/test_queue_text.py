@@ -8,6 +8,7 @@ from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.queue_text import (
     ended_text,
+    is_short_of_tasks,
     lost_text,
     missing_text,
     more_text,
@@ -94,6 +95,9 @@ def test_an_array_below_its_minimum_waits_for_more_nodes(
 def test_an_array_with_too_few_tasks_left_is_told_how_to_get_more() -> None:
     """Tasks that were cancelled or given up do not come back by themselves."""
     assert "queues more" not in too_few_text("2:4", {"n3"}, 2)
+    short = [is_short_of_tasks("2:4", {"n3"}, tasks) for tasks in (2, 1, None)]
+    assert [False, True, False] == short
+    assert not is_short_of_tasks("2:4", {"n3", "queues more"}, 1)
     assert too_few_text("2:4", {"n3"}, 1).endswith(
         ", but only 1 task is left in Slurm: hpc-elastic scale RUN --nodes 2 queues more"
     )

@@ -163,14 +163,14 @@ def _in_one_line(error: HpcElasticError) -> str:
 def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
     """Print each phase as it comes, until the run is back, has ended, or the time is up."""
     clock = SystemClock()
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     began = told_at = clock.monotonic()
     while True:
         course = _course(run, blow)
         for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
             what = (phase.name, phase.text if phase.name == MEANWHILE else "")
-            if what not in told:
-                told.add(what)
+            if what not in shown:
+                shown.add(what)
                 told_at = clock.monotonic()
                 say(f"  {max(phase.after_s, 0.0):7.2f} s  {phase.name:<14} {phase.text}")
         if course.is_over or clock.monotonic() - began >= patience_s:

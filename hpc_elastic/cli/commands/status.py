@@ -58,7 +58,7 @@ def status(
     is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
     colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
     say_in_colour(visible(f"{found.name}: {where.text}"), colour, bold=True)
-    facts = status_facts(found, asked, where.text)
+    facts = status_facts(found, asked)
     if not where.phase.is_final and where.phase is not Phase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []

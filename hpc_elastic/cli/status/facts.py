@@ -26,6 +26,7 @@ from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import (
     ended_text,
+    is_short_of_tasks,
     lost_text,
     missing_text,
     more_text,
@@ -34,7 +35,7 @@ from hpc_elastic.report.queue_text import (
 )
 from hpc_elastic.report.run_status import torchrun_marks
 from hpc_elastic.report.srun_said import srun_said
-from hpc_elastic.report.timeline import last_text, span_text, stopped_ranks_text
+from hpc_elastic.report.timeline import span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
@@ -64,13 +65,12 @@ NEVER_ASKS = (
 LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
 
-def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[str, str]]:
+def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     """Return what is to be told of a run below its first line: (label, text), in order.
 
     Args:
         run: its files.
         asked: what Slurm says of its job.
-        headline: the first line, whose words are not said again.
     """
     now_s = SystemClock().wall()
     state = run.state
@@ -101,7 +101,7 @@ def status_facts(run: RunFiles, asked: Asked, headline: str = "") -> list[tuple[
         facts += [("batch log", path) for path in batch_log(run)]
     if run.records:
         last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
-        text = last_text(last.text, headline)
+        text = state.ending.decision.value if last.is_ending and state.ending is not None else last.text
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
@@ -248,16 +248,18 @@ def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
         return [("waits", f"for {text}")] if text else []
     here = {name.node for name in names if _is_here(state, name)}
     text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
+    lacks_tasks = False
     if not text and is_array(run):
         tasks = asked.fields.get("NumTasks", "")
         known = whole_number(tasks)
         root = shlex.quote(run.paths.root)
         wanted = str(run.spec.get("nodes", ""))
+        lacks_tasks = is_short_of_tasks(wanted, here - state.lost, known)
         text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)
     if not text:
         lost = lost_text(state)
         return [("waits", f"for {lost}; else {GIVEN_BACK}")] if lost else []
-    then = FAILS if "queues more" in text else GIVEN_BACK
+    then = FAILS if lacks_tasks else GIVEN_BACK
     times = wait_times_text(run.records, run.spec, SystemClock().wall(), len(here - state.lost), then)
     absent = set(state.expected) - here - state.lost
     said = srun_said(end_of(run.paths, run.job_id), absent) if absent and not run.is_local else ""

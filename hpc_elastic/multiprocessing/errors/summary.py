@@ -185,8 +185,8 @@ def _block(record: FailureRecord) -> list[str]:
 
 
 def _more_than_code(record: FailureRecord) -> str:
-    words = _exit_words(record)
-    return "" if words.endswith(str(record.exitcode)) else f", {words}"
+    is_plain = record.exitcode >= 0 and not (record.exitcode == ExitCode.HUNG and record.message)
+    return "" if is_plain else f", {_exit_words(record)}"
 
 
 def _exit_words(record: FailureRecord) -> str:

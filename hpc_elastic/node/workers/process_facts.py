@@ -109,8 +109,9 @@ def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str
     words = _STATES.get(facts.state, f"in state {facts.state}")
     if before is not None and after is not None and after.at > before.at and facts.state in ("R", "S"):
         part = (after.cpu_s - before.cpu_s) / (after.at - before.at)
-        words = f"busy ({part:.0%} of a CPU)" if part >= _BUSY else words
-    return f"{words} in {facts.wchan}" if facts.wchan and not words.startswith("busy") else words
+        if part >= _BUSY:
+            return f"busy ({part:.0%} of a CPU)"
+    return f"{words} in {facts.wchan}" if facts.wchan else words
 
 
 def report(facts: ProcessFacts, words: str, before: Usage | None, after: Usage | None) -> list[str]:

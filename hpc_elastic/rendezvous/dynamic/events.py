@@ -8,6 +8,11 @@ from hpc_elastic.rendezvous.dynamic.state import DynamicState
 
 _EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
 # what torch calls the place where a node takes a step, and what it says of it
+_WHOLE = (  # what torch says of these is a sentence of its own
+    Action.KEEP_ALIVE,
+    Action.MARK_RENDEZVOUS_COMPLETE,
+    Action.MARK_RENDEZVOUS_CLOSED,
+)
 _STEPS = {
     Action.KEEP_ALIVE: (
         "keep_alive",
@@ -62,9 +67,8 @@ def record_step(trail: Trail, action: Action, before: DynamicState, after: Dynam
 
 def _record(trail: Trail, action: Action, number: int) -> None:
     what, text = _STEPS[action]
-    if not text.startswith("The"):
-        text = f"The node '{{node}}' {text} of the rendezvous '{{run}}'. Pending sync."
-    message = text.format(node=trail.who.name, run=trail.run_id, round=number, next=number + 1)
+    frame = "{}" if action in _WHOLE else "The node '{{node}}' {} of the rendezvous '{{run}}'. Pending sync."
+    message = frame.format(text).format(node=trail.who.name, run=trail.run_id, round=number, next=number + 1)
     state = "SUCCEEDED" if action in _ENDS else "RUNNING"
     trail.tell(f"_{what}", message, state, place=_EXECUTOR)
 

@@ -12,6 +12,11 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.parse import JobState, between_s, job_state
 
 
+def is_held_reason(reason: str) -> bool:
+    """Tell whether a job is held, by Slurm's reason, such as ``JobHeldUser``."""
+    return "held" in reason.lower()
+
+
 class JobFacts(NamedTuple):
     """What Slurm says about the job."""
 
@@ -35,7 +40,7 @@ class JobFacts(NamedTuple):
     @property
     def to_be_released(self) -> bool:
         """Whether it is held, or will be as soon as its processes have ended (``scontrol requeuehold``)."""
-        return self.held or (self.state is JobState.COMPLETING and "held" in self.reason.lower())
+        return self.held or (self.state is JobState.COMPLETING and is_held_reason(self.reason))
 
 
 GONE = JobFacts(JobState.ENDED, "", "None", 0, may_requeue=False, nodes=0, preempted=False)
@@ -71,7 +76,7 @@ def job_facts(fields: Mapping[str, str]) -> JobFacts:
 def _is_held(state: JobState, fields: Mapping[str, str]) -> bool:
     if fields.get("JobState") in ("REQUEUE_HOLD", "SPECIAL_EXIT"):
         return True
-    says_so = "held" in fields.get("Reason", "").lower() or fields.get("Priority") == "0"
+    says_so = is_held_reason(fields.get("Reason", "")) or fields.get("Priority") == "0"
     return state is JobState.PENDING and says_so
 
 

@@ -10,7 +10,13 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client.commands import Slurm, is_unreachable
 from hpc_elastic.slurm.client.job_facts import look
-from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
+from hpc_elastic.slurm.client.job_standing import (
+    JobFacts,
+    Standing,
+    is_held_reason,
+    job_facts,
+    standing,
+)
 from hpc_elastic.slurm.client.parse import JobState
 
 SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
@@ -123,7 +129,7 @@ def _is_requeued(_job: JobFacts, stands: Standing) -> bool:
 
 
 def _is_held(job: JobFacts, stands: Standing) -> bool:
-    return stands is Standing.REQUEUED and (job.held or "held" in job.reason.lower())
+    return stands is Standing.REQUEUED and (job.held or is_held_reason(job.reason))
 
 
 def start_sooner(

@@ -109,7 +109,7 @@ class _Rules(_Fields):
 
     def header_options(self) -> list[tuple[str, OptionValue]]:
         """Return the sbatch options the user asked for, named fields first, in a fixed order."""
-        told: dict[str, OptionValue | None] = {
+        otherwise: dict[str, OptionValue | None] = {
             "name": self.name or None,
             "time": None if self.time is None else slurm_time_text(self.time_limit_s),
             "nodes": "1" if self.mode == "array" else self.node_range.slurm_text,
@@ -119,7 +119,7 @@ class _Rules(_Fields):
             "comment": None,  # with the submission's token
         }
         named = {
-            option: told[name] if name in told else getattr(self, name)
+            option: otherwise[name] if name in otherwise else getattr(self, name)
             for option, name in options.FIELDS.items()
         }
         given: list[tuple[str, OptionValue]] = []

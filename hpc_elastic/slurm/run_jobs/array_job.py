@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpc_elastic.record.member_names import natural
 from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
-from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.client.job_standing import (
+    JobFacts,
+    is_held_reason,
+)
 from hpc_elastic.slurm.client.parse import JobState
 
 _NAMED = 8  # of more tasks the array is named
@@ -76,7 +79,7 @@ def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
         nodes=len(running),
         preempted=False,
         node_list=nodes,
-        held=state is JobState.PENDING and all("held" in task.reason.lower() for task in waiting),
+        held=state is JobState.PENDING and all(is_held_reason(task.reason) for task in waiting),
     )
     return facts, {
         "JobId": ",".join(arrays),

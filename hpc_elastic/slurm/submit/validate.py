@@ -66,8 +66,7 @@ def missing_again(request: SubmitRequest) -> list[str]:
         _check_workdir(request.spec.workdir or ".")
         _check_worker(request)
     except InputError as error:
-        what, _, fix = str(error).removeprefix(f"{error.where}: ").partition("\n")
-        return [f"{what}, and the run was submitted with it\n{fix}"]
+        return [f"{error.message}, and the run was submitted with it\n  fix: {error.fix}"]
     return []
 
 
