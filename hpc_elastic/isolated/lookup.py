@@ -47,12 +47,12 @@ print(json.dumps([[place for place in dict.fromkeys(places) if place in wanted],
 
 
 class Answer(NamedTuple):
-    """What came of asking an interpreter.
+    """The answer of an interpreter.
 
     Args:
-        where: what an isolated start of it has to search, too.
+        where: the directories that an isolated start of it must search as well.
         is_installed: whether it has this package.
-        trouble: why it could not be asked; empty if it could.
+        trouble: the reason of a missing answer; empty if it has answered.
     """
 
     where: OwnPath

@@ -107,7 +107,7 @@ def too_few_text(
         lost = ", ".join(name for name in few.missing if name not in unfit)
         gone = f"; lost: {lost or 'unknown'}" if lost or not unfit else ""
         return f"{left}, {need} are needed{gone}{_unfit_text(unfit)}"
-    missing = f"missing: {', '.join(few.missing)}" if few.missing else f"nobody else came to {place}".rstrip()
+    missing = f"missing: {', '.join(few.missing)}" if few.missing else f"no other came to {place}".rstrip()
     until = ", and no other agent runs" if few.ended else f" within {settings.join_timeout:g} s"
     return f"{few.have} of {need} nodes joined{until}; {missing}{_unfit_text(unfit)}"
 

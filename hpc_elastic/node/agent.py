@@ -157,7 +157,7 @@ class NodeAgent(ElasticAgent):
         if self._state.leaving:
             return self._leave_unstarted()
         beside = self._run.is_beside_a_round()
-        how = "the run goes on without this node" if beside else "the others could not be told"
+        how = "the run goes on without this node" if beside else "the others could not be informed"
         return Outcome(ExitCode.REQUEUE, f"left for {self._signalled.wish.detail}; {how}")
 
     def _leave_unstarted(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""How often what may end a round before the run is given up. Pure."""
+"""Limits of how often each cause may end a round before the run fails. Pure."""
 
 from __future__ import annotations
 

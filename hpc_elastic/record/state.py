@@ -145,7 +145,7 @@ class RunState(NamedTuple):
     def restarts(self) -> int:
         """Rounds that ended by a failure of workers, or a hang, in this submission: what torch counts.
 
-        There a watchdog kills workers that hang, which is a failure like any other.
+        In torch a watchdog kills workers that hang, and torch counts that as a failure.
         """
         return self.crashes + self.counts.get(Cause.HANG, 0)
 
@@ -370,10 +370,10 @@ def _warning_held(state: RunState, entry: WarningHeld) -> RunState:
 
 
 def _node_left(state: RunState, entry: NodeLeft) -> RunState:
-    """Take note that a node leaves; a round that nobody is left to end is over.
+    """Record that a node leaves. A round without any remaining member is over.
 
-    So is one that nobody has asked to stop: such a node left while the round was formed, has no
-    workers, and those of the others wait for it.
+    A round without a drain is over as well: its node left while the round was formed and has no
+    workers, and the workers of the other nodes wait for it.
     """
     is_over = state.ending is not None and state.ending.decision is not Decision.HELD
     if entry.epoch != state.epoch or is_over:

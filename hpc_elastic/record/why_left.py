@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hpc_elastic.record.journal import Answer, Asked, Cause, Drained, DrainRequested, NodeLeft, Requeued
 from hpc_elastic.record.state import RunState
 
-RUNS_ON = "the job runs on: somebody has sent the signal"
+RUNS_ON = "the job runs on: a user has sent the signal"
 """Slurm's answer where the signal is none of its own, for people."""
 
 
@@ -19,13 +19,13 @@ class Asker(NamedTuple):
     """What asked for an end; nothing where the cause names it."""
 
     signal: str = ""  # its name
-    is_sent: bool = False  # somebody has sent the signal: Slurm does nothing to the job itself
+    is_sent: bool = False  # a user has sent the signal: Slurm does nothing to the job itself
     words: str = ""  # what else has asked
 
     @property
     def text(self) -> str:
         """The same for people; empty where the cause names it."""
-        return f"a {self.signal} that somebody sent" if self.is_sent else self.signal or self.words
+        return f"a {self.signal} that a user sent" if self.is_sent else self.signal or self.words
 
     @property
     def as_counted(self) -> str:

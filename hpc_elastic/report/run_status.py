@@ -111,7 +111,7 @@ def status_of(view: RunView) -> RunStatus:
 def _unheard_text(view: RunView) -> str:
     if not view.was_interrupted:
         return "no agent has written a record yet"
-    known = "nothing was queued" if view.submission < 0 else "nobody knows whether its job was queued"
+    known = "nothing was queued" if view.submission < 0 else "it is not known whether its job was queued"
     return f"the submission was interrupted; {known}"
 
 
@@ -136,7 +136,7 @@ def _silent(view: RunView, silent_s: float) -> RunStatus:
     return RunStatus(Phase.SILENT, f"{text} (it was {was.phase.value} when last heard of: {was.text})")
 
 
-_HELD = "but held: it does not start before somebody releases it"
+_HELD = "but held: it does not start before it is released"
 _FINAL = {
     Decision.DONE: Phase.DONE,
     Decision.FAILED: Phase.FAILED,

@@ -46,7 +46,7 @@ for ((look = 0; look < 30; look++)); do
   cd -P -- "$run" 2> /dev/null && [ -r job.sbatch ] && found=$(stat -c '%u %A' .) && break
   sleep 2  # a mount may come back
 done
-# From here, and not by its path: whoever can rename a directory above may have put another one in its place.
+# From here, and not by its path: a user who can rename a directory above may have replaced it.
 of_name=$(stat -c %u -- "$run")  # of a link itself
 if [[ $found == "$EUID d"????-??-* && ( ${{PWD##*/}} == "${{run##*/}}" || $of_name == "$EUID" ) ]]; then
   exec /bin/bash job.sbatch

@@ -71,7 +71,7 @@ def _link(target: str, path: Path) -> None:
 
 
 class _Watcher(InfoWatcher):
-    """Asks nobody: a job here knows by its run where it stands."""
+    """A watcher without queries: a job reads its state from the records of its run."""
 
     def register_job(self, job_id: str) -> None:
         """Do nothing."""

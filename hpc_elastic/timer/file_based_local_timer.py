@@ -158,7 +158,7 @@ class FileTimerClient(TimerClient):
                 if not tries_left:
                     raise BrokenPipeError(
                         "Could not send the FileTimerRequest because FileTimerServer is not available: "
-                        f"nobody reads from {self._file_path} ({error.strerror or error}); "
+                        f"no process reads from {self._file_path} ({error.strerror or error}); "
                         "start the server on this machine, with the same path"
                     ) from error
                 clock.sleep(_BETWEEN_TRIES_S)

@@ -108,7 +108,7 @@ def critical(name: str = "saving") -> CriticalSection:
 
 
 def time_left() -> float | None:
-    """Return how long until workers that still run are ended [s]; None while nobody has asked to stop."""
+    """Return the time until running workers are killed [s]; None while no stop is requested."""
     return _progress().time_left()
 
 

@@ -152,7 +152,7 @@ class WorkerProgress:
             channel.count_asking(self._asked)
         if self._asked == _TELL_AFTER and self._rank == 0:
             _warn(
-                "should_stop() is asked and no step is told: each question counts as a step. Call "
+                "should_stop() is called and tick() is not: each call counts as a step. Call "
                 "tick(step) before it, so that logs name the step and a rank that hangs is noticed"
             )
 

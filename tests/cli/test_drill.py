@@ -104,7 +104,7 @@ def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
     """Where nobody notices within the time, the exit code is 1, and the worker goes on."""
     code, text = drill(run, "--hang", "--rank", "0", "--wait", "1s", "--yes")
     assert (1, []) == (code, phases(text)), text
-    assert "nobody has noticed" in text
+    assert "no agent has noticed it" in text
     assert "rank 0 on local1 goes on" in text
     began, over = told(run)
     assert (DrillCalledOff, began.id) == (
@@ -130,7 +130,7 @@ def test_a_crash_while_a_hang_is_waited_for_is_not_the_drills(run: LocalRun) -> 
         assert 1 == drilling.wait(60)
     told = "round 1 ended: a worker failed (local2; rank 3, signal 9)"
     assert f"not the drill  {told}\n" in text
-    assert f"something else came before anybody noticed the drill: {told}; try the drill again" in text
+    assert f"another event came before an agent noticed the drill: {told}; try the drill again" in text
 
 
 def test_a_worker_goes_on_when_nobody_follows_the_drill_any_more(run: LocalRun) -> None:

@@ -143,7 +143,7 @@ def test_a_held_job_is_released_not_waited_for(
     """No node that becomes free starts it."""
     in_slurm(tmp_path, monkeypatch, JobState="PENDING", Reason="JobHeldUser", JobId="7")
     out = told(paths, capfd)
-    assert out.startswith("toy-1: queued, but held: it does not start before somebody releases it")
+    assert out.startswith("toy-1: queued, but held: it does not start before it is released")
     assert "  queue       held; to let it go on: scontrol release 7\n" in out
     assert "next: scontrol release 7" in out
 

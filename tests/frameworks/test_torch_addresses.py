@@ -145,7 +145,7 @@ def test_what_came_of_each_address_is_said(port: int, monkeypatch: pytest.Monkey
     name, silent = reach.said().splitlines()
     assert name.startswith(f"  {NO_NAME}: ")
     assert "idna" in name
-    assert "  127.0.0.1: somebody takes the connection who is not the store, or nobody answers" == silent
+    assert "  127.0.0.1: the connection is not accepted by the store, or there is no answer" == silent
     alone = Reach(contact(), answers.client)
     assert "  rank 0 has found no address of its node but those for itself" == alone.said()
 

@@ -49,7 +49,7 @@ def test_waiting_is_told_again_and_again(node: MakeNode) -> None:
     handler = node("n1", settings=TWO)
     said = listen(handler)
     with pytest.raises(
-        RendezvousTimeoutError, match="1 of 2 nodes joined within 60 s; nobody else came to /run"
+        RendezvousTimeoutError, match="1 of 2 nodes joined within 60 s; no other came to /run"
     ):
         handler.next_rendezvous()
     assert 2 == len(said)

@@ -215,7 +215,7 @@ def test_workers_that_never_ask_may_run_on(make: MakeAgents) -> None:
     output = agents.output(0)
     assert 1 == output.count("do not ask whether to stop: a preemption and the time limit let them run on")
     assert "    if worker.should_stop():\n" in output
-    assert "the workers are told to end" not in output
+    assert "the workers get the signal to end" not in output
 
 
 def test_workers_that_run_on_are_ended_when_their_time_is_up(make: MakeAgents) -> None:
@@ -226,7 +226,7 @@ def test_workers_that_run_on_are_ended_when_their_time_is_up(make: MakeAgents) -
     agents._agents[0].send_signal(signal.SIGTERM)
     assert 128 + signal.SIGTERM == agents.code(0)
     assert not said(agents, "saved")
-    assert "the workers are told to end" in agents.output(0)
+    assert "the workers get the signal to end" in agents.output(0)
 
 
 def test_workers_that_never_ask_may_have_a_signal_of_their_own(make: MakeAgents) -> None:
@@ -276,7 +276,7 @@ def test_ranks_that_tell_no_step_stop_together(make: MakeAgents) -> None:
     agents._agents[0].send_signal(signal.SIGTERM)
     assert [128 + signal.SIGTERM, ExitCode.REQUEUE] == [agents.code(0), agents.code(1)]
     assert 1 == len({path.read_text() for path in said(agents, "stopped")})
-    assert "no step is told" in agents.output(0)
+    assert "tick() is not" in agents.output(0)
 
 
 LEAVES_A_SAVER = (

@@ -99,7 +99,7 @@ def test_the_result_is_what_the_run_ended_with(
     [
         (None, "SIGTERM"),
         (Answer.SILENT, "SIGTERM"),
-        (Answer.DENIES, "a SIGTERM that somebody sent"),
+        (Answer.DENIES, "a SIGTERM that a user sent"),
         (Answer.CONFIRMS, "preemption"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_node_with_a_wedged_worker_does_not_wait_for_the_others() -> None:
 
 
 def test_a_second_failure_is_told_once_and_not_by_who_is_blind() -> None:
-    """When the workers are told to end, not at each look after that."""
+    """When the workers get the signal to end, not at each look after that."""
     node = Ending(after(start(), formed(1), crash(1)))
     assert ("failed too",) == node.end_round(is_stopping=False)[0]
     assert ("failed too",) not in node.end_round()[2:]
@@ -187,7 +187,7 @@ def test_a_drain_ends_workers_by_its_deadline(
     node.stopping.of_round = drained_until(deadline)
     assert node.stopping.drain()
     assert [("stop", timeout, hold_until)] == node.calls
-    assert ["the workers are told to end"] == node.said
+    assert ["the workers get the signal to end"] == node.said
 
 
 def test_a_drain_that_is_held_up_is_looked_at_again_later() -> None:

@@ -130,7 +130,7 @@ def test_signals_by_hand(cluster: Cluster) -> None:
     signal_of(cluster, run, "--signal=TERM")
     run.wait(lambda state: state.drained is not None, "the drain")
     run.wait(lambda state: state.requeues == 1, "the requeue")
-    sent = "a SIGTERM that somebody sent"  # Slurm preempts nobody here
+    sent = "a SIGTERM that a user sent"  # Slurm preempts nobody here
     assert f"finish: {sent}: requeue 1 of at most" in run.log()
     told = (
         run.command("timeline", str(run.directory)).stdout + run.command("status", str(run.directory)).stdout

@@ -198,7 +198,7 @@ def test_a_task_of_an_array_is_drilled_alone(cluster: Cluster) -> None:
     assert "running again" in preempted
     assert ["node1", "node3"] in [sorted(nodes_of(formed)) for formed in run.entries(RoundFormed)]
     run.wait(lambda state: state.running is not None and len(state.running.members) == 3, "node2 to be back")
-    assert "finish: a SIGTERM that somebody sent: this task is requeued" in run.log()
+    assert "finish: a SIGTERM that a user sent: this task is requeued" in run.log()
     assert "Slurm wants" not in run.log()
     run.command("cancel", str(run.directory))
 

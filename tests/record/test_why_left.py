@@ -24,7 +24,7 @@ from hpc_elastic.record.why_left import (
 )
 from tests.meet.build import E0, after, drain, formed, start
 
-SENT = "a SIGTERM that somebody sent"
+SENT = "a SIGTERM that a user sent"
 
 
 TERM = Asked("SIGTERM")

@@ -83,23 +83,23 @@ def test_what_slurm_has_denied_is_called_no_preemption(signal: str) -> None:
     drained = Drained(EPOCH, Cause.PREEMPTION, 50, "", asked=Asked("SIGTERM", Answer.DENIES, RUNS_ON))
     back = Requeued(EPOCH, Cause.PREEMPTION, "why", signal=signal)
     asked = records(ASKED, denied)
-    assert "draining: a SIGTERM that somebody sent" == status_of(RunView(fold(RunState(), asked), 0)).text
+    assert "draining: a SIGTERM that a user sent" == status_of(RunView(fold(RunState(), asked), 0)).text
     found = records(ASKED, denied, drained, back)
     assert [
-        "Slurm says: the job runs on: somebody has sent the signal",
-        "drained (a SIGTERM that somebody sent) in 2.0 s; checkpoint of step 50",
-        "requeued (a SIGTERM that somebody sent)",
+        "Slurm says: the job runs on: a user has sent the signal",
+        "drained (a SIGTERM that a user sent) in 2.0 s; checkpoint of step 50",
+        "requeued (a SIGTERM that a user sent)",
     ] == [moment.text for moment in timeline(found)][-3:]
     view = RunView(fold(RunState(), found), 0, "7", handed_back=back)
-    assert "drained at step 50 (a SIGTERM that somebody sent), leaves the nodes" == status_of(view).text
+    assert "drained at step 50 (a SIGTERM that a user sent), leaves the nodes" == status_of(view).text
     waits = view._replace(job=job_facts({"JobState": "PENDING", "Restarts": "1"}))
-    assert "requeued after a SIGTERM that somebody sent, waits for nodes" == status_of(waits).text
+    assert "requeued after a SIGTERM that a user sent, waits for nodes" == status_of(waits).text
 
 
 def test_a_requeue_is_told_by_what_finish_has_heard() -> None:
     """The agents may have left before Slurm has answered them."""
     drained = Drained(EPOCH, Cause.PREEMPTION, 50, "", asked=TERM)
-    for signal, words in (("SIGTERM", "a SIGTERM that somebody sent"), ("", "preemption")):
-        back = Requeued(EPOCH, Cause.PREEMPTION, "a SIGTERM that somebody sent", signal=signal)
+    for signal, words in (("SIGTERM", "a SIGTERM that a user sent"), ("", "preemption")):
+        back = Requeued(EPOCH, Cause.PREEMPTION, "a SIGTERM that a user sent", signal=signal)
         told = [moment.text for moment in timeline(records(ASKED, drained, back))][-2:]
         assert ["drained (SIGTERM) in 1.0 s; checkpoint of step 50", f"requeued ({words})"] == told

@@ -118,7 +118,7 @@ def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, ent
     assert course.is_over
     came_back, text = verdict(course)
     assert not came_back
-    assert text.startswith("something else came before anybody noticed the drill: round 1 ended")
+    assert text.startswith("another event came before an agent noticed the drill: round 1 ended")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(blow: Blow, entry: En
     assert ([], 1, False) == (course.phases, len(course.others), course.is_over)
     came_back, text = verdict(course)
     assert not came_back
-    assert text.startswith("nobody has noticed: the run has no record of it; what happened meanwhile was")
+    assert text.startswith("no agent has noticed it: the run has no record of it; what happened meanwhile")
 
 
 def test_a_crash_beside_a_lost_node_is_told_when_it_is_clear_what_it_was() -> None:

@@ -117,7 +117,7 @@ def test_the_status_of_a_run(
 def test_a_job_that_is_held_does_not_merely_wait() -> None:
     """No node that becomes free starts it."""
     view = RunView(state_of(), 0, "7", job("PENDING", "JobHeldUser")._replace(held=True))
-    words = "held: it does not start before somebody releases it (Slurm's reason: JobHeldUser)"
+    words = "held: it does not start before it is released (Slurm's reason: JobHeldUser)"
     assert f"queued, but {words}" == status_of(view).text
     after = status_of(view._replace(state=state_of(STARTED, FIRST_ROUND)))
     assert f"requeued, but {words}" == after.text

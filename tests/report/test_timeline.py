@@ -211,7 +211,7 @@ def test_many_names_are_cut_short() -> None:
 
 def test_a_hint_of_ours_on_stderr_is_no_reason_of_a_failure() -> None:
     """The last line of the worker's own is."""
-    hint = "hpc_elastic.worker: should_stop() is asked and no step is told"
+    hint = "hpc_elastic.worker: should_stop() is called and tick() is not"
     assert "rank 1: exit code 3: no GPU" == failure_text(
         {"rank": 1, "exitcode": 3, "stderr_tail": f"no GPU\n{hint}"}
     )

@@ -89,7 +89,7 @@ def job(**fields: str) -> dict[str, str]:
             30 + 25,
         ),
         ({"PreemptTime": "2026-02-28T23:59:50", "EndTime": "Unknown"}, Cause.PREEMPTION, "grace", 120 + 25),
-        ({}, None, "somebody has sent the signal", None),
+        ({}, None, "a user has sent the signal", None),
         ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, Cause.TIME_LIMIT, "time limit is reached", 25),
         ({"JobState": "COMPLETING", "Reason": "NodeDown"}, Cause.NODE_LOSS, "node of the job is down", 25),
         ({"JobState": "COMPLETING"}, Cause.CANCEL, "the job was cancelled", 25),

@@ -146,7 +146,7 @@ def test_a_signal_that_slurm_knows_nothing_of(listen: Listen, monkeypatch: pytes
     heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
     assert (Cause.PREEMPTION, None, True) == (told.cause, told.until, told.explains)
-    assert "somebody has sent the signal" in told.detail
+    assert "a user has sent the signal" in told.detail
 
 
 class Busy(Answers):

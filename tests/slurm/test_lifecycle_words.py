@@ -35,8 +35,8 @@ DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
 @pytest.mark.parametrize(
     ("detail", "by", "job", "why"),
     [
-        ("", TERM, RUNNING, "a SIGTERM that somebody sent"),
-        ("", DENIED, RUNNING, "a SIGTERM that somebody sent"),
+        ("", TERM, RUNNING, "a SIGTERM that a user sent"),
+        ("", DENIED, RUNNING, "a SIGTERM that a user sent"),
         ("", TERM, IN_GRACE, "the job is preempted"),
         ("", DENIED, IN_GRACE, "the job is preempted"),
         ("", Asked("SIGTERM", Answer.CONFIRMS, "preempted"), RUNNING, "the job is preempted"),
@@ -49,11 +49,11 @@ def test_no_preemption_is_claimed_that_slurm_denies(detail: str, by: Asked, job:
     asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, detail, asked=by)
     drained = Drained(EPOCH, Cause.PREEMPTION, 40, detail, asked=by)
     known = facts(STARTED, ROUND, asked, drained, job=job)
-    sent = "SIGTERM" if "somebody" in why else ""
+    sent = "SIGTERM" if "that a user sent" in why else ""
     assert Requeue(Cause.PREEMPTION, why, "requeue 1 of at most 10", sent) == decide(known, BUDGETS)
     held = decide(known, BUDGETS._replace(max_preemptions=0))
     assert isinstance(held, Hold)
-    counts = ", which counts as a preemption" if "somebody" in why else ""
+    counts = ", which counts as a preemption" if "that a user sent" in why else ""
     assert f"the run is held: the budget max_preemptions = 0 is spent; now: {why}{counts}" == held.why
     assert held.record is not None
     assert held.record.budget is Budget.PREEMPTIONS
@@ -62,8 +62,8 @@ def test_no_preemption_is_claimed_that_slurm_denies(detail: str, by: Asked, job:
 @pytest.mark.parametrize(
     ("by", "job", "why"),
     [
-        (TERM, RUNNING, "a SIGTERM that somebody sent"),
-        (DENIED, RUNNING, "a SIGTERM that somebody sent"),
+        (TERM, RUNNING, "a SIGTERM that a user sent"),
+        (DENIED, RUNNING, "a SIGTERM that a user sent"),
         (TERM, IN_GRACE, "Slurm wants the node back"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
         TASK._replace(state=state_of(TASK_STARTED, TASK_ROUND, asked, ended, again), left=gone), budgets
     )
     assert isinstance(first, SaveFirst)
-    sent = "a SIGTERM that somebody sent, which counts as a preemption"
+    sent = "a SIGTERM that a user sent, which counts as a preemption"
     why = f"the budget max_preemptions = 0 is spent; now: {sent}"
     assert (why, Cause.PREEMPTION, Budget.PREEMPTIONS) == (first.reason, first.cause, first.budget)
     told = DrainRequested(first.cause, "n1", Then.LEAVE, why, budget=first.budget)

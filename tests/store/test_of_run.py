@@ -116,7 +116,7 @@ def test_messages_name_the_directory(run_paths: RunPaths) -> None:
     """A timeout names the missing keys and where they were looked for."""
     kv = open_store(run_paths.root, "a", timeout=0)
     with pytest.raises(
-        StoreTimeoutError, match=r"run/kv/a: not within 0 s: key 'x', 'y'\n  fix: nobody has set"
+        StoreTimeoutError, match=r"run/kv/a: not within 0 s: key 'x', 'y'\n  fix: no process has set"
     ) as caught:
         kv.wait(["x", "y"])
     assert ("x", "y") == caught.value.missing
@@ -137,7 +137,9 @@ def test_who_waits_long_is_told_once(
     with pytest.raises(StoreTimeoutError):
         kv.get("x")
     (said,) = caplog.messages
-    assert said.startswith(f"{run_paths.kv}/a: waiting for key 'x' since 0 s, at most 0.2 s; nobody has set")
+    assert said.startswith(
+        f"{run_paths.kv}/a: waiting for key 'x' since 0 s, at most 0.2 s; no process has set"
+    )
 
 
 @pytest.mark.parametrize("timeout", ["x", "5", None, -1, -0.5, math.nan, timedelta(seconds=-1)], ids=repr)

@@ -103,7 +103,7 @@ def test_a_file_system_without_locks_is_noticed(
 def test_a_lock_that_nobody_can_have_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a lock server that hangs on to a lost node's locks."""
     monkeypatch.setattr(fcntl, "flock", _refused(errno.EAGAIN))
-    assert "a lock that nobody holds cannot be had" == quick_probe(str(tmp_path))[probe.LOCK]
+    assert "a free lock cannot be acquired" == quick_probe(str(tmp_path))[probe.LOCK]
 
 
 def test_a_full_file_system_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

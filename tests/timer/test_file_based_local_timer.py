@@ -175,7 +175,7 @@ def test_a_new_process_has_none_of_the_old_timers(pipe_path: Path) -> None:
 def test_without_a_server_there_are_no_timers(pipe_path: Path) -> None:
     """A client says that nobody listens, rather than block."""
     with pytest.raises(
-        BrokenPipeError, match=f"FileTimerServer is not available: nobody reads from {pipe_path}"
+        BrokenPipeError, match=f"FileTimerServer is not available: no process reads from {pipe_path}"
     ):
         FileTimerClient(str(pipe_path)).acquire("a", _NEVER)
 

@@ -129,7 +129,7 @@ def test_who_tells_no_step_stops_by_its_questions(
     channel.stop_step = 7
     assert [False, True, True] == [progress.should_stop() for _ in range(3)]
     assert 7 == channel.stopped_at
-    assert 1 == capsys.readouterr().err.count("no step is told")
+    assert 1 == capsys.readouterr().err.count("tick() is not")
 
 
 def test_a_step_that_is_told_ends_the_counting(channel: Channel) -> None:

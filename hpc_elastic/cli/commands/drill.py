@@ -253,6 +253,6 @@ def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> N
     course = _course(run, blow)
     if course.noticed or course.overtaken:  # who went on is another one
         return
-    text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, nobody had noticed"
+    text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, no agent had noticed"
     open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
     say(f"rank {target.rank} on {target.member.node} goes on")

@@ -85,7 +85,7 @@ def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
     if not run.spec:
         return  # its agents have flags of their own
     if limit == "off":
-        say("warning: hang_timeout is off in this run: nobody finds a worker that hangs", err=True)
+        say("warning: hang_timeout is off in this run: no agent finds a worker that hangs", err=True)
         return
     limit_s = _AUTO_LEAST_S if limit == "auto" else parse_duration_s(limit)
     if limit_s >= patience_s:
@@ -110,7 +110,7 @@ def confirm(run: RunFiles, text: str) -> None:
     """
     if not sys.stdin.isatty():
         raise InputError(
-            "nobody can be asked: standard input is no terminal", where="drill", fix="give --yes"
+            "there is no one to confirm: standard input is no terminal", where="drill", fix="give --yes"
         )
     say(f"{run.name} in {run.paths.root}: {text}")
     typer.confirm("what its workers have not saved is computed again; go on?", abort=True)

@@ -26,7 +26,7 @@ EPILOG: Final = """\
 where the nodes meet: in --run-dir (or HPC_ELASTIC_RUN_DIR); else in --rdzv-endpoint if
   that is a directory; else below ./hpc_elastic_runs, in a directory named by --rdzv-id
   and host and port, or by the Slurm job. No server is run and no host is special.
-signals: TERM, HUP, QUIT, INT and whatever else --signals-to-handle names: save and leave
+signals: TERM, HUP, QUIT, INT and the others of --signals-to-handle: save and leave
   within --stop-timeout, a second INT ends the workers at once; USR1, USR2: within
   --warn-timeout. Below nohup HUP is ignored. Workers are asked by
   hpc_elastic.worker.should_stop, those that do not ask get SIGTERM.

@@ -254,7 +254,7 @@ def _doubts(root: str) -> list[str]:
     mount = mount_at(root)
     if sharing(os.path.realpath(root), mount) is Sharing.SHARED:
         return []
-    doubt = f"it is on a disk of this machine ({mount.kind}), as far as can be told"
+    doubt = f"it is on a disk of this machine ({mount.kind}), as far as is known"
     return [f"{doubt}; agents on other machines need --run-dir on a file system that all of them share"]
 
 

@@ -39,7 +39,7 @@ class Reach:
 
     def said(self) -> str:
         """Return what came of each address, a line for each."""
-        hangs = "somebody takes the connection who is not the store, or nobody answers"
+        hangs = "the connection is not accepted by the store, or there is no answer"
         lines = [f"  {address}: {self._said.get(address, hangs)}" for address in self._addresses]
         return "\n".join(lines or [f"  {_NO_ADDRESS}"])
 

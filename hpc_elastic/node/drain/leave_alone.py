@@ -67,5 +67,5 @@ class OwnLeave:
         state = self._run.state
         if state.ending is not None or state.drained is not None:
             return outcome_of(state, {}, {})
-        others = "nobody is left" if state.deserted else "the others go on without it"
+        others = "no other node is left" if state.deserted else "the others go on without it"
         return Outcome(ExitCode.REQUEUE, f"{why}; {others}")

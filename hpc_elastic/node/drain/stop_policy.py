@@ -72,7 +72,7 @@ class Stopping:
         self._workers.stop(timeout, hold_until=deadline)
         if self._workers.is_held:
             return False
-        self._parts.log.say("the workers are told to end")
+        self._parts.log.say("the workers get the signal to end")
         return True
 
     def has_waited(self, since: float, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""A drain is not over before the checkpoint of its stop step is durable: what still writes it is let be."""
+"""A drain ends when the checkpoint of its stop step is durable; until then its writers are not killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOK_S = 0.1  # between two looks at the marks
 
 
 class DurableWait:
-    """Looks whether ranks have marked the checkpoint of the stop step while others have not yet.
+    """Checks whether some ranks have marked the checkpoint of the stop step and others have not.
 
     It matters only while workers that have ended have left something running. A checkpoint that nobody
     has marked is not waited for: nobody may be going to save.

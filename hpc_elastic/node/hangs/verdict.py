@@ -55,12 +55,12 @@ def gather(directory: str, nodes: Sequence[str], known: dict[str, tuple[RankLook
 
 
 def stopped(evidence: Evidence) -> tuple[RankLook, ...]:
-    """Return the ranks that somebody has stopped, which is why the others wait."""
+    """Return the stopped ranks (SIGSTOP), for which the other ranks wait; empty if there are none."""
     return tuple(look for look in evidence.looks if is_stopped(look))
 
 
 def stopped_text(looks: Sequence[RankLook]) -> str:
-    """Return what ranks that are stopped mean."""
+    """Return the sentence about stopped ranks."""
     return f"{ranks_text(looks)}: stopped (SIGSTOP): that time does not count"
 
 

@@ -1,6 +1,6 @@
-"""What an agent does beside its loop, where somebody wants it. Here nobody does.
+"""The services and the telemetry of an agent, without effect. An agent uses them by default.
 
-The real ones, `NodeServices` and `NodeTelemetry`, are imported only where they are asked for.
+The classes with an effect, `NodeServices` and `NodeTelemetry`, are imported only on request.
 """
 
 from __future__ import annotations

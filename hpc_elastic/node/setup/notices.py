@@ -1,4 +1,4 @@
-"""What asks for a drain beside signals, and who knows why one was asked for. Here nobody does.
+"""The interface to Slurm for requests of a drain and for the cause of a signal; this one never answers.
 
 Below Slurm it is `hpc_elastic.slurm.watch.job_watch.JobWatch`, which works in a thread of its own: Slurm may
 take seconds to answer, and the agent's loop never waits for it.

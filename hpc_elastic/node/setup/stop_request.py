@@ -87,12 +87,12 @@ def granted(wish: Wish, limit: float) -> Wish:
 
 
 def told(before: float | None, limit: float, *, is_known: bool) -> float:
-    """Return when workers are ended, now that Slurm has said when it kills them [s].
+    """Return the time of the workers' end, after Slurm has named the time of its SIGKILL [s].
 
     Args:
-        before: when they were to be ended so far, monotonic [s]; None: nobody has said.
-        limit: by what Slurm says now, monotonic [s].
-        is_known: whether `before` was promised, and not only assumed for want of an answer.
+        before: the time of their end so far, monotonic [s]; None: unknown.
+        limit: the time from Slurm's answer, monotonic [s].
+        is_known: whether `before` comes from Slurm; otherwise it is an assumption.
     """
     return min(before, limit) if is_known and before is not None else limit
 

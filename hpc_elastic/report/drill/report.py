@@ -192,10 +192,10 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
             return False, "the run was done before it had to come back: drill a longer one"
         return False, f"the run did not come back: it ended {how} ({course.ending.reason})"
     if course.overtaken:
-        return False, f"something else came before anybody noticed the drill: {last}; try the drill again"
+        return False, f"another event came before an agent noticed the drill: {last}; try the drill again"
     if not course.noticed:
         also = f"; what happened meanwhile was something else: {last}" if last else ""
-        return False, f"nobody has noticed: the run has no record of it{also}"
+        return False, f"no agent has noticed it: the run has no record of it{also}"
     return False, f"the run has not come back yet; the last that happened: {course.phases[-1].name}"
 
 

@@ -67,14 +67,14 @@ def gpus_on_nodes(text: str) -> dict[str, int]:
     ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
 
     Raises:
-        UnclearAnswerError: a node is told twice: a text that somebody gave the job looks like such a line.
+        UnclearAnswerError: a node occurs twice: a text that somebody gave the job looks like such a line.
     """
     found: dict[str, int] = {}
     for names, gres in re.findall(r"^ +Nodes=(\S+) .*?GRES=(\S*) *$", text, re.MULTILINE):
         gpus = sum(int(count) for count in re.findall(r"(?:^|[,)])gpu(?::[^:(,]+)?:(\d+)", gres))
         for name in hostlist.expand(names):
             if name in found:
-                raise UnclearAnswerError(_SHOW_JOB, f"node {name} is told twice", _MEND_JOB)
+                raise UnclearAnswerError(_SHOW_JOB, f"node {name} occurs twice", _MEND_JOB)
             found[name] = gpus
     return found
 

@@ -149,7 +149,7 @@ class ArrayFinish:
                 return self._stay_out(choice, records)
 
     def _explain(self, cause: Cause, why: str) -> None:
-        """Write down why a task goes back; whoever misses its agent is to know that its node lives."""
+        """Record the cause of a task's requeue, so that the other agents know that its node lives."""
         if self._failure is not None:
             self._stopped(StopKind.FAILED, self._failure.text)
         elif cause is Cause.AGENT_ERROR:

@@ -207,7 +207,7 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
         case Standing.UNKNOWN:
             said = f"{facts.launch_failure.text}; " if facts.launch_failure is not None else ""
             known = unknown_text(facts.job)
-            why = f"{said}{known}, so the task is left as it is and nobody here starts it again"
+            why = f"{said}{known}, so the task is left as it is and is not started again from here"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
             why = "Slurm has requeued the task itself"

@@ -1,4 +1,4 @@
-"""What is left to do when the batch script is lost, with its node or alone."""
+"""The actions of an agent after the loss of the batch script, alone or with its node."""
 
 from __future__ import annotations
 

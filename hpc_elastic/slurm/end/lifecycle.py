@@ -272,7 +272,7 @@ def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets
     match stands:
         case Standing.UNKNOWN:
             known = slurm_facts.unknown_text(facts.job)
-            why = f"{known}, so the job is left as it is and nobody here starts it again"
+            why = f"{known}, so the job is left as it is and is not started again from here"
             why = f"{facts.launch_failure.text}; {why}" if facts.launch_failure is not None else why
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:

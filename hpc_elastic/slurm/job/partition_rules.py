@@ -11,7 +11,7 @@ from hpc_elastic.slurm.job.spec import JobSpec
 
 
 def check_time(spec: JobSpec, slurm: Slurm) -> list[str]:
-    """Refuse a time limit that none of the job's partitions allows; nobody is refused for want of an answer.
+    """Refuse a time limit that none of the job's partitions allows; accept it without an answer of Slurm.
 
     Slurm queues such a job unless ``EnforcePartLimits`` is set, and it waits for ever.
 
@@ -67,7 +67,7 @@ def longest_limit(partitions: Iterable[Mapping[str, str]]) -> tuple[float, str] 
 
 
 def check_size(spec: JobSpec, slurm: Slurm) -> None:
-    """Refuse an array that Slurm would not take; nobody is refused for want of an answer.
+    """Refuse an array that Slurm would refuse; accept it without an answer of Slurm.
 
     Raises:
         InputError: it has too many tasks.

@@ -36,7 +36,7 @@ def note_taken(
         if lost:
             _note_those_taken(paths, lost, job_ref, slurm, by, say)
     except (HpcElasticError, OSError) as error:
-        say(f"whether Slurm was told to take the nodes that were lost is not known: {one_line(error)}")
+        say(f"whether an administrator took the lost nodes is not known: {one_line(error)}")
 
 
 def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:

@@ -65,10 +65,10 @@ def _refuse_stranger(paths: RunPaths) -> None:
 
 
 def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> None:
-    """Refuse to take a run up that another job of the user's still works on.
+    """Refuse to resume a run in which another job of the user is still active.
 
-    Slurm is asked only where another job has begun the newest start and has not left it. Nobody is
-    refused for want of an answer.
+    Slurm is asked only if another job has begun the newest epoch and has not left it. Without an
+    answer of Slurm the run is resumed.
 
     Args:
         paths: the run.

@@ -220,9 +220,9 @@ def newest_world_size(records: Iterable[Record]) -> int:
 
 
 class Asked(NamedTuple):
-    """What came of asking about the newest job."""
+    """The answer of Slurm about the newest job."""
 
-    job: JobFacts | None  # None: nobody could be asked
+    job: JobFacts | None  # None: Slurm did not answer
     fields: dict[str, str]  # as scontrol gives them
     trouble: str = ""  # why there is no answer
 

@@ -43,7 +43,7 @@ def width_of(findings: Sequence[Finding]) -> int:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return what findings come to, in one line."""
+    """Return the summary of the findings, in one line."""
     count = Counter(finding.level for finding in findings)
     problems, warnings = count[Level.PROBLEM], count[Level.WARNING]
     numbers = [(problems, "problem"), (warnings, "warning")]

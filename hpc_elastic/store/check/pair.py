@@ -270,7 +270,7 @@ def _try_lock(there: _Meeting, me: int, peers: dict[int, PeerView]) -> str:
     try:
         with closing(there.open_lock()) as file:
             if not probe.try_lock(file.fd):
-                return "a lock that nobody holds cannot be had"
+                return "a free lock cannot be acquired"
             there.tell("locked", me)
             for rank, (_, answer) in _gather(there, ("tried", me), peers, "the try at the lock").items():
                 peers[rank] = peers[rank]._replace(tried=answer)

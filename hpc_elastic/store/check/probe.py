@@ -229,7 +229,7 @@ def try_lock(fd: int) -> bool:
 def _locked(at: str) -> Iterator[None]:
     with closing(OpenFile(at, os.O_RDWR | os.O_CREAT)) as file:
         if not try_lock(file.fd):
-            raise DoesNotWorkError("a lock that nobody holds cannot be had")
+            raise DoesNotWorkError("a free lock cannot be acquired")
         yield
 
 

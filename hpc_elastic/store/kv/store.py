@@ -355,7 +355,7 @@ class KeyValueStore:
             if not has_warned and waited >= _WARN_AFTER_S:
                 has_warned = True
                 logger.warning(
-                    "%s: waiting for %s since %.0f s, at most %g s; nobody has set it yet",
+                    "%s: waiting for %s since %.0f s, at most %g s; no process has set it yet",
                     self._place, kv_format.some_shown(missing), waited, timeout_s,
                 )  # fmt: skip
             longest = left_s if has_warned else min(left_s, _WARN_AFTER_S)
@@ -370,7 +370,7 @@ class KeyValueStore:
     def _too_late(self, missing: list[bytes], timeout_s: float) -> StoreTimeoutError:
         return StoreTimeoutError(
             f"{self._place}: not within {timeout_s:g} s: {kv_format.some_shown(missing)}\n"
-            "  fix: nobody has set it: look whether the rank that should is alive and "
+            "  fix: no process has set it: check whether the rank that should is alive and "
             "uses the same store and key, or give more time",
             missing=tuple(kv_format.key_text(key) for key in missing),
         )

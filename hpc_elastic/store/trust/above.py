@@ -157,7 +157,7 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
         me = owner_name(os.geteuid()).removeprefix("uid ")
         own = os.path.join(f"{place.path}_{me}", os.path.basename(path))
         return Trouble(
-            f"{shown} belongs to somebody else, who could put another directory in the place of {path}",
+            f"{shown} belongs to another user, who could put another directory in the place of {path}",
             f"name a directory of your own: --run-dir {shlex.quote(own)}",
         )
     can = "everybody" if any(each.kind is Kind.EVERYBODY for each in exposure.by) else _names(exposure.by)

@@ -21,11 +21,11 @@ def trust_findings(path: str) -> list[Finding]:
     try:
         found = exposures(run)
     except OSError as error:
-        return [Finding(_WHAT, f"who can rename it cannot be told: {error}", Level.WARNING, "try again")]
+        return [Finding(_WHAT, f"its possible writers are unknown: {error}", Level.WARNING, "try again")]
     if not found:
-        return [Finding(_WHAT, "nobody but you and root can put another directory in the place of a run")]
+        return [Finding(_WHAT, "only you and root can put another directory in the place of a run")]
     if found[0].level is judge.Level.OPEN:
         trouble = open_text(found[0], run)
         return [Finding(_WHAT, f"submit refuses it: {trouble.what}", Level.PROBLEM, trouble.fix)]
-    fix = "none is needed; a run that nobody else can end has a --run-dir below a directory of your own"
+    fix = "none is needed; a run that no other user can end has a --run-dir below a directory of your own"
     return [Finding(_WHAT, shared_text(found), Level.WARNING, fix)]

@@ -77,7 +77,7 @@ def taken(root: str, what: str) -> TakenOverError:
     return TakenOverError(
         what,
         where=f"run directory {root}",
-        fix="somebody has put another directory in its place; when it is back, or moved to a place of your "
+        fix="another directory is in its place; when it is back, or moved to a place of your "
         "own: hpc-elastic submit --resume RUN_DIR",
     )
 

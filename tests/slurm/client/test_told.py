@@ -141,5 +141,5 @@ def test_the_gpus_of_each_node(gres: str, count: int) -> None:
 def test_a_text_that_tells_gpus_is_not_believed() -> None:
     """Nobody can tell which line is Slurm's."""
     forged = DETAILS.format("gpu:2") + "   Comment=x\n     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:8\n"
-    with pytest.raises(UnclearAnswerError, match="node node1 is told twice"):
+    with pytest.raises(UnclearAnswerError, match="node node1 occurs twice"):
         told.gpus_on_nodes(forged)

@@ -83,7 +83,7 @@ def test_a_folder_with_our_name_of_somebody_else_is_refused(tmp_path: Path) -> N
     os.chown(folder, NOBODY, NOBODY)
     with pytest.raises(RunDirError) as caught:
         refuse_open(str(folder / "run"), "run_dir", spares_public=True)
-    assert f"{folder} (owner nobody, mode 755) belongs to somebody else" in caught.value.message
+    assert f"{folder} (owner nobody, mode 755) belongs to another user" in caught.value.message
     own = f"{folder}_root/run"
     assert f"--run-dir {own}" in caught.value.fix
     assert [] == refuse_open(own, "run_dir")
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_looked_into_is_refused_by_its_owner() -> None:
         os.chown(folder, NOBODY, NOBODY)
         os.seteuid(GROUP)
         try:
-            with pytest.raises(RunDirError, match=r"owner nobody, mode 2700\) belongs to somebody") as caught:
+            with pytest.raises(RunDirError, match=r"owner nobody, mode 2700\) belongs to another") as caught:
                 refuse_open(str(folder / "run"), "run_dir", spares_public=True)
         finally:
             os.seteuid(0)

@@ -15,7 +15,7 @@ from hpc_elastic.store.trust.findings import trust_findings
 @pytest.mark.parametrize(
     ("mode", "level", "said"),
     [
-        (0o755, Level.OK, "nobody but you and root can put another directory"),
+        (0o755, Level.OK, "only you and root can put another directory"),
         (0o2775, Level.WARNING, "members of group gid 54321 can rename {place}/run: they can end the run"),
         (0o777, Level.PROBLEM, "submit refuses it: everybody can write to {place} (owner root, mode 777)"),
     ],
