@@ -16,7 +16,7 @@ from pathlib import Path
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm.waits import Waits
 from hpc_elastic.testing.shown_fields import shown_fields, shown_job
-from tests.real_slurm import facts
+from tests.real_slurm.facts import Facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
@@ -52,7 +52,7 @@ def devcluster(*words: str, timeout_s: float = 300) -> subprocess.CompletedProce
 
 
 @dataclass(frozen=True)
-class Cluster(Waits):
+class Cluster(Waits, Facts):
     """One running cluster.
 
     Attributes:
@@ -87,10 +87,6 @@ class Cluster(Waits):
     def version(self) -> str:
         """Its Slurm, such as `24.11.5`."""
         return self._as_root("sbatch", "--version").stdout.split()[-1]
-
-    def fact(self, name: str) -> str:
-        """What holds for its Slurm, see `facts`."""
-        return facts.fact(name, self.version)
 
     @property
     def shared(self) -> Path:
@@ -189,10 +185,6 @@ class Cluster(Waits):
         """
         shown = self.as_root("scontrol", "show", "node", "--oneliner", name)
         return shown_fields(shown).get("State", "").lower()
-
-    def is_missed(self, name: str) -> bool:
-        """Whether Slurm has noticed that a node is gone; one of a job that runs on need not be down."""
-        return bool(re.search("down|not_responding", self.node_state(name)))
 
     def story(self) -> str:
         """Queue, node states and the end of slurmctld's log."""

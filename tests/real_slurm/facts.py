@@ -6,7 +6,8 @@ version behaves otherwise than is written here. A version between two columns ha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import NamedTuple, Protocol
 
 VERSIONS = ("22.05", "24.11", "26.05")
 
@@ -61,3 +62,26 @@ def column(version: str) -> int:
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
+
+
+class _Cluster(Protocol):
+    """What the questions below need."""
+
+    @property
+    def version(self) -> str:
+        """Its Slurm, such as `24.11.5`."""
+
+    def node_state(self, name: str) -> str:
+        """State of a node with its flags."""
+
+
+class Facts:
+    """Questions to a cluster, real or fake, whose answers differ between versions."""
+
+    def fact(self: _Cluster, name: str) -> str:
+        """What holds for its Slurm."""
+        return fact(name, self.version)
+
+    def is_missed(self: _Cluster, name: str) -> bool:
+        """Whether Slurm has noticed that a node is gone; one of a job that runs on need not be down."""
+        return bool(re.search("down|not_responding", self.node_state(name)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings
 from hpc_elastic.testing.fake_slurm.waits import Waits
+from tests.real_slurm.facts import Facts
 
 POLL_S = 0.02
 LONGEST_S = 100.0  # no test here means a limit further away
@@ -20,7 +21,7 @@ SETTINGS = Settings(  # those of the development cluster
 )
 
 
-class FakeCluster(Waits):
+class FakeCluster(Waits, Facts):
     """One running fake.
 
     Args:
@@ -32,6 +33,7 @@ class FakeCluster(Waits):
         self.slurm = slurm
         self._skips = skips
         self.tracker = slurm.settings.tracker
+        self.version = slurm.settings.full_version
 
     @property
     def node_names(self) -> list[str]:

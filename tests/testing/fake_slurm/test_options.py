@@ -99,12 +99,6 @@ def test_gpus_are_asked_for_in_many_ways(words: list[str], gpus: int) -> None:
     assert gpus == options.request(options.read("sbatch", SBATCH, words)[0], Request()).gpus_per_node
 
 
-def test_a_range_of_nodes_with_tasks_per_node_grants_the_least() -> None:
-    """As in Slurm."""
-    words = ["--nodes=2-4", "--ntasks-per-node=1"]
-    assert 2 == options.request(options.read("sbatch", SBATCH, words)[0], Request()).max_nodes
-
-
 @pytest.mark.parametrize("text", ["0-2,7", "3", "0-8:4%2"])
 def test_arrays_are_lists_of_tasks(text: str) -> None:
     """With a step and a throttle."""

@@ -66,7 +66,21 @@ def of_job(world: World, job: Job, user: Mapping[str, str]) -> dict[str, str]:
         "SLURM_SUBMIT_HOST": "login",
         "SLURM_TASKS_PER_NODE": per_node,
     }
-    return found | _asked_for(job, tasks) | _of_array(world, job)
+    found |= _asked_for(job, tasks) | _of_array(world, job)
+    return found | _since_22(job) if world.settings.is_newer else found
+
+
+_YEAR_S = 365 * 86400.0  # what Slurm counts for no limit
+
+
+def _since_22(job: Job) -> dict[str, str]:
+    """Return the variables that Slurm 22.05 does not have."""
+    start_s = job.start_s or 0.0
+    end_s = start_s + _YEAR_S if job.end_s is None else job.end_s
+    found = {"SLURM_JOB_START_TIME": str(int(start_s)), "SLURM_JOB_END_TIME": str(int(end_s))}
+    if job.request.cpus_per_task:
+        found["SLURM_TRES_PER_TASK"] = f"cpu={job.request.cpus_per_task}"
+    return found
 
 
 def _asked_for(job: Job, tasks: int) -> dict[str, str]:

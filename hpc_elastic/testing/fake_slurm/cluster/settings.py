@@ -8,7 +8,8 @@ from hpc_elastic.errors import InputError
 
 TRACKERS = ("cgroup", "linuxproc")
 PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
-VERSION = "22.05.8"
+VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
+"""The releases that can be played, with what their commands say to --version."""
 CLUSTER = "fake"
 
 
@@ -33,6 +34,17 @@ class Settings(NamedTuple):
     cred_expire: float = 120.0  # a requeued job waits one second longer than this [s], divided by speed
     speed: float = 60.0
     start_delay: float = 0.1  # from sbatch to the start of a job at the earliest [s]
+    version: str = "22.05"  # which release of Slurm it is: docs/slurm-versions.md tells what differs
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether it is a release of today, and does what Slurm has changed since 22.05."""
+        return self.version != "22.05"
+
+    @property
+    def full_version(self) -> str:
+        """The version as the commands tell it."""
+        return VERSIONS[self.version]
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -58,6 +70,7 @@ def check(settings: Settings) -> Settings:
     """
     _one_of("tracker", settings.tracker, TRACKERS)
     _one_of("preempt", settings.preempt, PREEMPT_MODES)
+    _one_of("version", settings.version, tuple(VERSIONS))
     least = {
         "nodes": 1,
         "cpus": 1,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import hosts
 from hpc_elastic.testing.fake_slurm.cluster.model import Job
-from hpc_elastic.testing.fake_slurm.cluster.settings import VERSION
 from hpc_elastic.testing.fake_slurm.commands import queries
 from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
@@ -23,7 +22,7 @@ def squeue(turn: Turn, call: Call) -> Answer:
     )
     flags, _ = split(call.words, wants)
     if "V" in flags or "version" in flags:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if "json" in flags:
         raise Refusal("squeue: error: the fake Slurm has no --json\n")
     try:
@@ -89,7 +88,7 @@ def sacct(turn: Turn, call: Call) -> Answer:
     )
     flags, _ = split(call.words, wants)
     if "V" in flags or "version" in flags:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     duplicates, no_steps = bool({"D", "duplicates"} & set(flags)), bool({"X", "allocations"} & set(flags))
     jobs = [job for text in _all_values(call.words, "jobs") for job in _known(turn, text)]
     if "jobs" not in flags:
@@ -141,7 +140,7 @@ def sinfo(turn: Turn, call: Call) -> Answer:
     """List nodes."""
     flags, _ = split(call.words, "o:format p:partition n:nodes t:states O:Format S:sort M:clusters")
     if "V" in flags or "version" in flags:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if "json" in flags:
         raise Refusal("sinfo: error: the fake Slurm has no --json\n")
     form = flags.get("format", queries.SINFO_DEFAULT)

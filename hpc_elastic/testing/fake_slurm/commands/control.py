@@ -10,7 +10,6 @@ from typing import Any
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import hosts
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, State
-from hpc_elastic.testing.fake_slurm.cluster.settings import VERSION
 from hpc_elastic.testing.fake_slurm.commands import options, shown
 from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
@@ -22,7 +21,7 @@ def scontrol(turn: Turn, call: Call) -> Answer:
     """Answer or change something."""
     flags, words = split(call.words, "M:clusters")
     if "V" in flags or "version" in flags:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if not words:
         raise Refusal("scontrol: error: the fake Slurm has no prompt; give a command\n")
     verb, *rest = words
@@ -222,7 +221,7 @@ def scancel(turn: Turn, call: Call) -> Answer:
     """End jobs or steps, or send them signals."""
     flags, words = split(call.words, "s:signal n:name u:user p:partition t:state M:clusters A:account")
     if "V" in flags or "version" in flags:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     number = options.warning(flags["signal"]).number if "signal" in flags else None
     errors = []
     for word in [part for text in words for part in text.split(",")] or _chosen(turn, flags):

@@ -275,7 +275,7 @@ def request(options: Mapping[str, str], base: Request) -> Request:
         name=options.get("job-name", base.name),
         partition=options.get("partition", "low"),
         min_nodes=least,
-        max_nodes=least if per_node else most,  # as Slurm: with tasks per node it grants the least
+        max_nodes=most,
         ntasks=ntasks,
         tasks_per_node=per_node,
         cpus_per_task=_number(options, "cpus-per-task"),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.testing.fake_slurm.cluster import hosts
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, Node, Request, Row, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER, VERSION
+from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
 from hpc_elastic.testing.fake_slurm.commands.shown import (
     node_word,
@@ -276,7 +276,7 @@ def node_fields(world: World, node: Node, partition: str) -> dict[str, Callable[
         "G": lambda: f"gpu:{world.settings.gpus}" if world.settings.gpus else "(null)",
         "E": lambda: node.reason or "none",
         "f": lambda: "(null)",
-        "v": lambda: VERSION,
+        "v": lambda: world.settings.full_version,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hpc_elastic.clock import date_text
 from hpc_elastic.testing.fake_slurm.cluster import hosts
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, Node, Partition, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER, VERSION
+from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
 from hpc_elastic.testing.fake_slurm.schedule import endings
 
 _DAY = 86400
@@ -158,12 +158,20 @@ def node_word(world: World, node: Node) -> str:
     """Return the state of a node as ``scontrol show node`` writes it: ``MIXED+DRAIN``."""
     used = sum(job.shares[node.name].cpus for job in world.on_node(node.name) if node.name in job.shares)
     base = "IDLE" if not used else "ALLOCATED" if used >= world.settings.cpus else "MIXED"
-    if node.is_down:
+    if node.is_down and not (world.settings.is_newer and _was_of_a_job_that_runs_on(world, node)):
         base = "DOWN"
+    elif node.is_down:
+        base = "MIXED"
     flags = "+DRAIN" if node.drained else ""
     if any(job.state is State.COMPLETING for job in world.on_node(node.name)):
         flags += "+COMPLETING"
     return base + flags + ("+NOT_RESPONDING" if not node.answers and node.is_down else "")
+
+
+def _was_of_a_job_that_runs_on(world: World, node: Node) -> bool:
+    """Whether a job has lost the node and runs on without it."""
+    running = [job for job in world.jobs.values() if job.state is State.RUNNING]
+    return any(node.name in row.nodes for job in running for row in job.rows if row.state == "RESIZING")
 
 
 def node_line(world: World, node: Node) -> str:
@@ -178,7 +186,7 @@ def node_line(world: World, node: Node) -> str:
         "Gres": f"gpu:{world.settings.gpus}" if world.settings.gpus else "(null)",
         "NodeAddr": node.name,
         "NodeHostName": node.name,
-        "Version": VERSION,
+        "Version": world.settings.full_version,
         "RealMemory": 4000,
         "State": node_word(world, node),
         "Partitions": ",".join(world.partitions),
@@ -204,7 +212,7 @@ def config_text(world: World) -> str:
     fields = {
         "ClusterName": CLUSTER,
         "SlurmctldHost": "login",
-        "SLURM_VERSION": VERSION,
+        "SLURM_VERSION": settings.full_version,
         "ProctrackType": f"proctrack/{settings.tracker}",
         "PreemptMode": settings.preempt,
         "PreemptType": "preempt/partition_prio",

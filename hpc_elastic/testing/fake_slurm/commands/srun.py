@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import VERSION
 from hpc_elastic.testing.fake_slurm.commands import options
 from hpc_elastic.testing.fake_slurm.commands.call import Call, Reply, jobs_named
 from hpc_elastic.testing.fake_slurm.commands.options import SRUN, Refusal
@@ -41,7 +40,7 @@ def read(world: World, call: Call) -> SrunCall | Reply:
     if "help" in own:
         return Reply(options.help_text("srun", SRUN))
     if "version" in own:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {world.settings.full_version}\n")
     for name in NOT_PLAYED:
         if name in own:
             raise Refusal(f"srun: error: the fake Slurm does not play --{name}\n")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from hpc_elastic.testing.fake_slurm.cluster import hosts, job_environ
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request
-from hpc_elastic.testing.fake_slurm.cluster.settings import VERSION
 from hpc_elastic.testing.fake_slurm.commands import options, shown
 from hpc_elastic.testing.fake_slurm.commands.call import Answer, Call, NeedStdin, Reply
 from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, Refusal
@@ -30,7 +29,7 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
     if "help" in wishes or "usage" in wishes:
         return Reply(options.help_text("sbatch", SBATCH))
     if "version" in wishes:
-        return Reply(f"slurm {VERSION}\n")
+        return Reply(f"slurm {turn.world.settings.full_version}\n")
     for name in NOT_PLAYED:
         if name in wishes:
             raise Refusal(f"sbatch: error: the fake Slurm does not play --{name}\n")
@@ -43,6 +42,8 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
         **wishes,
     }
     request = options.request(everything, _base(everything, words, call, script))
+    if request.tasks_per_node and not turn.world.settings.is_newer:
+        request = request._replace(max_nodes=request.min_nodes)  # as Slurm 22.05, which grants the least
     _check(turn, request, everything)
     if "test-only" in wishes:
         return _test_only(turn, request)

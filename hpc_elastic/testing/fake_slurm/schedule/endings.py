@@ -5,7 +5,8 @@
                     +---- put back --------+   Restarts counts at once, PENDING follows when all processes
                                                on the nodes that answer are gone
 
-What is in here follows recordings of Slurm 22.05; the docs of `hpc_elastic.testing` list the differences.
+What is in here follows recordings of Slurm 22.05, and what 24.11 and 26.05 do otherwise. The docs of
+`hpc_elastic.testing` list the differences.
 """
 
 from __future__ import annotations
@@ -78,10 +79,17 @@ def script_ended(turn: Turn, place: Place, status: int) -> None:
 
 
 def _end_by_script(turn: Turn, job: Job, status: int) -> None:
+    is_newer = turn.world.settings.is_newer
+    if is_newer and job.in_grace:
+        return end_preempted(turn, job)
     if status == 0:
         return end(turn, job, Ending(State.COMPLETED))
-    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    reason = "JobLaunchFailure" if killed else "NonZeroExitCode"
+    reason = "NonZeroExitCode"
+    if os.WIFSIGNALED(status) and is_newer:
+        number = os.WTERMSIG(status)
+        reason = f"RaisedSignal:{number}({signal.strsignal(number)})"
+    elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        reason = "JobLaunchFailure"
     return end(turn, job, Ending(State.FAILED), reason)
 
 
