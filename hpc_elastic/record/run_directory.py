@@ -8,15 +8,12 @@ import shlex
 
 from hpc_elastic.errors import RunDirError, StoreError, TakenOverError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.settings.setting import agents
-from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.store.directories import make_directories
 from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.trust.above import refuse_open
 from hpc_elastic.store.trust.root import require_same, taken
 
-KEPT_LOGS = agents(JobSettings.keep_logs)  # rounds
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
 
 

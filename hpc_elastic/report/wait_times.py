@@ -8,8 +8,7 @@ from typing import Any
 from hpc_elastic.clock import clock_text, date_text
 from hpc_elastic.record.journal import EpochStarted, Record, RoundEnded
 from hpc_elastic.report.timeline import span_text
-from hpc_elastic.settings.setting import usual
-from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.table import in_force
 
 GIVEN_BACK = "the job is given back to Slurm"
 FAILS = "the run fails"  # an array that has too few tasks left
@@ -33,13 +32,9 @@ def wait_times_text(
     text = f", since {date_text(began[-1])} ({span_text(now_s - began[-1])})"
     if not spec:
         return f"{text}; the log of the first node tells until when"
-    low = str(spec.get("nodes", "1")).partition(":")[0]
+    low = str(in_force(spec, "nodes")).partition(":")[0]
     if low.isdecimal() and here >= int(low):
-        last_call_s = _seconds(spec.get("last_call_timeout"), usual(JobSettings.last_call_timeout))
+        last_call_s = in_force(spec, "last_call_timeout")
         return f"{text}; {last_call_s:g} s after enough have come the round begins without the others"
-    timeout = _seconds(spec.get("join_timeout"), usual(JobSettings.join_timeout))
+    timeout = in_force(spec, "join_timeout")
     return f"{text}, until {clock_text(began[-1] + timeout)} (join_timeout = {timeout:g} s); then {then}"
-
-
-def _seconds(given: object, default: float) -> float:
-    return float(given) if isinstance(given, int | float) else default

@@ -6,7 +6,8 @@ job is made.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from hpc_elastic.settings.setting import (
     BUDGET,
@@ -317,3 +318,9 @@ JOB = rows_of(*JobSettings.__bases__)
 RENDEZVOUS = tuple(row.name for row in JOB.values() if row.to is _MEETING)
 OF_FINISH = tuple(row for row in JOB.values() if isinstance(row.to, Finish))
 OF_AGENT = tuple(row for row in JOB.values() if isinstance(row.to, Agent))
+
+
+def in_force(spec: Mapping[str, Any], name: str) -> Any:
+    """Return what holds for a setting in a job as it was stored, which tells only what is not the default."""
+    given = spec.get(name)
+    return JOB[name].holds if given is None else given

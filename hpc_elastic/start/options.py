@@ -16,7 +16,8 @@ from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.run_directory import KEPT_LOGS
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.store.trust.root import HeldRoot
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class LaunchOptions(NamedTuple):
     event_log_handler: str = "null"
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     watch_node_drain: bool = False  # leave nodes that Slurm drains
-    keep_logs: int = KEPT_LOGS  # of how many rounds the workers' logs stay; 0: of all
+    # of how many rounds the workers' logs stay; 0: of all
+    keep_logs: int = agents(JobSettings.keep_logs)
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
     budgets: Budgets = Budgets()  # of all causes but crashes

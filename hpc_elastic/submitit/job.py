@@ -20,6 +20,7 @@ from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.report import log_files
 from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.lifecycle import JobFacts
 from hpc_elastic.slurm.job.values import parse_nodes
@@ -348,7 +349,7 @@ class _AsyncJob(AsyncJobProxy[R]):
 
 def _tasks_asked_for(spec: dict[str, Any]) -> int:
     """Return the least number of workers that a stored job spec asks for."""
-    nodes = parse_nodes(spec.get("nodes", "1")).low
+    nodes = parse_nodes(in_force(spec, "nodes")).low
     gpus = str(spec.get("gpus_per_node") or 1).rpartition(":")[2]
     return nodes * int(spec.get("workers_per_node") or gpus)
 

@@ -1,6 +1,6 @@
 """From the parameters of a submitit executor to the fields of a job spec. Pure.
 
-Names are those of submitit's Slurm executor, then ours: the fields of `JobSpec` (docs/reference/runs.md).
+Names are those of submitit's Slurm executor, then ours: the fields of `JobSpec` (docs/reference/job-file.md).
 """
 
 from __future__ import annotations

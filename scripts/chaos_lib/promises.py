@@ -23,9 +23,11 @@ from hpc_elastic.record.journal import (
     RunEnded,
 )
 from hpc_elastic.record.state import NO_EPOCH, RunState
+from hpc_elastic.settings.setting import usual
+from hpc_elastic.settings.table import JobSettings
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
-SAME_FAILURE = 3  # so often in a row, with nothing saved in between, is enough to give up
+SAME_FAILURE = usual(JobSettings.same_failure)  # in a row, with nothing saved in between: enough to give up
 _ENDS = (RoundEnded, Drained, EpochStarted, RunEnded)
 _ENDING_ANYWAY = ("TIMEOUT", "PREEMPTED")  # Slurm's words for who is done while it is being ended
 _OURS = re.compile(r'File "[^"]*/hpc_elastic/(?:agent|cli|launch|rendezvous|slurm|store)[^"]*"')

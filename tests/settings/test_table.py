@@ -25,7 +25,6 @@ from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.setup.stop_request import DrainTimes
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.run_directory import KEPT_LOGS
 from hpc_elastic.settings import setting as kinds
 from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.of_run import RUN
@@ -36,6 +35,7 @@ from hpc_elastic.slurm.job.options import FIELDS
 from hpc_elastic.slurm.job.script import agent_flags, finish_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import spec_trouble, stored_spec
+from hpc_elastic.start.options import LaunchOptions
 from hpc_elastic.submitit import HpcElasticExecutor
 
 WRITTEN: dict[Kind[Any], Any] = {  # a value of each kind, as in a job file
@@ -176,7 +176,7 @@ def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
     assert ProbeOptions() == probe_of(args)
     assert HangOptions() == hang_options_of(args)
     assert AgentTimes().exit_barrier == args.exit_barrier_timeout
-    assert KEPT_LOGS == args.keep_logs
+    assert LaunchOptions._field_defaults["keep_logs"] == args.keep_logs
     assert AgentBudgets() == budgets_of(args)._replace(crash=JOB["max_restarts"].holds)
     meeting = RendezvousSettings()
     for name in ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_elastic.record.journal import Cause, Requeued, RoundEnded
 from hpc_elastic.slurm.end.budget_use import budgets_of, use_of_causes
-from hpc_elastic.slurm.end.lifecycle import MAX_NODE_LOSSES, MAX_REQUEUES, Budgets
+from hpc_elastic.slurm.end.lifecycle import Budgets
 from tests.meet.build import E0, after, formed, loss, start
 
 PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))
@@ -16,9 +16,13 @@ def test_a_stored_spec_has_the_budgets_that_finish_is_given() -> None:
     assert Budgets() == budgets_of({})
     spec = {"max_requeues": 2, "max_preemptions": 1, "on_budget_spent": "fail", "resubmit": False}
     found = budgets_of(spec)
-    assert (2, 1, MAX_NODE_LOSSES) == (found.max_requeues, found.max_preemptions, found.max_node_losses)
+    assert (2, 1, Budgets().max_node_losses) == (
+        found.max_requeues,
+        found.max_preemptions,
+        found.max_node_losses,
+    )
     assert (False, False) == (found.holds, found.resubmits)
-    assert MAX_REQUEUES == budgets_of({"max_requeues": None}).max_requeues
+    assert Budgets().max_requeues == budgets_of({"max_requeues": None}).max_requeues
 
 
 def test_only_what_matters_is_told() -> None:

@@ -39,13 +39,12 @@ from hpc_elastic.report.timeline import span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
-from hpc_elastic.settings.setting import usual
-from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.budget_use import use_of_causes
-from hpc_elastic.slurm.end.lifecycle import GONE, MAX_REQUEUES
+from hpc_elastic.slurm.end.lifecycle import GONE
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
@@ -168,8 +167,8 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     state = run.state
     most, most_requeues = None, None
     if run.spec:
-        most = run.spec.get("max_restarts", usual(JobSettings.max_restarts))
-        most_requeues = run.spec.get("max_requeues") or MAX_REQUEUES
+        most = in_force(run.spec, "max_restarts")
+        most_requeues = in_force(run.spec, "max_requeues")
     crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
     parts = [restarts, *_requeues(run, most_requeues)]
@@ -189,7 +188,7 @@ def _requeues(run: RunFiles, most: int | None) -> list[str]:
         return [used_text(state.requeues, most, "requeue", why)]
     times = task_requeues(run.records, list_names(run.paths.members), submission)
     of_all = used_text(state.requeues, most, "requeue", f"of all tasks at once: {why}")
-    return [tasks_text(times, most or MAX_REQUEUES), *([of_all] if state.requeues else [])]
+    return [tasks_text(times, in_force(run.spec, "max_requeues")), *([of_all] if state.requeues else [])]
 
 
 def _is_last_failure(state: RunState) -> bool:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.setting import Setting
-from hpc_elastic.settings.table import JOB
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.end.budget_use import budgets_of
 
 _REQUEUED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
@@ -77,9 +76,9 @@ def _budgets(
     then = "holds the run until you release it" if is_held else _FAILS
     used = state.used(cause)
     if cause is Cause.CRASH:
-        yield _Budget("max_restarts", _given(spec, JOB["max_restarts"]), used, _NEXT[cause], _FAILS)
+        yield _Budget("max_restarts", in_force(spec, "max_restarts"), used, _NEXT[cause], _FAILS)
     if cause is Cause.HANG:
-        yield _Budget("max_hangs", _given(spec, JOB["max_hangs"]), used, _NEXT[cause], _FAILS)
+        yield _Budget("max_hangs", in_force(spec, "max_hangs"), used, _NEXT[cause], _FAILS)
     own = budgets.of(cause)
     if own is not None:  # nodes that are lost count when the job is requeued for one
         limit, budget = own
@@ -91,7 +90,3 @@ def _budgets(
         yield _Budget(
             "max_requeues", budgets.max_requeues, task_restarts or 0, "requeue", "gives the task up"
         )
-
-
-def _given(spec: Mapping[str, Any], row: Setting) -> int:
-    return int(row.holds if spec.get(row.name) is None else spec[row.name])

@@ -15,6 +15,7 @@ from hpc_elastic.errors import DamagedError, InputError, SlurmCommandError
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.journal import Cause, Member, RoundFormed
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.grace_times import ask_site, read_site
@@ -56,7 +57,6 @@ CAUSES = {
 _BY_SIGNAL = (Drill.PREEMPT, Drill.TIMEOUT)
 _BY_A_SIGNAL = 128  # srun's exit code, with the number of the signal added
 _ON_NODE = "hpc_elastic.slurm.drill.on_node"
-_WARNING = "USR2"  # unless the job was submitted with another one
 ONE_WORKER = (Drill.CRASH, Drill.HANG)
 ON_A_NODE = (Drill.NODE_LOSS, *ONE_WORKER)  # looks like a fault of the node that it is done to
 
@@ -199,7 +199,7 @@ class Striker:
             self._slurm.requeue(self._job_of(target))
             return Struck(at, None, self._round)
         if drill in _BY_SIGNAL:
-            warning = str(self._run.spec.get("warn_signal") or _WARNING)
+            warning = str(in_force(self._run.spec, "warn_signal"))
             at = self._clock.wall()
             name = "TERM" if drill is Drill.PREEMPT else warning
             self._slurm.cancel(self._job_of(target), signal=name)

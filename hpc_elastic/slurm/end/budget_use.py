@@ -7,8 +7,7 @@ from typing import Any
 
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.setting import usual
-from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.end.lifecycle import Budgets
 
 _WORDS = {
@@ -23,8 +22,8 @@ _WORDS = {
 def budgets_of(spec: Mapping[str, Any]) -> Budgets:
     """Return how often each way to go on may be taken, by a job spec as it was stored."""
     given = {name: spec[name] for name in Budgets._fields if spec.get(name) is not None}
-    holds = spec.get("on_budget_spent", "hold") != "fail"
-    return Budgets(**given)._replace(holds=holds, resubmits=bool(spec.get("resubmit", True)))
+    holds = in_force(spec, "on_budget_spent") == "hold"
+    return Budgets(**given)._replace(holds=holds, resubmits=in_force(spec, "resubmit"))
 
 
 def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:
@@ -42,7 +41,7 @@ def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:
         bound = budgets.of(cause)
         limit, name = (None, "") if bound is None else (bound[0], bound[1].value)
         if cause is Cause.HANG:
-            limit, name = spec.get("max_hangs", usual(JobSettings.max_hangs)), "max_hangs"
+            limit, name = in_force(spec, "max_hangs"), "max_hangs"
         used = state.used(cause)
         if limit is not None and (used or name in spec):
             parts.append(f"{min(used, limit)} of {limit} {words}")

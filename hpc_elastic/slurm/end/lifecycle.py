@@ -59,12 +59,7 @@ job_facts = slurm_facts.job_facts
 standing = slurm_facts.standing
 Standing = slurm_facts.Standing
 
-MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
-MAX_REQUEUES = usual(JobSettings.max_requeues)
 MAX_STARTS_IN_VAIN = 5
-MAX_NODE_LOSSES = usual(JobSettings.max_node_losses)
-MAX_LAUNCH_FAILURES = usual(JobSettings.max_launch_failures)
-MAX_STARTS_WITHOUT_SAVE = usual(JobSettings.max_starts_without_save)
 _NEVER_STARTED = {
     int(ExitCode.USAGE): "their flags are wrong",
     126: "Python cannot be run",
@@ -86,14 +81,15 @@ WORDS = {
 class Budgets(NamedTuple):
     """How often each way to go on may be taken; None: without a limit of its own."""
 
-    max_relaunch: int = MAX_RELAUNCH  # in one start of the job
-    max_requeues: int = MAX_REQUEUES  # in one submission, as are all that follow
+    max_relaunch: int = usual(FinishSettings.max_relaunch)  # in one start of the job
+    max_requeues: int = usual(JobSettings.max_requeues)  # in one submission, as are all that follow
     max_starts_in_vain: int = MAX_STARTS_IN_VAIN  # starts in a row without a round, when not asked to leave
-    max_node_losses: int | None = MAX_NODE_LOSSES
+    max_node_losses: int | None = usual(JobSettings.max_node_losses)
     max_preemptions: int | None = None
     max_time_limits: int | None = None
-    max_launch_failures: int = MAX_LAUNCH_FAILURES
-    max_starts_without_save: int | None = MAX_STARTS_WITHOUT_SAVE  # in a row, of a program that marks saves
+    max_launch_failures: int = usual(JobSettings.max_launch_failures)
+    # in a row, of a program that marks saves
+    max_starts_without_save: int | None = usual(JobSettings.max_starts_without_save)
     holds: bool = True  # a spent budget holds the run for its user; False: it ends as failed
     resubmits: bool = True  # a job that may not be requeued is submitted again
 

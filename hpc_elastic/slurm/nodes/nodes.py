@@ -17,6 +17,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import read_records
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.nodes import features_of
@@ -126,7 +127,7 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
         say(f"nodes are not remembered beyond this run: {one_line(error)}")
     if not events:
         return Requeue(job_ref)
-    bad = bad_nodes(blamed, events, now) if spec.get("exclude_suspects", True) else {}
+    bad = bad_nodes(blamed, events, now) if in_force(spec, "exclude_suspects") else {}
     job = slurm.show_job(job_ref) or {}
     before = hosts(slurm.excluded_by(job_ref))
     mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
