@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 T = TypeVar("T")
+MOST = 10**12  # of anything that is counted
+LONGEST_S = 1e9  # 31 years: no process everywhere can wait for longer
 
 
 class Bounds(NamedTuple):

@@ -148,6 +148,19 @@ def test_a_held_job_is_released_not_waited_for(
     assert "next: scontrol release 7" in out
 
 
+@pytest.mark.parametrize("most", [0, 9])
+def test_a_job_that_may_not_be_requeued_has_no_requeues_left(
+    paths: RunPaths,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+) -> None:
+    """A limit of 0 is a limit, and not the default."""
+    in_slurm(tmp_path, monkeypatch, JobState="RUNNING")
+    assert f", 0 of {most} requeues" in told(paths, capfd, STARTED, ROUND, spec={"max_requeues": most})
+
+
 def test_an_array_counts_the_requeues_of_its_tasks(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from hpc_elastic.argparse_util import check_env, env
-from hpc_elastic.settings.setting import BUDGET, INTERVAL, NUMBER, SECONDS, TEXTS, Agent, Kind, Setting
+from hpc_elastic.settings.setting import (
+    BUDGET,
+    INTERVAL,
+    LONGEST_S,
+    MOST,
+    NUMBER,
+    SECONDS,
+    TEXTS,
+    Agent,
+    Kind,
+    Setting,
+)
 
 _COMMA: Final = "\0"  # stands for a comma that was written twice
-_MOST = 10**12
 _MOST_DIGITS = 100
 _MOST_SHOWN = 60
-_LONGEST_S = 1e9
 
 
 def whole(text: str) -> int:
@@ -26,8 +35,8 @@ def whole(text: str) -> int:
         number = int(text) if len(text) <= _MOST_DIGITS else None
     except ValueError:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
-    if number is None or abs(number) > _MOST:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is no whole number up to {_MOST}")
+    if number is None or abs(number) > MOST:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is no whole number up to {MOST}")
     return number
 
 
@@ -42,8 +51,8 @@ def seconds(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"invalid float value: {_cut(text)!r}") from None
     is_infinite = text.strip().lstrip("+-").isalpha()
-    if abs(number) > _LONGEST_S and not is_infinite:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {_LONGEST_S:g} seconds")
+    if abs(number) > LONGEST_S and not is_infinite:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {LONGEST_S:g} seconds")
     return number
 
 

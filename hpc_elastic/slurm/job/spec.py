@@ -30,13 +30,12 @@ from hpc_elastic.slurm.job.values import (
 )
 
 OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
-_MOST = 10**12  # of anything that is counted
 _TYPES: dict[Kind[Any], Any] = {
     kinds.TEXT: Annotated[str, BeforeValidator(spec_input.one_line)],
     kinds.PATH: Annotated[str, BeforeValidator(spec_input.one_line)],
     kinds.SWITCH: bool,
-    kinds.BUDGET: Annotated[int, Field(ge=0, le=_MOST)],
-    kinds.COUNT: Annotated[int, Field(ge=1, le=_MOST)],
+    kinds.BUDGET: Annotated[int, Field(ge=0, le=kinds.MOST)],
+    kinds.COUNT: Annotated[int, Field(ge=1, le=kinds.MOST)],
     kinds.SECONDS: Annotated[float, BeforeValidator(spec_input.seconds)],
     kinds.INTERVAL: Annotated[float, BeforeValidator(spec_input.interval)],
     kinds.SILENCE: Annotated[str | int | float, BeforeValidator(spec_input.silence)],

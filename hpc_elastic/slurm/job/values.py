@@ -6,12 +6,13 @@ import math
 import re
 from typing import NamedTuple
 
+from hpc_elastic.settings.setting import LONGEST_S
+
 _UNIT_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"  # longer ones mean nothing
 _UNITS = re.compile(rf"({_NUMBER})(d|h|min|m|s)")
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:d|h|min|m|s))+")
 _SLURM_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,12})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
-_LONGEST_S = 1e9  # 31 years: what is longer cannot be waited for everywhere
 _LONGEST_LIMIT_S = 60 * (2**32 - 3)  # Slurm counts minutes in 32 bits; the last two values mean others
 _MOST_NODES = 10**6
 _MOST_BYTES = 2**63
@@ -104,7 +105,7 @@ def parse_duration_s(value: object) -> float:
     """
     seconds: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = math.inf if abs(value) > _LONGEST_S else float(value)
+        seconds = math.inf if abs(value) > LONGEST_S else float(value)
     elif isinstance(value, str):
         text = value.strip().lower().replace(" ", "")
         seconds = float(text) if re.fullmatch(_NUMBER, text) else _with_units_s(text)
@@ -112,7 +113,7 @@ def parse_duration_s(value: object) -> float:
         raise BadValueError(
             f"{shown(value)} is not a duration", "write seconds (90) or a unit: 90s, 2m, 1h30m"
         )
-    if seconds > _LONGEST_S:
+    if seconds > LONGEST_S:
         raise BadValueError(f"{shown(value)} is longer than 30 years", "write at most 10000d")
     return seconds
 
