@@ -1,7 +1,7 @@
 """A worker of a run whose work is a function; `hpc_elastic.isolated.argv.call_argv` starts it.
 
-A callable with submitit's hook `checkpoint` is asked for what to call next when this worker is told to
-end: rank 0 puts its answer in place of the call, for the next start of the workers.
+A callable with submitit's hook `checkpoint` returns its successor when this worker gets the signal to end.
+Rank 0 puts it in place of the call, for the next start of the workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOOKS = ("__submitit_checkpoint__", "checkpoint")  # submitit's names of the hoo
 
 @record
 def main(search_path: Sequence[str] | None = None) -> None:
-    """Call the function of the run, and keep what it returns.
+    """Call the function of the run, and keep its value.
 
     Args:
         search_path: where the function's modules are looked for; by default where ours are.
@@ -48,12 +48,12 @@ def main(search_path: Sequence[str] | None = None) -> None:
 
 
 def has_hook(call: DelayedSubmission) -> bool:
-    """Tell whether a callable can say what to call next."""
+    """Tell whether a callable has a successor."""
     return any(hasattr(call.function, name) for name in HOOKS)
 
 
 def heed_sigterm(file: str, rank: int, call: DelayedSubmission) -> None:
-    """Have SIGTERM ask the callable what to call next.
+    """Make SIGTERM ask the callable for its successor.
 
     Args:
         file: where rank 0 puts the answer.

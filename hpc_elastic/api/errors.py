@@ -1,4 +1,4 @@
-"""What keeps a run from giving a result."""
+"""The errors of runs without a result."""
 
 from __future__ import annotations
 

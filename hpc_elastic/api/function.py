@@ -28,7 +28,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def import_what_it_needs() -> None:
-    """Import what calls are unpickled with, before modules are also looked for where the user wants it."""
+    """Import the module that unpickles calls, before modules are also looked for where the user wants it."""
     import pickle  # noqa: F401, PLC0415 - only for functions
 
     import cloudpickle  # noqa: F401, PLC0415 - the same
@@ -53,7 +53,7 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
 
     Args:
         call: function and arguments.
-        fix: what the message advises.
+        fix: the advice of the message.
 
     Raises:
         InputError: it does not.
@@ -90,7 +90,7 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
 def pickled_call(call: DelayedSubmission) -> bytes:
     """Return a call that submitit has put together as bytes.
 
-    Who unpickles it also finds the modules that are imported here from directories of the user's own.
+    Its reader also finds the modules that are imported here from directories of the user's own.
 
     Raises:
         InputError: function or arguments cannot be pickled.
@@ -157,7 +157,7 @@ def _received(directories: list[str], data: bytes) -> Any:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what to call a function, also one that was wrapped by `functools.partial`."""
+    """Return the name of a function, also one that was wrapped by `functools.partial`."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__name__", None) or type(inner).__name__)
 
@@ -166,7 +166,7 @@ def load(paths: RunPaths) -> DelayedSubmission:
     """Return the call that the run directory holds.
 
     Raises:
-        RunDirError: somebody else could have written it.
+        RunDirError: another user could have written it.
     """
     return load_call(paths.function)
 
@@ -175,7 +175,7 @@ def load_call(file: str) -> DelayedSubmission:
     """Return the call in a file of a run directory.
 
     Raises:
-        RunDirError: it is not there, or somebody else could have written it.
+        RunDirError: it is not there, or another user could have written it.
     """
     call: DelayedSubmission = _load(file)
     return call
@@ -205,10 +205,10 @@ def save(paths: RunPaths, rank: int, value: Any) -> None:
 
 
 def results(paths: RunPaths, world_size: int) -> list[Any]:
-    """Return what the ranks of the last round have returned, by rank.
+    """Return the values of the ranks of the last round, by rank.
 
     Raises:
-        RunDirError: a value is missing, or somebody else could have written it.
+        RunDirError: a value is missing, or another user could have written it.
     """
     for rank in range(world_size):
         if not os.path.lexists(_result(paths, rank)):

@@ -38,10 +38,10 @@ class Run:
 
     Args:
         directory: its run directory.
-        runner: pid of what was just started here to run it without Slurm.
+        runner: pid of the process that runs it here, without Slurm.
 
     Raises:
-        RunDirError: there is no run in it, or it is somebody else's.
+        RunDirError: there is no run in it, or it belongs to another user.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, runner: int | None = None) -> None:
@@ -117,7 +117,7 @@ class Run:
             clock.sleep(min(_LOOK_S, left))
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the end and return what the function has returned, by rank.
+        """Wait for the end and return the values of the function, by rank.
 
         The ranks are those of the last round. A run of a program has no results.
 
@@ -147,11 +147,11 @@ class Run:
         raise NotDoneError(self.directory, status.text)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end and return what rank 0 has returned; raises as `results` does."""
+        """Wait for the end and return the value of rank 0; raises as `results` does."""
         return self.results(timeout)[0]
 
     def logs(self, rank: int | None = None, *, attempt: int | None = None) -> str:
-        """Return what workers have printed, each line with its round and rank in front.
+        """Return the output of workers, each line with its round and rank in front.
 
         Args:
             rank: only this global rank.
@@ -173,7 +173,7 @@ class Run:
         EndRun(self._paths, Slurm(), self._clock, _say_nothing).stop()
 
     def cancel(self) -> None:
-        """End the run at once; what its workers have not saved is lost.
+        """End the run at once; unsaved work of its workers is lost.
 
         Raises:
             InputError: the run has ended and its job is gone, or nothing was ever started.
@@ -204,4 +204,4 @@ def _prefixed(file: log_files.LogFile) -> str:
 
 
 def _say_nothing(_line: str) -> None:
-    """What a command would print is told by `Run.status`."""
+    """The output of a command is in `Run.status`."""

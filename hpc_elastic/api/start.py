@@ -65,10 +65,10 @@ def start(spec: JobSpec, call: bytes | None, *, local: int | None, called: Calla
     """Queue a run, or start it here.
 
     Args:
-        spec: what to run.
-        call: what `function.MODULE` is to call, if that is the work of the run.
+        spec: the job.
+        call: the call of `function.MODULE`, if the work of the run is a function.
         local: how many nodes to play on this machine; None for Slurm.
-        called: returns what the caller knows a field of the spec by.
+        called: returns the caller's name of a field of the spec.
 
     Raises:
         InputError, RunDirError, SlurmError: as for `submit`.
@@ -85,7 +85,7 @@ def named_as_fields(called: Callable[[str], str] = str) -> Iterator[None]:
     """Have errors name the fields of a job spec as Python does, not as options of a command line.
 
     Args:
-        called: returns what the caller knows a field by.
+        called: returns the caller's name of a field.
     """
     try:
         yield
@@ -107,7 +107,7 @@ def _as_fields(text: str, called: Callable[[str], str] = str) -> str:
 
 
 def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
-    """Return what is to be run, with what the caller gave laid over it."""
+    """Return the job, with the arguments of the caller laid over it."""
     here: dict[str, Any] = {} if local is None else {"nodes": str(local), "allow_local_run_dir": True}
     if isinstance(work, JobSpec):
         return JobSpec(**{**here, **work.model_dump(exclude_unset=True), **fields})
@@ -131,7 +131,7 @@ def _refuse_program(fields: dict[str, Any]) -> None:
 
 
 def _warn(texts: list[str], called: Callable[[str], str]) -> None:
-    """Tell what a command line would print."""
+    """Warn of the messages that a command line would print."""
     for text in texts:
         warnings.warn(_as_fields(text, called), stacklevel=5)  # points to who called `submit`
 
@@ -152,7 +152,7 @@ def _queue(wanted: SubmitRequest, call: bytes | None, called: Callable[[str], st
 
 
 def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int, called: Callable[[str], str]) -> Run:
-    """Start the agents in the background; what the runner prints is in the run directory."""
+    """Start the agents in the background; the output of the runner is in the run directory."""
     validate.check_local_nodes(wanted.spec, nodes)
     _warn(validate.check(wanted, None, is_local=True), called)
     _create(wanted, call)

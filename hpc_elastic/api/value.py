@@ -1,4 +1,4 @@
-"""What a function has returned, on its way back: a value that cannot be sent ends the run.
+"""The value of a function, on its way back: a value that cannot be sent ends the run.
 
 The next call would return the like after as much work, so that no restart is tried.
 """
@@ -27,7 +27,7 @@ def keep(paths: RunPaths, value: Any, environ: Mapping[str, str]) -> None:
 
     Args:
         paths: the files of the run.
-        value: what the function has returned.
+        value: the value of the function.
         environ: of this worker, as its agent has made it.
 
     Raises:

@@ -1,6 +1,6 @@
 """Asking a worker while it runs: a small HTTP server of its own, on a socket that only its user can open.
 
-The names and what is answered are those of ``torch.distributed.elastic.control_plane``::
+The names and the answers are those of ``torch.distributed.elastic.control_plane``::
 
     from hpc_elastic.control_plane import worker_main
 
@@ -76,10 +76,10 @@ def _raise(error: BaseException) -> None:
 def worker_main() -> _WorkerMain:
     """Wrap the main function of a worker, or a with-statement.
 
-    What `record` does, and if TORCH_WORKER_SERVER_SOCKET is set, a server on the unix socket of that
-    path: ``POST /handler/<name>`` runs a handler, ``GET /handler/`` lists them. In the path ``${rank}``
+    It includes `record`. If TORCH_WORKER_SERVER_SOCKET is set, it starts a server on the unix socket of
+    that path: ``POST /handler/<name>`` runs a handler, ``GET /handler/`` lists them. In the path ``${rank}``
     and ``${local_rank}`` are replaced, as each worker needs a socket of its own. Handlers here are
-    ``ping`` and ``dump_traceback`` and what `register_handler` adds; once this process has imported
+    ``ping``, ``dump_traceback`` and those of `register_handler`; once this process has imported
     ``torch.distributed``, those of torch as well.
 
     Besides, the signal ``RTMIN+8`` has this process print the stacks of all its threads to stderr,

@@ -17,13 +17,13 @@ _WRONG_USE = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask, and say who was asked.
+    """Ask, and print the processes that were asked.
 
     Args:
         argv: process ids; without any, all processes below an agent of this user on this machine.
 
     Returns:
-        0 if somebody was asked, 1 if nobody could be, 2 if an argument is no process id.
+        0 if a process was asked, 1 if none could be, 2 if an argument is no process id.
     """
     wrong = [word for word in argv if not word.isdecimal() or int(word) < 1]
     if wrong:

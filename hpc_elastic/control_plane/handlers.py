@@ -1,4 +1,4 @@
-"""What a worker can be asked by name."""
+"""The requests that a worker answers, by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NOT_FOUND, FAILED = 404, 500
 
 
 class Request(Protocol):
-    """What was asked; torch's handlers get the same."""
+    """A request; torch's handlers get the same."""
 
     def body(self) -> bytes:
-        """Return what was sent along."""
+        """Return the body of the request."""
         ...
 
     def get_param(self, name: str, /) -> str:
@@ -28,7 +28,7 @@ class Request(Protocol):
 
 
 class Response(Protocol):
-    """What is answered; 200 and nothing if a handler sets neither."""
+    """An answer; 200 and empty if a handler sets neither."""
 
     def set_content(self, content: str | bytes, content_type: str, /) -> None:
         """Answer with this content, for example of the type ``text/plain``."""
@@ -46,7 +46,7 @@ class Asked(Request):
     """A request that has come.
 
     Args:
-        body: what was sent along.
+        body: the body of the request.
         params: the parameters.
     """
 
@@ -55,7 +55,7 @@ class Asked(Request):
         self._params = dict(params or {})
 
     def body(self) -> bytes:
-        """Return what was sent along."""
+        """Return the body of the request."""
         return self._body
 
     def get_param(self, name: str, /) -> str:
@@ -128,7 +128,7 @@ def register_handler(name: str, handler: Handler) -> None:
     """Have this process answer ``POST /handler/<name>``.
 
     Args:
-        name: what it is asked for by.
+        name: the name of the handler.
         handler: called with a `Request` and a `Response`, in a thread of its own; if it raises, the
             answer is the error with status 500.
 
@@ -139,12 +139,12 @@ def register_handler(name: str, handler: Handler) -> None:
 
 
 def handler_names() -> list[str]:
-    """Return what this process can be asked for now."""
+    """Return the names of the handlers of this process."""
     return _handlers.names()
 
 
 def answer(name: str, request: Asked) -> Answer:
-    """Return what a handler answers; an error of it is an answer, too."""
+    """Return the answer of a handler; an error of it is an answer, too."""
     response = Answer()
     handler = _handlers.find(name)
     if handler is None:

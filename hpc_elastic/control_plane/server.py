@@ -29,7 +29,7 @@ class WorkerServer:
 
     Args:
         path: of the socket; ``${rank}`` and ``${local_rank}`` are replaced. A missing directory is made
-            for this user alone. What a dead process has left there is replaced.
+            for this user alone. The socket of a dead process there is replaced.
 
     Raises:
         InputError: no socket can have that path.
@@ -97,10 +97,10 @@ def _listen(path: str) -> socket.socket:
 
 
 def _remove_dead(path: str) -> None:
-    """Take away a socket on which nobody listens any more.
+    """Remove a socket on which no process listens any more.
 
     Raises:
-        RuntimeError: somebody does.
+        RuntimeError: a process does.
     """
     try:
         found = os.lstat(path)

@@ -1,4 +1,4 @@
-"""What happens in a run, recorded for programs to read.
+"""The events of a run, recorded for programs to read.
 
 The names and their behaviour are those of ``torch.distributed.elastic.events``; a script needs only
 its import renamed. An event goes as one line of JSON to the logging handler that is registered for
@@ -116,9 +116,9 @@ def construct_and_record_rdzv_event(  # noqa: PLR0913 - torch's signature
 
     Args:
         run_id: the run.
-        message: what happened, for people.
+        message: the event in words, for people.
         node_state: state of the node; FAILED adds the traceback of the exception being handled.
-        name: what was being done; by default the calling function. The file comes before it.
+        name: the present action; by default the calling function. The file comes before it.
         hostname: the node; by default this host's name as it knows it, without asking a name server.
         pid: the process; by default this one.
         master_endpoint: where the rendezvous is, if that is known.

@@ -1,4 +1,4 @@
-"""What events are, with the names of torch.distributed.elastic.events.
+"""The classes of events, with the names of torch.distributed.elastic.events.
 
 The JSON form is the fields in their order; it does not change within a major version, and readers
 have to bear fields they do not know.
@@ -17,7 +17,7 @@ EventMetadataValue = str | int | float | bool | None
 
 
 class EventSource(str, Enum):
-    """Who recorded an event."""
+    """The recorder of an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -40,10 +40,10 @@ class Event(_Line):
     """Something that happened.
 
     Args:
-        name: what.
-        source: who says so.
+        name: the kind of event.
+        source: the recorder.
         timestamp: wall time [ms since the epoch]; 0 is filled in when the event is recorded.
-        metadata: whatever else there is to say.
+        metadata: further facts.
     """
 
     name: str
@@ -81,9 +81,9 @@ class RdzvEvent(_Line):
     """Something that happened in the rendezvous.
 
     Args:
-        name: what was being done.
+        name: the present action.
         run_id: the run.
-        message: what happened, for people.
+        message: the event in words, for people.
         hostname: the node.
         pid: the process on the node.
         node_state: state of the node.

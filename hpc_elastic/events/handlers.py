@@ -70,7 +70,7 @@ class ConfiguredHandler:
 
     @property
     def ignores_all(self) -> bool:
-        """True when nobody has chosen a handler."""
+        """True when no handler is configured."""
         return isinstance(self.handler, NullEventHandler)
 
     def record(self, event: Event) -> None:
@@ -88,7 +88,7 @@ class ConfiguredHandler:
             self._complain("record_rdzv_event", event, error)
 
     def _complain(self, method: str, event: Event | RdzvEvent, error: Exception) -> None:
-        """Log what a handler has raised, once for each handler."""
+        """Log the first exception of each handler."""
         if self._failed is not self.handler:
             self._failed = self.handler
             name = type(self.handler).__name__
@@ -99,7 +99,7 @@ _configured = ConfiguredHandler()
 
 
 def configure(handler: EventHandler) -> None:
-    """Choose the handler that takes all events of this process, whatever their destination.
+    """Choose the handler that takes all events of this process, for any destination.
 
     Raises:
         TypeError: it is no `EventHandler`.

@@ -13,7 +13,7 @@ _SUFFIX = ".jsonl"
 
 
 class JsonLinesEventHandler(EventHandler):
-    """Writes all events of this process, of whatever destination; for `events.configure`.
+    """Writes all events of this process, of any destination; for `events.configure`.
 
     Args:
         directory: gets ``events-<host>-<pid>.jsonl``; made if it is missing, its parent is not.

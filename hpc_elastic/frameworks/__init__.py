@@ -1,4 +1,4 @@
-"""For training code that a framework runs: what it needs to save, to stop and to go on, in a line or two.
+"""Saving, stopping and resuming for training code that a framework runs, in a line or two.
 
 `ElasticLoop` is for every loop of one's own (accelerate, Fabric, FSDP, DDP); the callbacks for Lightning's
 and Hugging Face's Trainer are in `hpc_elastic.frameworks.lightning` and `.transformers`, stores for PyTorch's

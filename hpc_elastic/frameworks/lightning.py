@@ -69,7 +69,7 @@ class ElasticCallback:
 
     ``Trainer(callbacks=[..., ElasticCallback()])``, as the last one, and
     ``trainer.fit(model, ckpt_path=latest())``. When a stop is requested all ranks save after the same
-    step, and `fit` returns at once, without validation or what else belongs to the end of an epoch.
+    step, and `fit` returns at once, without validation and the other hooks at the end of an epoch.
 
     Args:
         save_every: optimizer steps between two regular checkpoints; None: only when a stop is requested.
@@ -99,7 +99,7 @@ class ElasticCallback:
         self.stopped = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Remember what SIGTERM does before Lightning catches it.
+        """Remember the handler of SIGTERM before Lightning catches it.
 
         Raises:
             InputError: Lightning takes its ranks from Slurm, though an agent has started this process.
@@ -162,7 +162,7 @@ def _refuse_slurm(environment: object) -> None:
 def _leave(trainer: Any) -> None:
     """End `fit` in order.
 
-    `should_stop` alone would first validate and then do what belongs to the end of an epoch, which may
+    `should_stop` alone would first validate and then run the hooks at the end of an epoch, which may
     take longer than the time that is left, and heeds `min_epochs`. Lightning's own exception for leaving at
     once tears everything down and lets `fit` return.
     """

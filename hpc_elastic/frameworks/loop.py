@@ -1,4 +1,4 @@
-"""A training loop that saves, stops and goes on, whatever saves its state."""
+"""A training loop that saves, stops and continues, for any way to save its state."""
 
 from __future__ import annotations
 

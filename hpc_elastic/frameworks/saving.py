@@ -71,13 +71,13 @@ class Saves:
     def path(self, step: int) -> str:
         """Return where to save, and make sure that it can be made there.
 
-        The round is part of the name: what a killed start has left half written is never mixed with it.
+        The round is part of the name: the incomplete files of a killed start are never mixed with it.
         """
         os.makedirs(self._directory, exist_ok=True)
         return os.path.abspath(os.path.join(self._directory, f"step-{step}-{self._round}"))
 
     def saved(self, step: int, path: str) -> None:
-        """Record that this rank's part is saved, and remove what is outdated by that."""
+        """Record that this rank's part is saved, and remove the checkpoints that are outdated by that."""
         self.mark(step, path)
         if self._rank == 0:
             self._remove_old()
@@ -86,7 +86,7 @@ class Saves:
         """Record that this rank's part is saved; the checkpoint counts once all ranks have said so.
 
         Raises:
-            OSError: the disk has not taken what was saved.
+            OSError: the data could not be written to disk.
         """
         if self._rank == 0:
             sync(path)
@@ -109,7 +109,7 @@ class Saves:
 
 
 def _directory(run_dir: str | None, named: str | os.PathLike[str] | None) -> str:
-    """Return where the checkpoints of a run lie, which are nobody else's."""
+    """Return where the checkpoints of a run lie, in a directory of its own."""
     if named is None:
         return os.path.join(run_dir or "", _FOLDER)
     return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
@@ -119,8 +119,8 @@ def outdated(names: Iterable[str], marks: Iterable[str], keep: int) -> list[str]
     """Return the checkpoints to remove: all that are older than the newest `keep` complete ones.
 
     Args:
-        names: what lies in the directory of checkpoints.
-        marks: what lies in the directory of marks.
+        names: the names in the directory of checkpoints.
+        marks: the names in the directory of marks.
         keep: how many complete ones are kept.
     """
     there = {name: _key(found) for name in names if (found := _NAME.fullmatch(name))}
@@ -135,7 +135,7 @@ def _key(found: re.Match[str]) -> tuple[int, int]:
 
 
 def sync(path: str) -> None:
-    """Have the disk keep what lies at a path: a file, or all files below a directory."""
+    """Sync the data at a path to disk: a file, or all files below a directory."""
     for each in _below(path):
         try:
             handle = os.open(each, os.O_RDONLY | os.O_CLOEXEC)

@@ -77,12 +77,12 @@ class ElasticTrainerCallback:
             self._critical.begin()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What belongs to the end of an epoch is not wanted once the training has to stop."""
+        """The hooks at the end of an epoch are not wanted once the training has to stop."""
         if self.stopped:
             control.should_save = control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Mark this rank's part of what the Trainer has saved."""
+        """Mark this rank's part of the Trainer's checkpoint."""
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         self._saves.mark(state.global_step, path)
         if self._critical is not None:

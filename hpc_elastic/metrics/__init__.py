@@ -1,8 +1,8 @@
 """Numbers that a program publishes, and where they go.
 
 The names and their behaviour are those of ``torch.distributed.elastic.metrics``; a script needs
-only its import renamed. A metric is named by its group and its name. What happens to the metrics of
-a group is up to the handler configured for it; without one they are dropped::
+only its import renamed. A metric is named by its group and its name. The destination of the metrics of
+a group is the choice of the handler configured for it; without one they are dropped::
 
     from hpc_elastic import metrics
 

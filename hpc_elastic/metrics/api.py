@@ -43,7 +43,7 @@ class MetricData(NamedTuple):
 
 
 class MetricsConfig:
-    """What a site's `initialize_metrics` is given.
+    """The argument of a site's `initialize_metrics` is given.
 
     Args:
         params: the site's own.
@@ -194,7 +194,7 @@ def prof(fn: Callable[..., Any] | None = None, group: str = "torchelastic") -> C
     """Publish ``<key>.success`` or ``<key>.failure`` (1) and ``<key>.duration.ms`` for each call.
 
     A decorator, with or without arguments. The key is ``Class.method`` for a method and
-    ``module.function`` for a function, with the last part of the module's name. What is no
+    ``module.function`` for a function, with the last part of the module's name. An exception that is no
     `Exception` (Ctrl-C, `SystemExit`) counts as neither success nor failure.
 
     Args:
@@ -207,7 +207,7 @@ def prof(fn: Callable[..., Any] | None = None, group: str = "torchelastic") -> C
 
 
 def profile(group: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Publish what `prof` does, under the bare name of the function; deprecated."""
+    """Publish the metrics of `prof`, under the bare name of the function; deprecated."""
     warnings.warn("Deprecated, use `@prof` instead", FutureWarning, stacklevel=2)
     # a group of None gets the default handler, as a group nobody configured
     return lambda function: _measured(function, function.__name__, group)  # type: ignore[arg-type]

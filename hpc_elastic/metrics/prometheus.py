@@ -1,6 +1,6 @@
 """Metrics for Prometheus, by the package prometheus-client (extra ``metrics``).
 
-A metric becomes ``<prefix>_<name>`` with the label ``group``. What `prof` counts (``.success`` and
+A metric becomes ``<prefix>_<name>`` with the label ``group``. A count of `prof` (``.success`` or
 ``.failure``) becomes a counter; every other metric is a gauge that shows the last value.
 """
 
@@ -84,7 +84,7 @@ class PrometheusTextfileHandler(MetricHandler):
     """Writes a file that node_exporter's textfile collector reads; readers see it whole.
 
     The file is replaced at most every `interval_s` and when the process ends in order. It stays
-    then, with the last values: remove it when nobody wants them any more.
+    then, with the last values: remove it when they are not needed any more.
 
     Args:
         path: ends with ``.prom`` (others are not collected); one file per process.
@@ -151,7 +151,7 @@ class PrometheusTextfileHandler(MetricHandler):
 class PrometheusHttpHandler(MetricHandler):
     """Serves the metrics of this process over HTTP, for a Prometheus that asks for them.
 
-    Nothing is encrypted and nobody is asked for a password: by default only this machine can ask.
+    There is no encryption and no password: by default only this machine can ask.
 
     Args:
         port: to listen at; 0 takes a free one, see `port`.

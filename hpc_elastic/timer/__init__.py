@@ -12,7 +12,7 @@ its import renamed. The server runs beside the workers on the same node, the cli
     with timer.expires(after=60):
         all_reduce(...)
 
-What is better than the original is listed in docs/reference/timer.md.
+Improvements over the original are listed in docs/reference/timer.md.
 """
 
 from __future__ import annotations

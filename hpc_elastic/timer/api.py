@@ -1,4 +1,4 @@
-"""What timers of all kinds have in common, with the names of torch.distributed.elastic.timer.
+"""The common part of all kinds of timers, with the names of torch.distributed.elastic.timer.
 
 An expiration time is a wall time in seconds since the epoch, as in torch, and is only ever compared
 on the machine it was made on. A server compares it on a steady scale (see `steady_time`).
@@ -27,7 +27,7 @@ class TimerRequest:
     """A client's request to set a timer, or to take it away.
 
     Args:
-        worker_id: names the worker; what it is, client and server agree on.
+        worker_id: names the worker; client and server agree on its type.
         scope_id: names the timer among those of the worker.
         expiration_time: wall time [s since the epoch]; negative takes the timer away.
     """
@@ -134,7 +134,7 @@ class TimerServer(ABC):
         return self._max_interval
 
     def _prepare_reaping(self, expired: Mapping[Any, Sequence[TimerRequest]]) -> None:  # noqa: B027 - a hook
-        """Do what is to be done for all workers before the first one is reaped."""
+        """Prepare the end of all workers before the first one is reaped."""
 
     def _wake(self) -> None:  # noqa: B027 - a hook
         """Make a waiting `RequestQueue.get` return, if there is a way."""

@@ -179,14 +179,14 @@ LogEvent = Callable[[str, FileTimerRequest | None], None]
 
 
 def _ignore(_name: str, _request: FileTimerRequest | None) -> None:
-    """Tell nobody."""
+    """Do nothing: no log receives the event."""
 
 
 class FileTimerServer:
     """Watches the timers of `FileTimerClient`s in a thread; one server per machine and pipe.
 
     A worker whose timer expires prints its Python stacks into its stderr and then gets the signal
-    its client chose. This process goes on: what the end of a worker means is for the agent to say.
+    its client chose. This process goes on: the agent decides about the end of a worker.
 
     Args:
         file_path: where to make the named pipe, readable and writable for this user alone; on a

@@ -26,7 +26,7 @@ _NOBODY = -1
 
 
 class MessageQueue(Protocol):
-    """What is needed of a ``multiprocessing.Queue``."""
+    """The part that is needed of a ``multiprocessing.Queue``."""
 
     def put(self, item: Any, /, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         """Append a message."""

@@ -1,4 +1,4 @@
-"""Killing the workers whose timers expired, and nobody else."""
+"""Killing only the workers whose timers expired."""
 
 from __future__ import annotations
 

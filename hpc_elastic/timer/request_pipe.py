@@ -17,7 +17,7 @@ _LONGEST_WAIT_S = 3600.0
 def make_pipe(path: str) -> None:
     """Create a named pipe that only this user can open.
 
-    What an earlier server left at `path` is replaced: a pipe, or an empty file that holds the name.
+    The file of an earlier server at `path` is replaced: a pipe, or an empty file that holds the name.
 
     Raises:
         FileExistsError: something else is there, or it is another user's.
@@ -90,6 +90,6 @@ class RequestPipe:
         return b"".join(chunks)
 
     def close(self) -> None:
-        """Let the pipe go; clients then notice that nobody reads."""
+        """Let the pipe go; clients then notice that it has no reader."""
         os.close(self._fd)
         os.close(self._wake_fd)

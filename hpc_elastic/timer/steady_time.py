@@ -25,7 +25,7 @@ class SteadyTime:
         self._offset_s = clock.wall() - clock.monotonic()
 
     def now(self) -> float:
-        """Return the steady time [s since the epoch]; the wall time until somebody sets the clock."""
+        """Return the steady time [s since the epoch]; the wall time until the clock is set."""
         return self._clock.monotonic() + self._offset_s
 
     def of_wall(self, wall_s: float) -> float:

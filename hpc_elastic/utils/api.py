@@ -47,7 +47,7 @@ def get_socket_with_port() -> socket.socket:
 
 
 class macros:  # noqa: N801 - torch's name
-    """What stands for something else in the arguments of a worker."""
+    """The macros in the arguments of a worker."""
 
     local_rank = "${local_rank}"
 
@@ -59,7 +59,7 @@ class macros:  # noqa: N801 - torch's name
 
         Args:
             args: text is looked through, anything else is taken as it is.
-            local_rank: what it is replaced by.
+            local_rank: its replacement.
         """
         return [
             Template(arg).safe_substitute(local_rank=local_rank) if isinstance(arg, str) else arg

@@ -6,7 +6,7 @@ __all__ = ["is_uninterruptible_state", "read_proc_state"]
 
 
 def read_proc_state(pid: int) -> str | None:
-    """Return the letter of a process's state, such as R, S, D or Z; None if it cannot be told."""
+    """Return the letter of a process's state, such as R, S, D or Z; None if it is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()

@@ -1,4 +1,4 @@
-"""What training code imports: progress, stop requests and checkpoint marks.
+"""The functions for training code: progress, stop requests and checkpoint marks.
 
 Works the same with and without an agent (without one, nothing ever asks to stop), imports
 neither torch nor the agent, and a call costs less than a microsecond::
@@ -73,7 +73,7 @@ def section(name: str, timeout: float | None = None) -> Block:
     not count as time between two ticks. Sections may follow one another and lie in one another.
 
     Args:
-        name: short; what hang reports call the block.
+        name: short; the name of the block in hang reports.
         timeout: how long the whole block may take [s]; None: as long as it has been seen to take, and more.
 
     Raises:

@@ -23,7 +23,7 @@ class AtomicWrite:
 
     Args:
         path: the file to create or replace.
-        round_number: the round this process belongs to. What killed writers of earlier rounds
+        round_number: the round this process belongs to. Files that killed writers of earlier rounds
             left behind for the same target is removed on success.
     """
 

@@ -6,7 +6,7 @@ section counts that last, so the agent reads sections again if the count has cha
 
 How all ranks stop at the same step: the agent sets `drain`, waits `SETTLE_S`, then reads
 `stop_bound` (last ticked step + 1); the stop step is the largest bound of all ranks. A rank that
-was told "go on" at step x, before it could see `drain`, had ticked x by then, so the stop step is
+got "go on" at step x, before it could see `drain`, had ticked x by then, so the stop step is
 at least x + 1. A rank that sees `drain` holds until the stop step is known. From then on
 "step >= stop step" gives the same answer on every rank.
 """
@@ -59,7 +59,7 @@ class ChannelError(HpcElasticError):
 
 
 class Channel:
-    """Both ends of the channel; who writes which property is said at each.
+    """Both ends of the channel; each property names its writer.
 
     Steps are None until known. Made by `create` (agent) or `open` (worker).
     """

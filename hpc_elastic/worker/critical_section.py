@@ -35,7 +35,7 @@ class CriticalDepth:
         self.since: float | None = None  # when the outermost one was entered [s]
 
     def enter(self, name: bytes) -> None:
-        """Go one deeper; only the outermost section is told."""
+        """Go one deeper; only the outermost section is reported."""
         with self._lock:
             self._depth += 1
             if self._depth == 1:
@@ -76,7 +76,7 @@ class CriticalSection:
         self._depth = depth
 
     def begin(self) -> None:
-        """Enter the section; `end` must follow, whatever happens."""
+        """Enter the section; `end` must always follow."""
         self._depth.enter(self._name)
 
     def end(self) -> None:

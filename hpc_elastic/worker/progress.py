@@ -1,4 +1,4 @@
-"""The worker's side of the run: what the functions of `hpc_elastic.worker` do."""
+"""The worker's side of the run: the functions of `hpc_elastic.worker`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkerProgress:
     """This process's place in a run.
 
     Args:
-        environ: what the agent set; an empty mapping means that there is no agent.
+        environ: the variables that the agent set; an empty mapping means that there is no agent.
         channel: the way to the agent, or None.
         clock: paces the wait for the stop step.
     """
@@ -94,7 +94,7 @@ class WorkerProgress:
                 self._hang_for_a_drill(self._channel)
 
     def _hang_for_a_drill(self, channel: Channel) -> None:
-        """Make no progress, as the owner of the run wants to see what comes of that: hpc-elastic drill."""
+        """Make no progress, as the owner of the run wants to see the consequences: hpc-elastic drill."""
         _warn(f"rank {self._rank} hangs after step {channel.last_step}: hpc-elastic drill --hang")
         while channel.hang:
             self._clock.sleep(_LONGEST_POLL_S)
@@ -104,7 +104,7 @@ class WorkerProgress:
         return CriticalSection(name, self._critical)
 
     def time_left(self) -> float | None:
-        """Return how long until this worker is ended [s]; None while nobody wants to."""
+        """Return how long until this worker is ended [s]; None while no stop is requested."""
         until = None if self._channel is None else self._channel.until
         return None if until is None else max(0.0, until - self._clock.monotonic())
 
@@ -143,7 +143,7 @@ class WorkerProgress:
         return True
 
     def _count_asking(self, channel: Channel) -> None:
-        """Take each question but the first for a step, as long as no step is told.
+        """Take each question but the first for a step, as long as no step is reported.
 
         All ranks ask equally often; a loop may ask once before its first step.
         """
@@ -193,7 +193,7 @@ class WorkerProgress:
         self._saves += 1
 
     def _saved_in(self, step: int) -> float | None:
-        """Return how long a save has taken up to now [s], None if that cannot be told.
+        """Return how long a save has taken up to now [s], None if it is unknown.
 
         It began with the critical section around it, else when the loop was left for it, else with the
         step that is saved.
@@ -207,7 +207,7 @@ class WorkerProgress:
         return AtomicWrite(path, self._round)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Return this rank's last save, or what the round or else the run directory names."""
+        """Return this rank's last save, else the checkpoint of the round, else that of the run directory."""
         if self._own is not None:
             return self._own
         if self._resume_from is not None:
@@ -216,7 +216,7 @@ class WorkerProgress:
 
 
 def _whole(name: str, value: int, least: int) -> int:
-    """Return a whole number of whatever type, numpy's and torch's among them."""
+    """Return a whole number of any type, numpy's and torch's among them."""
     try:
         number = value.__index__()
     except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: torch's

@@ -1,4 +1,4 @@
-"""Blocks of a worker's code that have names: what `hpc_elastic.worker.section` returns."""
+"""Blocks of a worker's code that have names: the values of `hpc_elastic.worker.section` returns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """For PyTorch: the store by which ranks find each other, without a port or address in the environment.
 
 ``torch.distributed.init_process_group("nccl", **bootstrap())`` is all that a script changes. Rank 0 takes
-a port that is free at that moment and keeps it; where it listens is told in the run directory, to the
+a port that is free at that moment and keeps it; its address is published in the run directory, to the
 workers of this round alone.
 """
 

@@ -20,7 +20,7 @@ _INNER = re.compile(r"docker|br-|virbr|veth|cni|flannel|cali|lxc|lxd|podman|tun|
 
 
 class Contact(NamedTuple):
-    """What rank 0 tells of its store."""
+    """The address of the store, as rank 0 publishes it."""
 
     port: int
     token: str  # a key of the store, by which it is known from others that might answer
@@ -53,7 +53,7 @@ def decoded(data: bytes) -> Contact:
 
 
 def machine() -> str:
-    """Return what is the same for processes that share a loopback interface, and for no others."""
+    """Return a name that is the same for processes that share a loopback interface, and for no others."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino:x}"
@@ -98,8 +98,8 @@ def _chosen(interfaces: Mapping[str, tuple[str, ...]], address: str) -> tuple[st
 def listening_address(environ: Mapping[str, str], address: str | None) -> str:
     """Return the one address of this node at which rank 0 is to listen; empty for all, if none is sure.
 
-    Where all ranks are on this node it is the loopback interface. Else it is that of the job: what the
-    user named, an interface that NCCL or gloo was given, or what MASTER_ADDR or the host name leads to.
+    Where all ranks are on this node it is the loopback interface. Else it is that of the job: the choice
+    of the user, an interface of NCCL or gloo, or the address of MASTER_ADDR or the host name.
 
     Args:
         environ: the worker's environment.
@@ -171,8 +171,8 @@ def _ordered(
 
     Args:
         interfaces: with their addresses.
-        pinned: what the user chose.
-        only: leave out what the user did not choose.
+        pinned: the choice of the user.
+        only: leave out all other addresses.
     """
     chosen = tuple(
         name.removeprefix("=") for text in pinned if not text.startswith("^") for name in text.split(",")

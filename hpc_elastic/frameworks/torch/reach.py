@@ -21,11 +21,11 @@ _NO_ADDRESS = "rank 0 has found no address of its node but those for itself"
 class Reach:
     """Attempts at all addresses of a store.
 
-    Each is made in a thread of its own, since torch waits without end for an answer of somebody who takes
+    Each is made in a thread of its own, since torch waits without end for an answer of a process that takes
     the connection and is no store.
 
     Args:
-        contact: what rank 0 tells of the store.
+        contact: the address of the store.
         make: returns torch's client of the store at an address.
     """
 
@@ -38,7 +38,7 @@ class Reach:
         self._said: dict[str, str] = {}
 
     def said(self) -> str:
-        """Return what came of each address, a line for each."""
+        """Return the result for each address, a line for each."""
         hangs = "the connection is not accepted by the store, or there is no answer"
         lines = [f"  {address}: {self._said.get(address, hangs)}" for address in self._addresses]
         return "\n".join(lines or [f"  {_NO_ADDRESS}"])

@@ -13,7 +13,7 @@ class _Shared(PrefixStore):
 
     Args:
         base: ``torch.distributed.Store``.
-        prefix: what the keys begin with.
+        prefix: the beginning of each key.
         store: where they are kept.
     """
 
@@ -40,7 +40,7 @@ def shared_store(base: type, prefix: str, store: Any) -> Any:
 
     Args:
         base: ``torch.distributed.Store``.
-        prefix: what the keys begin with.
+        prefix: the beginning of each key.
         store: where they are kept.
     """
     return _class(base)(base, prefix, store)

@@ -1,4 +1,4 @@
-"""The stores of a round's process groups, and what this process has made of them."""
+"""The stores of a round's process groups, and those that this process has made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
 
 class _Stores:
-    """What this process has made of the stores of a round; kept to the end of the process.
+    """The stores of a round that this process has made; kept to the end of the process.
 
     Args:
         place: which worker this is.
@@ -91,7 +91,7 @@ def store(
 
     Raises:
         InputError: this process is no worker of a run, there is no PyTorch, or a port or address is wrong.
-        RunDirError: the run directory is gone, none, or belongs to somebody else.
+        RunDirError: the run directory is gone, none, or belongs to another user.
         StoreTimeoutError: ranks have not come, or no address of rank 0 answers; says which and why.
         StoreError: the end of rank 0, or a port that cannot be had.
     """
@@ -121,7 +121,7 @@ def shared_store(
 
     Raises:
         InputError: this process is no worker of a run, or there is no PyTorch.
-        RunDirError: the run directory is gone, none, or belongs to somebody else.
+        RunDirError: the run directory is gone, none, or belongs to another user.
     """
     environ = os.environ if environ is None else environ
     return _stores(_place(environ), os.getpid()).shared(environ, seconds(timeout))
@@ -130,7 +130,7 @@ def shared_store(
 def bootstrap(environ: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
     """Return `store`, `rank` and `world_size` for ``init_process_group``.
 
-    Without an agent it is empty, so that torch does what it always does.
+    Without an agent it is empty, so that torch uses its own defaults.
 
     Args:
         environ: the worker's environment; by default that of this process.
