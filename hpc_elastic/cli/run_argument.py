@@ -91,7 +91,7 @@ def _unknown(word: str, there: Folder) -> RunDirError:
     fix = f"perhaps {proposed[0]}" if proposed else _ALL if there.runs else _FIX
     return RunDirError(
         f"{word!r} is neither a directory nor a run id, job id or job name "
-        f"below {os.path.abspath(RUNS_FOLDER)}",
+        f"below {visible(os.path.abspath(RUNS_FOLDER))}",
         where="RUN",
         fix=fix,
     )

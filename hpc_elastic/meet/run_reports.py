@@ -120,8 +120,8 @@ class RunReports(ABC):
         """End a round whose workers have all stopped so that the membership can change."""
         drain = self.state.drain
         if drain is None or drain.then is Then.LEAVE or drain.cause is Cause.MEMBERSHIP:
-            return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None))
-        return self.commit(RoundEnded(number, drain.cause, (drain.node,), None))
+            return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None, self._saved()))
+        return self.commit(RoundEnded(number, drain.cause, (drain.node,), None, self._saved()))
 
     def report_left(self, cause: Cause, detail: str, asked: Asked = NO_SIGNAL) -> RunState:
         """Tell that this node has no workers any more and leaves; the others go on without it."""

@@ -197,3 +197,19 @@ def test_who_only_looks_gets_the_newest(capfd: pytest.CaptureFixture[str]) -> No
     said = capfd.readouterr()
     assert "2 runs are called twin; this is the newest, twin-2" in said.err
     assert "hpc_elastic_runs/twin-2" in said.out
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["status", "x"], ["run", "--nnodes", "1", "--run-dir", "r", "nix.py"]]
+)
+def test_the_name_of_the_working_directory_forges_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """It may be one that somebody else has made."""
+    there = tmp_path / f"a{EVIL}next: touch pwned"
+    there.mkdir()
+    monkeypatch.chdir(there)
+    app.run(words)
+    said = "".join(capfd.readouterr())
+    assert EVIL_SHOWN in said
+    assert [] == [line for line in said.splitlines() if line.startswith("next: touch")]

@@ -99,6 +99,16 @@ def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> Non
     assert (2, 1) == (info.round.number if info.round else 0, info.world_size)
 
 
+@pytest.mark.parametrize("cause", [Cause.MEMBERSHIP, Cause.PREEMPTION])
+def test_a_pause_tells_what_was_saved_by_then(node: MakeNode, cause: Cause) -> None:
+    """Else the timeline would say that nothing was, and the next round goes on from there."""
+    run = alone(node).run
+    run.request_drain(cause, Then.REJOIN)
+    ended = run.report_paused(1).ended
+    assert ended is not None
+    assert (cause, 120) == (ended.cause, ended.saved)
+
+
 # Fencing
 
 

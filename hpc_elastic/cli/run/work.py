@@ -15,6 +15,7 @@ from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, L
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
+from hpc_elastic.text import visible
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
@@ -94,7 +95,7 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
         raise InputError(
             f"the {'program' if is_program else 'script'} {script} does not exist",
             where="training_script",
-            fix=f"check the path; it is looked for in {os.getcwd()}",
+            fix=f"check the path; it is looked for in {visible(os.getcwd())}",
         )
     elif os.path.isdir(script) and (is_program or not os.path.exists(os.path.join(script, "__main__.py"))):
         raise InputError(f"{script} is a directory", where="training_script", fix="name the script in it")

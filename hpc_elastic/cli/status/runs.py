@@ -30,7 +30,7 @@ def list_runs(folder: str) -> int:
     for time, name, text in lines:
         say(f"{visible(name):<{width}}  {time or '?':<19}  {visible(text)}")
     if not lines:
-        say(f"there are no runs below {os.path.abspath(folder)}" + (" of yours" if foreign else ""))
+        say(f"there are no runs below {visible(os.path.abspath(folder))}" + (" of yours" if foreign else ""))
     for name, owner in shown:
         say(f"{visible(name):<{width}}  belongs to user {owner}")
     if len(foreign) > len(shown):
