@@ -53,6 +53,43 @@ def test_the_same_command_goes_on_wherever_submit_was_killed(
     assert at > 10
 
 
+@pytest.mark.parametrize("command", ["stop", "cancel"])
+def test_the_job_that_was_queued_all_the_same_is_ended_with_its_run(
+    workdir: Path, slurm_dir: StandIn, command: str
+) -> None:
+    """Submit was killed before it could write down which it is; the next one queues a job that runs."""
+    root = str(workdir / "run")
+    submit = [*SUBMIT, f"--run-dir={root}", *WORKER]
+    assert 0 == main(submit)
+    (job_id,) = slurm_dir.jobs()
+    (Path(RunPaths(root).submissions) / "000000.json").unlink()
+    assert 0 == main([command, root])
+    assert "CANCELLED" == slurm_dir.jobs()[job_id]["JobState"]
+    assert 0 == main(["submit", "--resume", root])
+    assert 2 == len(slurm_dir.jobs())
+    assert [job_id] != [read_submissions(RunPaths(root))[-1].job_id]
+
+
+def test_a_job_that_came_after_its_run_was_ended_is_not_waited_for(
+    workdir: Path, slurm_dir: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An sbatch may outlive the submit that was killed; its agents would find the run ended, and leave."""
+    root = str(workdir / "run")
+    assert 0 == main([*SUBMIT, f"--run-dir={root}", *WORKER])
+    (job_id,) = slurm_dir.jobs()
+    (Path(RunPaths(root).submissions) / "000000.json").unlink()
+    jobs = (slurm_dir.state / "jobs.json").read_text()
+    (slurm_dir.state / "jobs.json").write_text("{}")
+    assert 0 == main(["stop", root])
+    (slurm_dir.state / "jobs.json").write_text(jobs)
+    assert 0 == main(["submit", "--resume", root])
+    newest = read_submissions(RunPaths(root))[-1].job_id
+    assert f"queued as job {newest}" in capsys.readouterr().out
+    assert {job_id: "CANCELLED", newest: "PENDING"} == {
+        name: job["JobState"] for name, job in slurm_dir.jobs().items()
+    }
+
+
 def test_before_the_job_script_all_give_the_same_advice(
     workdir: Path, slurm_dir: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable
 from enum import Enum, auto
 
-from hpc_elastic.clock import Clock
-from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.clock import Clock, date_text
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.ids import CANCELLED_CODE, LOGIN, ExitCode
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
@@ -29,8 +29,10 @@ from hpc_elastic.rendezvous.stopped import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.lifecycle import JobFacts
+from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
 
 DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
@@ -113,6 +115,7 @@ class EndRun:
         """
         self._refuse_unstarted()
         self._refuse_foreign()
+        self._find_job()
         give_up_at = self._clock.monotonic() + DRAIN_PATIENCE_S
         told = False
         while True:
@@ -180,6 +183,7 @@ class EndRun:
             SlurmCommandError: scancel failed.
         """
         self._refuse_unstarted()
+        self._find_job()
         state = self._log.refresh()
         if state.epoch.submission >= self._run.submission and state.ending is not None and is_over(state):
             job = ask_job(self._run, self._slurm).job
@@ -198,6 +202,22 @@ class EndRun:
                 where="RUN",
                 fix=f"{self._run.command_to_go_on}, or remove the directory",
             )
+
+    def _find_job(self) -> None:
+        """Ask Slurm for the job of a submission that was killed before it could write down which it is."""
+        run = self._run
+        if not run.submissions or run.submissions[-1].job_id:
+            return
+        newest = run.submissions[-1]
+        try:
+            found = self._slurm.jobs_with_comment(newest.token)
+        except SlurmError as error:
+            self._say(f"Slurm cannot be asked whether the job of this run was queued: {error}")
+            return
+        if found:
+            time = date_text(self._clock.wall())
+            submissions.record(run.paths, Submission(newest.number, newest.token, found[0], time))
+            self._run = read_run(run.paths)
 
     def _refuse_foreign(self) -> None:
         paths = self._run.paths

@@ -177,7 +177,9 @@ class Submitter:
             found = self._slurm.jobs_with_comment(done[-1].token)
             if found:
                 self._record(stored.paths, done[-1].number, done[-1].token, found[0])
-                return Submitted(found[0], stored, was_queued_before=True)
+                if not _was_ended(stored.paths, done[-1].number):
+                    return Submitted(found[0], stored, was_queued_before=True)
+                self._slurm.cancel(found[0])  # its agents would find the run ended, and leave
         return self._queue(self.prepared(with_measured_lead(self.next_request(root))))
 
     def next_request(self, root: str) -> SubmitRequest:
@@ -310,6 +312,12 @@ def _refuse_done(paths: RunPaths, newest: int) -> None:
         where="--resume",
         fix="there is nothing to go on with; submit a new run",
     )
+
+
+def _was_ended(paths: RunPaths, number: int) -> bool:
+    """Tell whether somebody has ended a run since a submission."""
+    state = open_log(paths, LOGIN, Role.COMMAND).refresh()
+    return state.ending is not None and state.epoch.submission >= number
 
 
 def _not_again(paths: RunPaths, newest: int, job_id: str, job: JobState) -> InputError:
