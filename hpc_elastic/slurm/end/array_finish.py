@@ -6,7 +6,7 @@ import os
 import shlex
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError, StoreError
+from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.record.array_task import TaskStart, epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
@@ -14,48 +14,49 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     DrainRequested,
-    Entry,
     EpochStarted,
-    Note,
     Record,
     Requeued,
-    Role,
     RunEnded,
-    SetupFailure,
     StopKind,
     Then,
 )
 from hpc_elastic.record.member_names import parse_name
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_directory import require_run
-from hpc_elastic.record.run_log import RunLog, open_log, read_records
-from hpc_elastic.record.state import RunState
+from hpc_elastic.record.run_log import read_records
 from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
-from hpc_elastic.slurm.client.commands import Slurm, is_not_ready, is_unreachable
-from hpc_elastic.slurm.client.job_facts import look
-from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end import array_lifecycle, array_records, requeue
 from hpc_elastic.slurm.end.array_lifecycle import GiveUp, Others, SaveFirst, TaskChoice, TaskFacts
-from hpc_elastic.slurm.end.lifecycle import Budgets, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
-from hpc_elastic.slurm.end.requeue import HandBack, Outcome, last_line
+from hpc_elastic.slurm.end.lifecycle import (
+    Budgets,
+    Exit,
+    Hold,
+    Leave,
+    Relaunch,
+    Requeue,
+    Resubmit,
+    failed,
+)
+from hpc_elastic.slurm.end.requeue import Outcome, last_line
 from hpc_elastic.slurm.end.saves_text import saves_text
-from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
+from hpc_elastic.slurm.end.script_end import ScriptEnd
+from hpc_elastic.slurm.end.setup_failure import earlier_starts
 from hpc_elastic.slurm.job.values import parse_nodes
-from hpc_elastic.slurm.run_jobs import batch_log, submissions
+from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start
-from hpc_elastic.slurm.run_jobs.retry import GONE_PATIENCE_S, PATIENCE_S, Patience
+from hpc_elastic.slurm.run_jobs.retry import GONE_PATIENCE_S, PATIENCE_S
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store import files
 from hpc_elastic.text import count_text
 
 ASIDE_PATIENCE_S = 60.0  # for what is only asked about the other tasks
-_RELAUNCH_PAUSE_S = 2.0
-_IF_IN_VAIN = ", then the task ends with 76 and is not requeued"
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 
 
-class ArrayFinish:
+class ArrayFinish(ScriptEnd):
     """Ends one start of one task.
 
     Args:
@@ -69,22 +70,9 @@ class ArrayFinish:
     def __init__(self, start: Start, budgets: Budgets, slurm: Slurm, clock: Clock, say: Say) -> None:
         if start.task is None:
             raise ValueError("this is no task of an array")
+        super().__init__(start, budgets, slurm, clock, say)
         self._task: TaskStart = start.task
-        self._paths = start.paths
-        self._is_submitted = start.is_submitted
-        self._run_id = start.run_id
         self._submission = start.epoch.submission
-        self._link = start.link
-        self._srun_exit_code = start.srun_exit_code
-        self._launch_failure = start.launch_failure
-        self._failure: SetupFailure | None = None  # the same with bash's words, once they are read
-        self._node = start.node_list
-        self._budgets = budgets
-        self._slurm = slurm
-        self._clock = clock
-        self._say = say
-        self._log: RunLog = open_log(start.paths, self._task.task, Role.SCRIPT)
-        self._patiently = Patience(clock, say, _IF_IN_VAIN)
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -94,8 +82,9 @@ class ArrayFinish:
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        if self._is_submitted:
-            self._patiently(lambda: require_run(self._paths, self._run_id), GONE_PATIENCE_S, RunDirError)
+        if self._start.is_submitted:
+            run_id = self._start.run_id
+            self._patiently(lambda: require_run(self._paths, run_id), GONE_PATIENCE_S, RunDirError)
         records = self._patiently(lambda: read_records(self._paths))
         state = self._patiently(self._log.refresh)
         outdated = self._patiently(self._is_outdated)
@@ -105,16 +94,16 @@ class ArrayFinish:
             state=state,
             start=self._task,
             submission=self._submission,
-            job=None if known else self._ask_slurm(),
+            job=None if known else self._ask_slurm(PATIENCE_S),
             others=None if known else self._others(records),
-            srun_exit_code=self._srun_exit_code,
+            srun_exit_code=self._start.srun_exit_code,
             left=array_records.goodbye_of(records, self._task),
             launch_failure=self._failure,
-            earlier=earlier_starts(records, epoch_now(state, self._submission), self._launch_failure),
+            earlier=earlier_starts(records, epoch_now(state, self._submission), self._start.launch_failure),
             is_outdated=outdated,
             in_vain=array_records.starts_in_vain(records, self._task),
             least=self._least(),
-            link=self._link,
+            link=self._start.link,
             saved=newest_step(self._paths, BEGINNING),
             may_resubmit=self._may_resubmit(records),
         )
@@ -133,11 +122,10 @@ class ArrayFinish:
             case Leave(code, why, _, is_open):
                 if is_open:
                     self._tell(f"{why}; {self._look_first}")
-                return Ended(code, 0, self._log.state)
+                return self._ended(code)
             case Relaunch(nodes, why):
                 self._tell(why)
-                self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._task.relaunch)
-                return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+                return self._relaunch(nodes)
             case Requeue(cause):
                 self._explain(cause, choice.why)
                 self._record_requeue(cause, records)
@@ -160,19 +148,12 @@ class ArrayFinish:
             case Hold(reason, record):
                 return self._hold_run(reason, record, records)
             case SaveFirst(cause, reason, is_held, budget):
-                self._write(DrainRequested(cause, self._node, Then.LEAVE, reason, budget=budget))
-                return self._hold(reason, records) if is_held else Ended(ExitCode.FAILED, 0, self._log.state)
+                self._write(DrainRequested(cause, self._start.node_list, Then.LEAVE, reason, budget=budget))
+                return self._hold(reason, records) if is_held else self._ended(ExitCode.FAILED)
             case GiveUp(reason):
                 return self._give_up(reason)
 
     # what is known
-
-    def _failure_in_words(self) -> SetupFailure | None:
-        """Return the line of the script that failed before srun, and what was said about it."""
-        failure = self._launch_failure
-        if failure is None:
-            return None
-        return with_words(failure, batch_log.end_of(self._paths, self._task.task))
 
     def _least(self) -> int:
         """Return how many nodes the run needs."""
@@ -184,18 +165,6 @@ class ArrayFinish:
         names = (parse_name(name) for name in files.list_names(self._paths.members))
         mine = f"this{self._task.tag}"
         return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
-
-    def _ask_slurm(self, patience_s: float = PATIENCE_S) -> JobFacts | None:
-        """Return what Slurm says about this task, None if it says nothing for minutes."""
-
-        def ask() -> JobFacts | None:
-            return look(self._slurm, self._task.task)
-
-        try:
-            return self._patiently(ask, patience_s, SlurmCommandError)
-        except _SLURM as error:
-            self._say(f"Slurm tells nothing about task {self._task.task}: {error}")
-            return None
 
     def _tasks(self) -> list[Task] | None:
         """Return the tasks of the run that are not over, None if Slurm does not answer."""
@@ -222,15 +191,11 @@ class ArrayFinish:
 
     def _end_run(self, code: int, record: RunEnded | None) -> Ended:
         """End the run for all tasks; those that wait in the queue have nothing to do any more."""
-        if record is not None:
-            self._begin_submission()
-            ending = self._write(record).ending
-            if ending is not None and ending != record:  # somebody else ended the run first
-                code = ending.exit_code
+        code = self._end_as(code, record)
         self._take_waiting_away()
-        return Ended(code, 0, self._log.state)
+        return self._ended(code)
 
-    def _begin_submission(self) -> None:
+    def _begin(self) -> None:
         """Record that the submission has begun, if no agent came to do it."""
         state = self._log.state
         if state.epoch.submission < self._submission:
@@ -243,16 +208,13 @@ class ArrayFinish:
 
     def _tell(self, text: str) -> None:
         """Have the records tell of this task; the log has it in any case."""
-        epoch = epoch_now(self._log.state, self._submission)
-        try:
-            self._log.commit(lambda _state: Note(epoch, f"task {self._task.task}: {text}"))
-        except StoreError as error:
-            self._say(f"this is not in the run's records: {error}")
+        self._note_down(epoch_now(self._log.state, self._submission), f"{self._name}: {text}")
 
     def _stopped(self, how: StopKind, detail: str) -> None:
         """Record that this script has ended the start of its task."""
-        self._begin_submission()
-        self._write(array_records.stopped(self._task, self._log.state.epoch, how, self._node, detail))
+        self._begin()
+        epoch, node = self._log.state.epoch, self._start.node_list
+        self._write(array_records.stopped(self._task, epoch, how, node, detail))
 
     def _give_up(self, reason: str) -> Ended:
         """Leave the run to the other tasks; if they are given up, too, it has failed."""
@@ -260,15 +222,15 @@ class ArrayFinish:
         others = self._others(self._patiently(lambda: read_records(self._paths)))
         if others is None or others.any:
             self._say("the run goes on without it")
-            return Ended(ExitCode.FAILED, 0, self._log.state)
-        choice = array_lifecycle.failed(reason)
+            return self._ended(ExitCode.FAILED)
+        choice = failed(reason)
         self._say(choice.why)
         return self._end_run(choice.code, choice.record)
 
     def _hold_run(self, reason: str, record: RunEnded | None, records: list[Record]) -> Ended:
         """Hold the run; each task holds itself, one that waits as soon as Slurm starts it."""
         if record is not None:
-            self._begin_submission()
+            self._begin()
             ending = self._write(record).ending
             if ending is not None and ending.decision is not Decision.HELD:  # somebody else ended it
                 return self._end_run(ending.exit_code, None)
@@ -277,8 +239,8 @@ class ArrayFinish:
     def _hold(self, why: str, records: list[Record]) -> Ended:
         """Have this task wait in the queue until its user releases it."""
         task = self._task
-        self._write(array_records.stopped(task, self._log.state.epoch, StopKind.HELD, self._node, why))
-        handed = HandBack(self._slurm, task.task, task.restart, self._clock).hold(why)
+        self._stopped(StopKind.HELD, why)
+        handed = self._hand_back().hold(why)
         if handed.outcome is Outcome.DONE:
             self._say(f"task {task.task} waits in the queue; to go on: scontrol release {task.array}")
         elif handed.outcome is Outcome.CANCELLED:
@@ -291,7 +253,7 @@ class ArrayFinish:
             self._say(f"Slurm does not hold task {task.task}, which ends: {last_line(handed.words)}")
             root = shlex.quote(self._paths.root)
             self._say(f"to go on, once no task is left: hpc-elastic submit --resume {root}")
-        return Ended(ExitCode.REQUEUE, 0, self._log.state)
+        return self._ended(ExitCode.REQUEUE)
 
     def _take_waiting_away(self) -> None:
         """Cancel the tasks of the run that wait; the verdict holds whether Slurm answers or not."""
@@ -309,10 +271,9 @@ class ArrayFinish:
 
     def _requeue(self, records: list[Record]) -> Ended:
         """Hand this task back; doing it twice does no harm, and one that was cancelled stays so."""
-        task = self._task
-        handed = HandBack(self._slurm, task.task, task.restart, self._clock).requeue()
+        handed = self._hand_back().requeue()
         if handed.outcome is Outcome.DONE:
-            return Ended(ExitCode.REQUEUE, 0, self._log.state)
+            return self._ended(ExitCode.REQUEUE)
         is_cancelled = handed.outcome is Outcome.CANCELLED
         why = "it was cancelled meanwhile" if is_cancelled else last_line(handed.words)
         if not is_cancelled and self._may_resubmit(records):
@@ -335,27 +296,18 @@ class ArrayFinish:
 
     def _resubmit(self, refusal: str, records: list[Record], patience_s: float = PATIENCE_S) -> Ended:
         """Have a task of a further array take the place of this one."""
-        task: str | SlurmError | RunDirError | OSError
-        try:
-            task = self._patiently(self._submit_again, patience_s, SlurmCommandError)
-        except (SlurmError, RunDirError, OSError) as error:
-            task = error
+        task = self._submitted(self._submit_again, patience_s)
         if isinstance(task, str):
             self._tell(f"Slurm may not requeue it; task {task} goes on in its place")
             self._say(f"the run goes on with task {task} in the place of this one")
             return Ended(ExitCode.REQUEUE, 0, self._log.state, next_job=task)
         return self._without_requeue(f"{refusal}; sbatch: {' '.join(str(task).split())}", records)
 
-    def _submit_again(self) -> str | SlurmError:
-        """Return the next task, or Slurm's refusal; one that may pass raises."""
+    def _submit_again(self) -> str:
         from hpc_elastic.slurm.submit.resubmit import resubmit_task  # noqa: PLC0415 - rare, and loads the job spec
 
-        try:
-            return resubmit_task(self._paths, self._submission, self._task.task, self._link + 1, self._slurm)
-        except SlurmCommandError as error:
-            if is_unreachable(error) or is_not_ready(error):
-                raise
-            return error
+        link = self._start.link + 1
+        return resubmit_task(self._paths, self._submission, self._task.task, link, self._slurm)
 
     def _record_requeue(self, cause: Cause, records: list[Record]) -> None:
         """Record once that a start of the run that was drained goes back to Slurm as a whole."""
@@ -364,6 +316,3 @@ class ArrayFinish:
         done = any(entry.epoch.script == state.epoch.script for entry in back)
         if state.drained is not None and not done:
             self._write(Requeued(state.epoch, cause, failure=self._failure))
-
-    def _write(self, entry: Entry) -> RunState:
-        return self._patiently(lambda: self._log.commit(lambda _state: entry))

@@ -57,6 +57,8 @@ from hpc_elastic.slurm.end.lifecycle import (
     Requeue,
     Resubmit,
     Spent,
+    by_record,
+    failed,
     hold,
     spent_budget,
     spent_requeues,
@@ -174,7 +176,7 @@ def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
         and (is_final or not facts.is_outdated)
         and (state.epoch.submission == facts.submission)
     ):
-        return _by_record(state.ending)
+        return by_record(state.ending)
     if facts.is_outdated:
         return Leave(ExitCode.FENCED, "this task was started anew elsewhere")
     if drain_cause(state) in USERS_WISH:
@@ -183,14 +185,6 @@ def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     if stands is Standing.RUNNING:
         return _running(facts, budgets)
     return _ended_by_slurm(facts, stands, budgets)
-
-
-def _by_record(ending: RunEnded) -> Exit | Hold:
-    if ending.decision is Decision.HELD:
-        return Hold(ending.reason)
-    is_bad = ending.decision is Decision.FAILED
-    code = (ending.exit_code or ExitCode.FAILED) if is_bad else ending.exit_code
-    return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
 
 
 def _on_wish(facts: TaskFacts) -> TaskChoice:
@@ -377,9 +371,3 @@ def not_requeued(others: Others | None, why: str, *, is_cancelled: bool) -> Exit
         return Leave(CANCELLED_CODE, f"this task is given up ({why}); the run goes on without it")
     ending = RunEnded(Decision.CANCELLED, CANCELLED_CODE, "all tasks of the array were cancelled", None)
     return Exit(CANCELLED_CODE, f"the run is cancelled: {ending.reason}", ending)
-
-
-def failed(reason: str) -> Exit:
-    """Return the end of a run that nothing can go on with."""
-    record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
-    return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)

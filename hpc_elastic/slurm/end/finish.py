@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 
 from hpc_elastic import ids
-from hpc_elastic.clock import Clock, date_text
+from hpc_elastic.clock import date_text
 from hpc_elastic.errors import (
     RunDirError,
     SlurmCommandError,
-    SlurmError,
     SlurmNotFoundError,
-    StoreError,
     TakenOverError,
 )
 from hpc_elastic.ids import ExitCode
@@ -19,28 +17,21 @@ from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
-    Entry,
     EpochStarted,
-    Note,
     Record,
     Requeued,
-    Role,
     RunEnded,
-    SetupFailure,
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_directory import require_run, require_same_run
-from hpc_elastic.record.run_log import RunLog, open_log, read_records
+from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.useful_time import trained
-from hpc_elastic.slurm.client.commands import Slurm, is_not_ready, is_unreachable
-from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import due_to
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end import lifecycle, requeue, setup_failure
 from hpc_elastic.slurm.end.chain import Successors
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
     Choice,
     Exit,
     Facts,
@@ -52,16 +43,13 @@ from hpc_elastic.slurm.end.lifecycle import (
     Resubmit,
     Standing,
 )
-from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, Outcome, last_line
+from hpc_elastic.slurm.end.requeue import HandedBack, Outcome, last_line
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
-from hpc_elastic.slurm.run_jobs import batch_log
-from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start, with_own_submission
+from hpc_elastic.slurm.end.script_end import ScriptEnd
+from hpc_elastic.slurm.run_jobs.job_start import Ended, with_own_submission
 from hpc_elastic.slurm.run_jobs.resume_hint import look_first, resume_command, to_go_on
-from hpc_elastic.slurm.run_jobs.retry import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
+from hpc_elastic.slurm.run_jobs.retry import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S
 from hpc_elastic.store import files
-
-_RELAUNCH_PAUSE_S = 2.0
-_IF_IN_VAIN = ", then the job ends with 76 and is not requeued"
 
 
 def _has_files(directory: str) -> bool:
@@ -71,26 +59,8 @@ def _has_files(directory: str) -> bool:
         return False
 
 
-class Finish:
-    """Ends one start of the job.
-
-    Args:
-        start: the start.
-        budgets: how often each way to go on may be taken.
-        slurm: Slurm's commands.
-        clock: paces retries.
-        say: prints a line for the batch log.
-    """
-
-    def __init__(self, start: Start, budgets: Budgets, slurm: Slurm, clock: Clock, say: Say) -> None:
-        self._start = start
-        self._budgets = budgets
-        self._slurm = slurm
-        self._clock = clock
-        self._say = say
-        self._log: RunLog = open_log(start.paths, ids.BATCH, Role.SCRIPT)
-        self._patiently = Patience(clock, say, _IF_IN_VAIN)
-        self._failure: SetupFailure | None = None  # with bash's words, once they are read
+class Finish(ScriptEnd):
+    """Ends one start of the job."""
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -106,7 +76,7 @@ class Finish:
         if not self._start.is_submitted:
             self._start = with_own_submission(self._start, records)
         state = self._patiently(self._log.refresh)
-        job = self._local_job() if self._start.local else self._ask_slurm()
+        job = self._local_job() if self._start.local else self._ask_slurm(requeue.PATIENCE_S)
         facts = self._facts(state, job, records)
         choice = lifecycle.decide(facts, self._budgets)
         if isinstance(choice, Requeue | Resubmit | Leave) and facts.without_save:
@@ -124,8 +94,7 @@ class Finish:
         return Successors(self._start, self._slurm, self._clock, self._say)
 
     def _facts(self, state: RunState, job: JobFacts | None, records: list[Record]) -> Facts:
-        start, failure = self._start, self._start.launch_failure
-        self._failure = None if failure is None else setup_failure.with_words(failure, self._batch_log())
+        start, self._failure = self._start, self._failure_in_words()
         ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
         return Facts(
             state=state,
@@ -136,7 +105,7 @@ class Finish:
             in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
             launch_failure=self._failure,
-            earlier=setup_failure.earlier_starts(records, start.epoch, failure),
+            earlier=setup_failure.earlier_starts(records, start.epoch, start.launch_failure),
             told=self._told(job),
             chain=self._patiently(lambda: self._successors().chain(start.chain)),
             local=start.local,
@@ -152,10 +121,6 @@ class Finish:
         if lifecycle.standing(job, self._start.restarts) is not Standing.REQUEUED:
             return None
         return due_to(self._batch_log()) or (Cause.NODE_LOSS if self._has_down_node() else None)
-
-    def _batch_log(self) -> str:
-        """Return the end of what this job's script, and Slurm, have printed."""
-        return batch_log.end_of(self._start.paths, self._start.job_ref)
 
     def _has_down_node(self) -> bool:
         try:
@@ -215,10 +180,8 @@ class Finish:
             case Exit(code, _, record):
                 return self._exit(code, record)
             case Relaunch(nodes, why):
-                self._note(why)
-                if not self._start.local:
-                    self._clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
-                return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+                self._note_down(self._start.epoch, why)
+                return self._relaunch(nodes, paces=not self._start.local)
             case Hold(reason, record):
                 return self._hold(reason, record)
             case Leave():
@@ -235,33 +198,28 @@ class Finish:
             self._record_requeue(choice.requeued, records, choice)
         if choice.is_open:
             self._say(look_first(self._start))
-            self._note(f"{choice.why}; {look_first(self._start)}")
-        return Ended(choice.code, 0, self._log.state)
+            self._note_down(self._start.epoch, f"{choice.why}; {look_first(self._start)}")
+        return self._ended(choice.code)
+
+    def _begin(self) -> None:
+        self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))
 
     def _exit(self, code: int, record: RunEnded | None) -> Ended:
-        if record is not None:
-            self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
-            ending = self._write(record).ending
-            if ending is not None and ending != record:  # somebody else ended the run first
-                code = ending.exit_code
-        return Ended(code, 0, self._log.state)
+        return self._ended(self._end_as(code, record))
 
     def _requeue(self, cause: Cause) -> Ended:
         """Hand the job back; doing it twice does no harm."""
         if self._start.local:
-            return Ended(ExitCode.REQUEUE, 0, self._log.state)
+            return self._ended(ExitCode.REQUEUE)
         handed = self._hand_back().requeue()
         if handed.outcome is Outcome.REFUSED and self._may_resubmit(cause):
             self._say(f"Slurm does not requeue the job ({last_line(handed.words)}), so it is submitted again")
             return self._resubmit(last_line(handed.words))
         return self._after(handed, "requeue")
 
-    def _hand_back(self) -> HandBack:
-        return HandBack(self._slurm, self._start.job_ref, self._start.restarts, self._clock)
-
     def _after(self, handed: HandedBack, act: str) -> Ended:
         if handed.outcome is Outcome.DONE:
-            return Ended(ExitCode.REQUEUE, 0, self._log.state)
+            return self._ended(ExitCode.REQUEUE)
         if handed.outcome is Outcome.CANCELLED:
             self._say("the job was cancelled meanwhile")
             code = ids.CANCELLED_CODE
@@ -276,23 +234,11 @@ class Finish:
 
     def _resubmit(self, refusal: str, patience_s: float = PATIENCE_S) -> Ended:
         """Submit the script again as a further job of this submission."""
-        try:
-            job_id = self._patiently(self._submit_again, patience_s, SlurmCommandError)
-        except (SlurmError, RunDirError, OSError) as error:
-            return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {error}"), "requeue")
-        if isinstance(job_id, SlurmError):
+        job_id = self._submitted(self._successors().resubmit, patience_s)
+        if isinstance(job_id, Exception):
             return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")
         self._say(f"the run goes on as job {job_id}")
-        return Ended(ExitCode.REQUEUE, 0, self._log.state)
-
-    def _submit_again(self) -> str | SlurmCommandError:
-        """Return the next job, or Slurm's refusal; one that may pass raises."""
-        try:
-            return self._successors().resubmit()
-        except SlurmCommandError as error:
-            if is_unreachable(error) or is_not_ready(error):
-                raise
-            return error
+        return self._ended(ExitCode.REQUEUE)
 
     def _hold(self, reason: str, record: RunEnded | None) -> Ended:
         if record is not None:
@@ -307,14 +253,7 @@ class Finish:
         else:
             self._say(f"Slurm does not hold the job, which ends: {last_line(handed.words)}")
             self._say(f"{to_go_on(self._start.paths)}: {resume_command(self._start)}")
-        return Ended(ExitCode.REQUEUE, 0, self._log.state)
-
-    def _note(self, text: str) -> None:
-        """Write down what people are to know; where that fails the batch log alone tells it."""
-        try:
-            self._log.commit(lambda _state: Note(self._start.epoch, text))
-        except StoreError as error:
-            self._say(f"this is not in the run's records: {error}")
+        return self._ended(ExitCode.REQUEUE)
 
     def _record_requeue(
         self, cause: Cause, records: list[Record], choice: Requeue | Resubmit | Leave
@@ -322,13 +261,10 @@ class Finish:
         back = [record.entry for record in records if isinstance(record.entry, Requeued)]
         if any(entry.epoch.script == self._start.epoch.script for entry in back):
             return
-        self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))  # if no agent came to do it
+        self._begin()
         failure = self._failure if cause is Cause.LAUNCH_FAILURE else None
         reason = choice.why if isinstance(choice, Leave) else choice.reason
         self._write(Requeued(self._start.epoch, cause, reason, failure, choice.signal))
-
-    def _write(self, entry: Entry) -> RunState:
-        return self._patiently(lambda: self._log.commit(lambda _state: entry))
 
     def _local_job(self) -> JobFacts:
         return JobFacts(
@@ -340,15 +276,3 @@ class Finish:
             nodes=self._start.nodes,
             preempted=False,
         )
-
-    def _ask_slurm(self, patience_s: float = requeue.PATIENCE_S) -> JobFacts | None:
-        """Return what Slurm says about the job, None if it says nothing for minutes."""
-
-        def ask() -> JobFacts | None:
-            return look(self._slurm, self._start.job_ref)
-
-        try:
-            return self._patiently(ask, patience_s, SlurmCommandError)
-        except (SlurmCommandError, SlurmNotFoundError) as error:
-            self._say(f"Slurm tells nothing about job {self._start.job_ref}: {error}")
-            return None

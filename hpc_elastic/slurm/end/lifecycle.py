@@ -230,15 +230,28 @@ def decide(facts: Facts, budgets: Budgets) -> Choice:
     return _asked_to_leave(facts, stands, cause, budgets)
 
 
+def by_record(ending: RunEnded) -> Exit | Hold:
+    """Return what an ending in the journal comes to."""
+    if ending.decision is Decision.HELD:
+        return Hold(ending.reason)
+    said = f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else "")
+    return Exit(_code_of(ending), said)
+
+
+def _code_of(ending: RunEnded) -> int:
+    is_failed = ending.decision is Decision.FAILED
+    return (ending.exit_code or ExitCode.FAILED) if is_failed else ending.exit_code
+
+
 def _by_record(ending: RunEnded, facts: Facts) -> Choice:
     if ending.decision is Decision.HELD and not facts.local:
         return Hold(ending.reason)
-    failed = ending.decision is Decision.FAILED
-    code = (ending.exit_code or ExitCode.FAILED) if failed else ending.exit_code
     if facts.state.epoch < facts.epoch:  # no agent of this start found anything to do
         since = f" since {facts.ended_since}" if facts.ended_since else ""
-        return Exit(code, f"the run was {ending.decision.value} already{since}, so nothing was started")
-    return Exit(code, f"the run is {ending.decision.value}" + (f": {ending.reason}" if ending.reason else ""))
+        said = f"the run was {ending.decision.value} already{since}, so nothing was started"
+        return Exit(_code_of(ending), said)
+    choice = by_record(ending)
+    return Exit(_code_of(ending), choice.why) if isinstance(choice, Hold) else choice
 
 
 def _stopped(state: RunState) -> Exit:
@@ -316,7 +329,7 @@ def _script_failed(facts: Facts, failure: SetupFailure, budgets: Budgets) -> Cho
     """
     why, cause = failure.text, Cause.LAUNCH_FAILURE
     if failure.lasting and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
-        return _failed(f"{why}; it would fail again, so {setup_failure.FIX}")
+        return failed(f"{why}; it would fail again, so {setup_failure.FIX}")
     is_again = facts.earlier is Earlier.FAILED and not _spent(facts, cause, budgets)
     if is_again and _may_hold(facts, budgets):
         return _hold(Spent(f"{why}; as in an earlier start"), facts, budgets)
@@ -327,7 +340,7 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
     """Choose for a running job whose srun returned though the run goes on: srun or all agents died."""
     code = facts.srun_exit_code
     if code in _NEVER_STARTED and facts.state.epoch < facts.epoch:
-        return _failed(
+        return failed(
             f"no agent could start, {_NEVER_STARTED[code]} (exit code {code} of srun); see the lines above"
         )
     said = f"srun ended with exit code {code} and the run has neither ended nor drained"
@@ -349,7 +362,7 @@ def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Ch
     asker = Asker() if said or unfit else _asker(facts, cause)
     if cause not in _PLANNED and facts.in_vain >= budgets.max_starts_in_vain:
         why = f"{facts.in_vain} starts of the job in a row brought no workers up; the last one: {why}"
-        return _failed(why)
+        return failed(why)
     spent = _spent(facts, cause, budgets)
     if spent is not None:
         now = asker.as_counted if asker.is_sent else why
@@ -367,7 +380,7 @@ def _go_on(facts: Facts, cause: Cause, budgets: Budgets, why: str) -> Choice:
     if budgets.resubmits and facts.has_script:
         then = f"this job may not be requeued, so it is submitted again ({count})"
         return Resubmit(cause, why, then, _sent(facts, cause))
-    return _failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
+    return failed(f"{why}, and this job may not be requeued (it was submitted with --no-requeue)")
 
 
 def _state_of(facts: Facts) -> RunState:
@@ -413,7 +426,7 @@ def _in_vain(facts: Facts, budgets: Budgets) -> str:
 def _hold(spent: Spent, facts: Facts, budgets: Budgets) -> Choice:
     """Have the run wait for its user, where it can; else it has failed."""
     if not _may_hold(facts, budgets):
-        return _failed(spent.text)
+        return failed(spent.text)
     why = spent.text + (f"; {setup_failure.FIX_IN_QUEUE}" if facts.launch_failure is not None else "")
     return hold(Spent(why, spent.budget))
 
@@ -437,7 +450,8 @@ def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
     return Exit(ExitCode.REQUEUE, f"the run is stopped: {reason}", ending)
 
 
-def _failed(reason: str) -> Exit:
+def failed(reason: str) -> Exit:
+    """Return the end of a run that nothing can go on with."""
     record = RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None)
     return Exit(ExitCode.FAILED, f"the run is failed: {reason}", record)
 
