@@ -74,6 +74,11 @@ class RunPaths:
         return self._at("job.sbatch")
 
     @property
+    def functions(self) -> str:
+        """``batch.sh``: the functions that the script calls."""
+        return self._at("batch.sh")
+
+    @property
     def batch_log(self) -> str:
         """The batch script's output, a Slurm file name pattern; appended over requeues."""
         return self._at("slurm-%j.out")

@@ -137,6 +137,7 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "run.json": json.dumps(identity).encode(),
         "job.json": json.dumps({"format": 1, "spec": spec}).encode(),
         "job.sbatch": b"#!/bin/bash\nexport HPC_ELASTIC_RUN_DIR=/r\n",
+        "batch.sh": b"echo\n",
         "site.json": json.dumps({"format": 1, **Site()._asdict()}).encode(),
         "submissions/000000.intent": job_record.encode(JobRecord(token, time="2026-01-01 00:00:00")),
         "submissions/000000.json": job_record.encode(JobRecord(token, "7", "2026-01-01 00:00:00")),

@@ -48,12 +48,12 @@ def _install(place: Path, *what: str) -> Path:
 def test_the_wheel_holds_the_package(wheel: Path) -> None:
     """Templates, license and type marker are in the wheel; tests and scripts are not."""
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"array.sbatch", "base.sbatch", "elastic.sbatch"} == {
+    assert {"array.sbatch", "base.sbatch", "batch.sh", "elastic.sbatch"} == {
         name.rpartition("/")[2] for name in names if name.startswith("hpc_elastic/sbatch_templates/")
     }
     assert "hpc_elastic/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    epilog = zipfile.ZipFile(wheel).getinfo("hpc_elastic/slurm/epilog")
+    epilog = zipfile.ZipFile(wheel).getinfo("hpc_elastic/sbatch_templates/batch.sh")
     assert 0o111 == (epilog.external_attr >> 16) & 0o111  # Slurm executes it
     info = f"hpc_elastic-{hpc_elastic.__version__}.dist-info/"
     assert [] == [name for name in names if not name.startswith(("hpc_elastic/", info))]
@@ -64,7 +64,7 @@ def _check(command: Path, cwd: Path) -> None:
     assert hpc_elastic.__version__ in _run([str(command), "version"], cwd)
     script = _run([str(command), *RENDER], cwd)
     assert script.startswith("#!/bin/bash")
-    (epilog,) = re.findall(r"^epilog=(/.+)$", script, re.MULTILINE)
+    (epilog,) = re.findall(r"^begin_sruns (/\S+)", script, re.MULTILINE)
     assert os.access(epilog, os.X_OK)
     assert {"srun", "train.py", "--lr", "0.1"} <= set(script.split())
     worker = ["run", "--run-dir", str(cwd / "run"), "--no-python", "sh", "-c", 'echo "rank $RANK"']

@@ -81,10 +81,10 @@ def slurm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave a PATH on which there is no Slurm, but a Python and a shell."""
+    """Leave a PATH on which there is no Slurm, but a Python, a shell and its programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("python3", "bash", "sh", "env"):
+    for name in ("python3", "bash", "sh", "env", "dd", "sha256sum", "stat", "cat", "rm", "sleep"):
         found = shutil.which(name)
         if found:
             (folder / name).symlink_to(found)

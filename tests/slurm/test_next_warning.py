@@ -61,7 +61,7 @@ def test_a_script_of_an_older_version_is_left_alone(workdir: Path) -> None:
     """Its agents would be warned early and still end their workers after the time that it has."""
     wanted = request(time="4h")
     save(wanted.paths)
-    old = wanted.script.replace("${3:-}", "")
+    old = wanted.script.replace('begin_job "$@"', "")
     assert ("0",) == leads(SubmitRequest(wanted.spec, wanted.paths, "id", "token", 0, old))
     yesterdays = f'{old}[ -z "${{3:-}}" ] || agent+=(--warn-timeout="$3")\n'
     assert 4 == len(leads(SubmitRequest(wanted.spec, wanted.paths, "id", "token", 0, yesterdays)))

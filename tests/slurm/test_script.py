@@ -23,7 +23,7 @@ from hpc_elastic.slurm.job.script import (
     worker_command,
 )
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import EPILOG, FOLDERS, read_template
+from hpc_elastic.slurm.job.templates import FOLDERS, epilog, read_template
 
 GOLDEN = Path(__file__).parent / "golden"
 PER_TASK = {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"}  # would limit an agent
@@ -33,7 +33,7 @@ NAMES = RunNames(
     "/shared/code",
     "/opt/env/bin/python",
     "/shared/runs/train-1/slurm-%j.out",
-    "/opt/env/hpc_elastic/slurm/epilog",
+    "/opt/env/hpc_elastic/sbatch_templates/batch.sh",
 )
 SPECS: dict[str, dict[str, Any]] = {
     "minimal": {"command": ["python", "train.py"], "name": "train"},
@@ -45,6 +45,18 @@ SPECS: dict[str, dict[str, Any]] = {
         "cpus_per_node": 96,
         "time": "4h",
         "partition": "gpu",
+    },
+    "usual": {
+        "command": "python train.py --lr 0.1",
+        "name": "train",
+        "nodes": "2:4",
+        "gpus_per_node": 8,
+        "cpus_per_node": 96,
+        "time": "4h",
+        "partition": "gpu",
+        "env": {"NCCL_DEBUG": "WARN"},
+        "modules": ["cuda/12.4"],
+        "setup": ["source venv/bin/activate", "ulimit -n 4096"],
     },
     "everything": {
         "module": "pkg.train",
@@ -102,6 +114,15 @@ def test_bash_can_read_the_script(name: str) -> None:
     text = render(JobSpec(**SPECS[name]), NAMES, read_template())
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
     assert "\r" not in text
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+@pytest.mark.parametrize("name", ["minimal", "elastic", "usual"])
+def test_a_script_can_be_read_at_a_glance(name: str, mode: str) -> None:
+    """With the usual options it has 60 lines at most."""
+    text = render(JobSpec(**{**SPECS[name], "mode": mode}), NAMES, read_template(mode))
+    assert text.count("\n") <= 60
+    assert 1 == text.count("\n  srun ")
 
 
 def test_the_template_is_found_in_the_source_tree() -> None:
@@ -215,16 +236,21 @@ class Node:
     """A batch host on which srun starts one task at once, in the place of srun."""
 
     home: Path
+    more: str = ""  # what batch.sh has at its end, beside what the package gives it
 
     def run(self, answers: list[tuple[str, int]], *arguments: str, names: Any = None, **fields: Any) -> int:
         """Run the job script of a spec; `answers` are what finish says in turn."""
         (self.home / "answers").write_text(json.dumps(answers))
         here = {"workdir": str(self.home), "python": str(self.home / "python"), "batch_log": "/dev/null"}
-        here |= {"run_dir": str(self.home / "run dir"), "epilog": EPILOG}
+        here |= {"run_dir": str(self.home / "run dir"), "epilog": epilog()}
         names = replace(NAMES, **{**here, **(names or {})})
         spec = JobSpec(**{"command": [str(self.home / "program")], "time": 60, **fields})
         script = self.home / "job.sbatch"
-        script.write_bytes(render(spec, names, read_template()).encode("utf-8", "surrogateescape"))
+        template = read_template()
+        template = template._replace(functions=template.functions + self.more)
+        script.write_bytes(render(spec, names, template).encode("utf-8", "surrogateescape"))
+        if self.more:
+            (self.home / "run dir" / "batch.sh").write_text(template.functions)
         environ = {**os.environ, "PATH": f"{self.home}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "4"}
         environ |= dict.fromkeys(PER_TASK, "3")
         self.done = subprocess.run(
@@ -247,7 +273,9 @@ class Node:
 def make_node(tmp_path: Path) -> Node:
     """Return a batch host with stand-ins for srun, the agent and a worker."""
     home = tmp_path / "node"
-    home.mkdir()
+    run = home / "run dir"
+    run.mkdir(parents=True)
+    (run / "batch.sh").write_text(read_template().functions)
     for name, text in (("python", PYTHON), ("srun", SRUN), ("program", WORKER)):
         path = home / name
         path.write_text(text.format(python=sys.executable, home=str(home)))

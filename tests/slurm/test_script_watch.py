@@ -9,23 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.job.templates import EPILOG
-from tests.slurm.test_script import GOLDEN, Node, make_node
+from hpc_elastic.slurm.job.templates import epilog
+from tests.slurm.test_script import Node, make_node
 
 NAP = """#!/bin/sh
-[ "$1" = 10 ] && exec /bin/sleep 0.3
+[ "$1" = 30 ] && exec /bin/sleep 0.3
 exec /bin/sleep 0.05
 """
-"""In the place of ``sleep``: ten seconds pass in the time of several beats of the script."""
+"""In the place of ``sleep``: thirty seconds pass in the time of several beats of the script."""
+PAUSE = 'pause() { sleep "$1"; }\n'
+"""In the place of the function: a process, which a test can make."""
 IDENTITY = '{\n "run_id": "train-1"\n}\n'
 SRUN = """#!/bin/bash
 cd {home}/run\\ dir
 echo "$@" >> {home}/sruns
-for node in {others}; do : > "members/$node.7+0-0-$HPC_ELASTIC_RELAUNCH+left+0+0+0"; done
-: > "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+0+0"
+for node in {others}; do : > "members/$node.7+0-0-0-$HPC_ELASTIC_RELAUNCH+left+0+0+0"; done
+: > "members/n1.7+0-0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+0+0"
 for ((count = 0; count < {beats}; count++)); do
-  mv "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$count+0" \
-    "members/n1.7+0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$((count + 1))+0"
+  mv "members/n1.7+0-0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$count+0" \
+    "members/n1.7+0-0-0-$HPC_ELASTIC_RELAUNCH+{phase}+1+$((count + 1))+0"
   /bin/sleep 0.05
 done
 /bin/sleep {lasts}
@@ -41,6 +43,7 @@ def node(tmp_path: Path) -> Node:
         (node.home / "run dir" / folder).mkdir(parents=True)
     (node.home / "run dir" / "run.json").write_text(IDENTITY)
     write(node, "sleep", NAP)
+    node.more = PAUSE
     return node
 
 
@@ -75,8 +78,8 @@ FULL = """#!/bin/bash
 cd {home}/run\\ dir/nodes
 beats() {{ grep -c '^2$' {home}/naps; }}
 until [ "$(beats)" -ge 4 ]; do :; done
-rmdir .batch.new
-until [ -e batch.beat ]; do :; done
+rmdir batch.beat
+until [ -s batch.beat ]; do :; done
 """
 """An srun that ends when the batch host could write again, which it could not for some beats."""
 
@@ -84,13 +87,13 @@ until [ -e batch.beat ]; do :; done
 def test_a_beat_that_cannot_be_written_is_told_once(node: Node) -> None:
     """The batch log tells when it began, as on a full disk, and when it is over; not at every beat."""
     write(node, "sleep", f'#!/bin/sh\necho "$1" >> {node.home}/naps\n[ "$1" = 2 ] || exec /bin/sleep 0.3\n')
-    (node.home / "run dir/nodes/.batch.new").mkdir()
+    (node.home / "run dir/nodes/batch.beat").mkdir()
     (node.home / "naps").touch()
     write(node, "srun", FULL.format(home=node.home))
     assert 0 == node.run([("", 0)])
     told = [line for line in node.done.stderr.splitlines() if "sign of life of this script" in line]
     assert 2 == len(told)
-    assert ".batch.new: Is a directory" in told[0]
+    assert "batch.beat: Is a directory" in told[0]
     assert told[1].endswith("written again")
 
 
@@ -129,7 +132,7 @@ AWAY = {
 @pytest.mark.parametrize("away", AWAY)
 def test_where_python_cannot_be_run_the_task_itself_says_that_no_agent_comes(node: Node, away: str) -> None:
     """The epilog, which would say it, lies on the same file system."""
-    shutil.copy(EPILOG, node.home / "epilog")
+    shutil.copy(epilog(), node.home / "epilog")
     before, after = (line.format(home=node.home) for line in AWAY[away])
     write(node, "srun", TASK.format(home=node.home, before=before, after=after))
     assert 0 == node.run([("", 0)], names={"epilog": str(node.home / "epilog")})
@@ -144,16 +147,6 @@ def test_the_task_becomes_the_agent(node: Node) -> None:
     assert ["9", ""] == [(node.home / name).read_text().strip() for name in ("ended", "names")]
     (agent,) = [call["env"] for call in node.lines("calls") if call["words"][2] == "run"]
     assert "7" == agent["SHLVL"]
-
-
-def test_the_epilog_has_the_functions_of_the_script() -> None:
-    """It is a file of its own, as the script names it to Slurm."""
-    script = (GOLDEN / "minimal.sbatch").read_text()
-    epilog = Path(EPILOG).read_text()
-    for name in ("enter_run", "tell_absent"):
-        own, its = (text.partition(f"\n{name}() {{")[2].partition("\n}\n")[0] for text in (script, epilog))
-        assert own
-        assert own == its
 
 
 def take_by_another_run(run: Path) -> None:
@@ -182,7 +175,7 @@ def test_a_directory_that_is_no_run_is_not_written_to(node: Node) -> None:
     """It is the user's own, and others have put it there: the agent and finish refuse it then."""
     run = node.home / "run dir"
     (run / "run.json").unlink()
-    write(node, "srun", TASK.format(home=node.home, before="", after=f"SLURMD_NODENAME=n1 {EPILOG}"))
+    write(node, "srun", TASK.format(home=node.home, before="", after=f"SLURMD_NODENAME=n1 {epilog()}"))
     assert 0 == node.run([("", 0)])
     assert "" == (node.home / "names").read_text()
     assert [] == os.listdir(run / "nodes")
@@ -206,7 +199,7 @@ def test_somebody_elses_directory_gets_no_names(node: Node) -> None:
     """It takes the place of the run's while the agent runs; epilog and script write nothing into it."""
     run = node.home / "run dir"
     before = f"mv '{run}' '{run}.moved'; mkdir -p '{run}/members' '{run}/nodes'; chown -R 65534 '{run}'"
-    write(node, "srun", TASK.format(home=node.home, before=before, after=f"SLURMD_NODENAME=n1 {EPILOG}"))
+    write(node, "srun", TASK.format(home=node.home, before=before, after=f"SLURMD_NODENAME=n1 {epilog()}"))
     assert 0 == node.run([("", 0)])
     assert "" == (node.home / "names").read_text()
     assert [] == os.listdir(run / "nodes")
@@ -216,7 +209,7 @@ def test_somebody_elses_directory_gets_no_names(node: Node) -> None:
 def test_an_srun_of_a_further_job_that_waits_for_nobody_is_killed(node: Node) -> None:
     """Its agents count their starts on from those of the jobs before."""
     text = SRUN.format(home=node.home, phase="left", beats=0, others="n2 n3 n4", lasts=0)
-    write(node, "srun", text.replace("+0-0-", "+0-20000-"))
+    write(node, "srun", text.replace("+0-0-0-", "+0-2-0-"))
     assert 0 == node.run([("", 0)], "0", "2")
     assert "srun is killed" in node.done.stderr
 

@@ -10,7 +10,11 @@ import pytest
 
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.submit.stored_job import read_script, read_spec
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.stored_job import read_functions, read_request, read_script, read_spec
 
 
 def test_a_file_server_that_is_away_is_no_damage(
@@ -46,3 +50,38 @@ def test_the_spec_of_another_version_names_it(run_paths: RunPaths) -> None:
     with pytest.raises(RunDirError, match="what this version does not take") as error:
         read_spec(run_paths, "9.9")
     assert "use hpc_elastic 9.9 for this run" in str(error.value)
+
+
+def submitted(folder: Path) -> RunPaths:
+    """Make a run directory as `submit` does."""
+    spec = JobSpec(command="true", name="train", run_dir=str(folder / "run"))
+    wanted = plan(spec, read_template(), now_s=0)
+    run_dir.create(wanted, now_s=0)
+    return wanted.paths
+
+
+def test_the_functions_of_a_script_are_stored_beside_it(tmp_path: Path) -> None:
+    """They are read again with it."""
+    assert read_template().functions == read_request(submitted(tmp_path)).functions
+
+
+def test_functions_that_were_changed_are_refused_before_anything_is_queued(tmp_path: Path) -> None:
+    """The job would end at once."""
+    paths = submitted(tmp_path)
+    with Path(paths.functions).open("a") as file:
+        file.write("# mine\n")
+    with pytest.raises(RunDirError, match=r"batch\.sh was changed: it is not the file that .*job\.sbatch"):
+        read_request(paths)
+    Path(paths.functions).unlink()
+    with pytest.raises(RunDirError, match=r"batch\.sh cannot be read: No such file") as error:
+        read_request(paths)
+    assert "bring the file back" in str(error.value)
+
+
+def test_a_script_of_an_older_version_needs_no_functions(tmp_path: Path) -> None:
+    """It has all in itself, and is queued as it is."""
+    paths = submitted(tmp_path)
+    Path(paths.functions).unlink()
+    old = f"#!/bin/bash\nexport HPC_ELASTIC_RUN_DIR={paths.root}\nsrun true\n"
+    Path(paths.script).write_text(old)
+    assert (old, "") == (read_request(paths).script, read_functions(paths, old))

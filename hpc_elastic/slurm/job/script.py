@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shlex
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,9 @@ BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
 _PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
 _SLOW_START_S = 600.0  # Python from a busy file system
+_SILENT_S = 120.0  # without a sign of life from any agent
+_LEASES = 3  # or so many leases, where that is longer
+_WIDTH = 110  # of a line of the script
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
 
 
@@ -36,7 +40,7 @@ class RunNames:
         workdir: absolute path of the directory the workers start in.
         python: interpreter of the agents.
         batch_log: Slurm file name pattern of the batch script's output.
-        epilog: program of this package that Slurm runs on each node after its agent.
+        epilog: the installed ``batch.sh``, which Slurm runs on each node after its agent.
         where: what that interpreter has to search for this package, apart from where it always does.
     """
 
@@ -130,12 +134,14 @@ def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
 
 
 class Template(NamedTuple):
-    """The job script of a mode, as the text of two Jinja templates."""
+    """The job script of a mode: two Jinja templates, and the functions that the script calls."""
 
     own: str
     """What the mode has of its own; it extends `BASE`."""
     base: str
     """What all modes have."""
+    functions: str
+    """The text of ``batch.sh``, which the script reads in the run directory."""
 
 
 def render(spec: JobSpec, names: RunNames, template: Template) -> str:
@@ -154,29 +160,59 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         env=spec.env,
         modules=spec.modules,
         setup=spec.setup,
-        agent=agent_flags(spec),
-        elastic=own_argv(names.python, where=names.where),
-        worker=worker_command(spec, names.python, names.where),
+        agent=_quoted(agent_flags(spec)),
+        elastic=_quoted(own_argv(names.python, where=names.where)),
+        worker=_quoted(worker_command(spec, names.python, names.where)),
         tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,
-        finish=finish_flags(spec),
+        finish=('--run-dir="$HPC_ELASTIC_RUN_DIR"', *_quoted(finish_flags(spec))),
         chain=spec.chain,
-        looks=_looks(spec),
-        most_looks=_looks(spec) + _looks_at_nodes(spec),
+        checksum=checksum(template.functions),
+        silent_s=_silent_s(spec),
+        silent_start_s=_silent_s(spec) + _start_s(spec),
     )
 
 
-def _looks(spec: JobSpec) -> int:
-    """Return how many looks, 10 s apart, without a sign of life from any agent show that none is left."""
+def checksum(functions: str) -> str:
+    """Return the SHA-256 of the text of ``batch.sh``, as the script compares it."""
+    return hashlib.sha256(functions.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _quoted(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(quote(word) for word in words)
+
+
+def array(name: str, words: Iterable[str]) -> str:
+    """Return the assignment of a bash array, with as many words on a line as fit.
+
+    Args:
+        name: of the array.
+        words: its elements, quoted.
+    """
+    lines = [""]
+    for word in words:
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and len(longer) > _WIDTH:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    inside = f"{name}=({lines[0]})"
+    if len(lines) == 1 and len(inside) <= _WIDTH:
+        return inside
+    return "\n".join((f"{name}=(", *(f"  {line}" for line in lines), ")"))
+
+
+def _silent_s(spec: JobSpec) -> int:
+    """Return for how long [s] no agent gives a sign of life before it is concluded that none is left."""
     _, lease_s = spec_rules.heartbeat_and_lease_s(spec)
-    return max(12, math.ceil(3 * lease_s / 10))
+    return math.ceil(max(_SILENT_S, _LEASES * lease_s))
 
 
-def _looks_at_nodes(spec: JobSpec) -> int:
-    """Return how many more there are while agents have told no names: they start slowly, or look at nodes."""
+def _start_s(spec: JobSpec) -> int:
+    """Return how much longer that is while agents have told no names: they start slowly, or look at nodes."""
     given_s = spec.health_timeout
     health_s = usual(JobSettings.health_timeout) if given_s is None else given_s
-    return math.ceil((_SLOW_START_S + _PROGRAMS * health_s) / 10)
+    return math.ceil(_SLOW_START_S + _PROGRAMS * health_s)
 
 
 @cache
@@ -190,6 +226,7 @@ def _compiled(template: Template) -> jinja2.Template:
         autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
     )
     environment.filters["quote"] = quote
+    environment.globals["array"] = array
     return environment.from_string(template.own)
 
 

@@ -1,7 +1,8 @@
-"""Finding the job script templates: in an installed package, or beside it in a source tree."""
+"""Finding what job scripts are made of: in an installed package, or beside it in a source tree."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from hpc_elastic.errors import InputError
@@ -9,7 +10,7 @@ from hpc_elastic.slurm.job.script import BASE, Template
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
-EPILOG = str(_PACKAGE / "slurm" / "epilog")  # lies with the code: who can change it can change that, too
+FUNCTIONS = "batch.sh"  # what the script calls; Slurm runs the same file on each node after its agent
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
 
@@ -19,14 +20,25 @@ def read_template(mode: str = "step") -> Template:
     Raises:
         InputError: this installation has no such template.
     """
-    return Template(own=_read(NAMES[mode]), base=_read(BASE))
+    own, base, functions = (
+        _find(name).read_text(encoding="utf-8") for name in (NAMES[mode], BASE, FUNCTIONS)
+    )
+    return Template(own, base, functions)
 
 
-def _read(name: str) -> str:
+def epilog() -> str:
+    """Return the path of the installed ``batch.sh``: whoever can change it can change this code, too.
+
+    Raises:
+        InputError: this installation has none.
+    """
+    return str(_find(FUNCTIONS))
+
+
+@cache
+def _find(name: str) -> Path:
     for folder in FOLDERS:
-        try:
-            return (folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
+        if (folder / name).is_file():
+            return folder / name
     places = " or ".join(str(folder) for folder in FOLDERS)
-    raise InputError(f"the template {name} is not in {places}", fix="install hpc_elastic again")
+    raise InputError(f"{name} is not in {places}", fix="install hpc_elastic again")

@@ -15,7 +15,7 @@ from hpc_elastic.slurm.job.values import number_text
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.submit.request import SubmitRequest
 
-_TAKES_A_LEAD = "${3:-}"  # in job scripts; those of older versions lack it
+_TAKES_A_LEAD = ('begin_job "$@"', "${3:-}")  # job scripts have one of them; those of older versions do not
 
 
 def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
@@ -29,7 +29,7 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
     """
     spec = wanted.spec
     limit_s = None if "time-min" in spec.sbatch else spec.time_limit_s
-    if spec.checkpoint_lead is not None or limit_s is None or _TAKES_A_LEAD not in wanted.script:
+    if spec.checkpoint_lead is not None or limit_s is None or not _takes_a_lead(wanted.script):
         return wanted
     default_s = spec_rules.checkpoint_lead_s(spec)
     try:
@@ -39,6 +39,10 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
     most_s = spec_rules.MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
     lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
     return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
+
+
+def _takes_a_lead(script: str) -> bool:
+    return any(text in script for text in _TAKES_A_LEAD)
 
 
 def lead_text(queued: SubmitRequest) -> str:

@@ -18,7 +18,7 @@ from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.spec_rules import warning_time_s
-from hpc_elastic.slurm.job.templates import EPILOG
+from hpc_elastic.slurm.job.templates import epilog
 from hpc_elastic.slurm.job.values import number_text
 
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
@@ -38,6 +38,7 @@ class SubmitRequest:
         script: text of the job script.
         excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
         lead_s: how long stopping and saving may take before the time limit [s]; None: what the script says.
+        functions: text of ``batch.sh``, which the script reads; empty for a script that has all in itself.
     """
 
     spec: JobSpec
@@ -48,6 +49,7 @@ class SubmitRequest:
     script: str
     excluded: tuple[str, ...] = ()
     lead_s: float | None = None
+    functions: str = ""
 
     @property
     def script_file(self) -> str:
@@ -140,9 +142,9 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
-    names = RunNames(run_id, paths.root, workdir, python, batch_log, EPILOG, own_path_of(filled))
+    names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), own_path_of(filled))
     text = script_text.render(filled, names, template)
-    return SubmitRequest(filled, paths, run_id, new_token(), 0, text)
+    return SubmitRequest(filled, paths, run_id, new_token(), 0, text, functions=template.functions)
 
 
 def own_path_of(spec: JobSpec) -> OwnPath:

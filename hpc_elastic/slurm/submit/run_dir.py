@@ -28,7 +28,7 @@ from hpc_elastic.typed_json import Prose, decode, parse_object
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
-    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
+    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|batch\.sh|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
 )
 _OTHER_DIR = "choose another --run-dir"
 
@@ -263,7 +263,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
     """Create the run directory with the job's files.
 
     Args:
-        request: names, spec and script of the run.
+        request: names, spec, script and functions of the run.
         now_s: wall time, for display [s since the epoch].
 
     Returns:
@@ -295,6 +295,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         for directory in paths.directories():
             make_directory(directory)
         files.replace(paths.job, request.job_json())
+        files.replace(paths.functions, request.functions.encode())
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
     except OSError as error:
         if _holds(paths, request.token):
@@ -355,7 +356,7 @@ def discard(paths: RunPaths, *, with_root: bool) -> None:
         paths: the files of the run.
         with_root: remove the directory itself too, if it is empty.
     """
-    for file in (paths.identity, paths.job, paths.script):
+    for file in (paths.identity, paths.job, paths.functions, paths.script):
         _quietly(os.unlink, file)
     for directory in reversed(paths.directories()):
         _quietly(os.rmdir, directory)

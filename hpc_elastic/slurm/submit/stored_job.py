@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.job.script import checksum
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
 from hpc_elastic.slurm.submit import request, run_dir
@@ -18,6 +19,8 @@ from hpc_elastic.store.plain_file import read_plain
 from hpc_elastic.typed_json import read
 
 _MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
+_NAMES_FUNCTIONS = re.compile(r'sha256sum\)" != "([0-9a-f]{64})  -"')
+_MEND = "bring the file back from a backup or snapshot, or submit a new run; what was saved stays"
 _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
 
 
@@ -73,6 +76,33 @@ def read_script(paths: RunPaths) -> str:
     return script
 
 
+def read_functions(paths: RunPaths, script: str) -> str:
+    """Return the text of ``batch.sh``; empty if the script does not read it, as those of older versions.
+
+    Args:
+        paths: the files of the run.
+        script: the stored job script.
+
+    Raises:
+        RunDirError: it cannot be read, or is not what the script was made with.
+        StoreError: the file system does not give it now.
+    """
+    found = _NAMES_FUNCTIONS.search(script)
+    if found is None:
+        return ""
+    try:
+        functions = read_plain(paths.functions, alone=True).decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise _unreadable(paths.functions, error) from None
+    if checksum(functions) != found[1]:
+        raise RunDirError(
+            f"{paths.functions} was changed: it is not the file that {paths.script} was made with",
+            where="run_dir",
+            fix=_MEND,
+        )
+    return functions
+
+
 def _unquoted(text: str) -> str | None:
     """Return the one word that a shell would take for this, None if that cannot be told here."""
     try:
@@ -92,12 +122,11 @@ def _is_same(one: str, other: str) -> bool:
 def _unreadable(path: str, error: Exception) -> RunDirError | StoreError:
     if isinstance(error, OSError) and error.errno in _MAY_PASS:  # whoever has time tries again
         return StoreError(f"{path} cannot be read now: {error.strerror}", errno=error.errno)
-    mend = "bring the file back from a backup or snapshot, or submit a new run; what was saved stays"
     what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is damaged: {error}"
     return RunDirError(
         f"{path} {what}",
         where="run_dir",
-        fix=error.fix if isinstance(error, UnfitFileError) else mend,
+        fix=error.fix if isinstance(error, UnfitFileError) else _MEND,
     )
 
 
@@ -118,4 +147,5 @@ def read_request(paths: RunPaths) -> SubmitRequest:
         run_dir.require_own_run(paths.root)
     identity = {"run_id": paths.name} if is_lost else run_dir.read_identity(paths)
     spec, script = read_spec(paths, identity.get("version")), read_script(paths)
-    return SubmitRequest(spec, paths, str(identity.get("run_id")), request.new_token(), 0, script)
+    run_id, functions = str(identity.get("run_id")), read_functions(paths, script)
+    return SubmitRequest(spec, paths, run_id, request.new_token(), 0, script, functions=functions)

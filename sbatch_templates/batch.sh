@@ -1,0 +1,275 @@
+#!/bin/bash -p
+# What a job script of hpc_elastic does beside its one srun.
+#
+# `hpc-elastic submit` puts a copy of this file into the run directory. The job script reads that copy once,
+# and runs its text only if the text has the checksum that the script was made with. The functions run in the
+# batch script's own shell, on the first node of the job, except for those of the last section.
+#
+# The job script sets `elastic` (the command of hpc_elastic), `agent` and `finish` (the flags of `hpc-elastic
+# run` and `hpc-elastic finish`). It uses `nodes` (the number of nodes for srun), `task` (what srun runs on
+# each node), `epilog` (what Slurm runs there afterwards; empty: nothing) and `again` (not empty: this is a
+# further srun), which are set here.
+# shellcheck disable=SC2034,SC2154
+
+signals=(TERM INT HUP USR1 USR2)  # those that Slurm and people send to a batch script
+beats=''
+watcher=''  # these two: the processes beside this one
+again=''
+
+# --- The beginning of the job -------------------------------------------------------------------------------
+
+# Takes the arguments of the job script. $1: how often the run was submitted before, as in `sbatch job.sbatch
+# 1`. $2: how many jobs of the same submission came before this one in its place. $3: how many seconds saves
+# of this run need, if that is more than the script says; sbatch got a --signal that fits.
+begin_job() {
+  trap : "${signals[@]}"  # this shell outlives srun, and then decides
+  export HPC_ELASTIC_SUBMISSION=${1:-0} HPC_ELASTIC_LINK=${2:-0} HPC_ELASTIC_RELAUNCH=0
+  [ -z "${3:-}" ] || agent+=(--warn-timeout="$3")
+  require_run
+}
+
+# Makes the command `module` on a node whose shells do not have it. A text and no function, since what the
+# files declare has to be global.
+# shellcheck disable=SC2016
+find_modules='
+  for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
+    type module > /dev/null 2>&1 || [ ! -r "$file" ] || . "$file" || :
+  done
+  type module > /dev/null 2>&1 || no_modules
+'
+
+# Defines a `module` for a node that has none.
+no_modules() {
+  # shellcheck disable=SC2329  # the script calls it
+  module() {
+    echo "$(uname -n) has no \`module\` command, and no file in /etc/profile.d makes one" >&2
+    failed setup 127 "module $*"
+  }
+}
+
+# --- The run directory --------------------------------------------------------------------------------------
+
+# Changes into the run directory. 1: it does not answer. 2: it is not the one that was submitted, or others
+# can write to it. Another user who can rename a directory above it may have put another one in its place.
+enter_run() {
+  local found run
+  if [ -L "$HPC_ELASTIC_RUN_DIR" ]; then  # a link must be the user's own
+    found=$(stat -c %u -- "$HPC_ELASTIC_RUN_DIR" 2> /dev/null) || return 1
+    [ "$found" = 0 ] || [ "$found" = "$EUID" ] || return 2
+  fi
+  if ! cd -- "$HPC_ELASTIC_RUN_DIR" 2> /dev/null; then
+    [ ! -e "$HPC_ELASTIC_RUN_DIR" ] || [ -O "$HPC_ELASTIC_RUN_DIR" ] || return 2
+    return 1
+  fi
+  # From here on nothing depends on the path: the checks are those of the directory that was entered.
+  found=$(stat -c '%u %A' . 2> /dev/null) || return 1
+  [[ $found == "$EUID d"????-??-* ]] || return 2
+  run=$(cat run.json 2> /dev/null) || return 1
+  [[ $run == *"\"run_id\": \"$HPC_ELASTIC_RUN_ID\""* ]] || return 2
+}
+
+# Ends the job if another directory is in the place of the run directory. Slurm may be appending this output
+# to a file of another user's choice by now, so the one line depends on nothing that is in the directory.
+require_run() {
+  (enter_run)
+  [ "$?" -eq 2 ] || return 0
+  echo "hpc_elastic: another directory is in the place of $HPC_ELASTIC_RUN_DIR, or others can write to it:" \
+    "nothing is started, and nothing requeued" >&2
+  exit 76
+}
+
+# Prints this start of the job as the names in members/ have it.
+start_name() {
+  echo "$HPC_ELASTIC_SUBMISSION-$HPC_ELASTIC_LINK-${SLURM_RESTART_COUNT:-0}-$HPC_ELASTIC_RELAUNCH"
+}
+
+# --- The end of the job -------------------------------------------------------------------------------------
+
+# Runs `hpc-elastic finish`, again where Python cannot be run: its file system may be away for a while.
+run_finish() {
+  local pause code=
+  for pause in 0 5 10 20 40 60 60 60; do
+    if [ -n "$code" ]; then
+      echo "hpc_elastic: finish cannot be run (exit code $code); again in $pause s" >&2
+      sleep "$pause"
+    fi
+    "${elastic[@]}" finish "${finish[@]}" "$@"
+    code=$?
+    [ "$code" -eq 126 ] || [ "$code" -eq 127 ] || return "$code"
+  done
+  echo "hpc_elastic: finish cannot be run (exit code $code), so nothing is requeued;" \
+    "to go on: hpc-elastic submit --resume $(printf %q "$HPC_ELASTIC_RUN_DIR")" >&2
+  return "$code"
+}
+
+# Ends the job because a line of the script has failed before srun. finish records it and requeues the job or,
+# after some times, gives it up. $1: what failed. $2: its exit code. $3: the line.
+failed() {
+  trap - ERR EXIT
+  set +e
+  echo "hpc_elastic: $1 failed (exit code $2): $3" >&2
+  trap '' "${signals[@]}"
+  run_finish --launch-failure="$3" --launch-failure-in="$1" --launch-failure-code="$2"
+  exit "$?"
+}
+
+# Ends the job after srun, as finish says, or returns with the number of nodes for another srun. $1: srun's
+# exit code.
+finish_srun() {
+  local code
+  [ -z "$watcher" ] || kill -9 "$watcher" 2> /dev/null
+  watcher=''
+  trap '' "${signals[@]}"  # finish inherits that, so Slurm's signals do not kill it
+  nodes=$(run_finish --srun-exit-code="$1" --relaunch="$HPC_ELASTIC_RELAUNCH")
+  code=$?
+  trap : "${signals[@]}"
+  [ "$code" -eq 80 ] || exit "$code"
+  again=yes  # that srun waits for 45 s at most: a node that rebooted can keep the old step alive for ever
+  return "$code"
+}
+
+# --- Before srun --------------------------------------------------------------------------------------------
+
+# $1: the installed copy of this file. It is left out where the node does not have it.
+begin_sruns() {
+  local functions
+  nodes=$SLURM_JOB_NUM_NODES
+  epilog=$1
+  [ -x "$epilog" ] || epilog=''
+  functions=$(declare -f enter_run start_name tell_absent become_agent)
+  task=(/bin/bash -p -c "$functions; become_agent \"\$@\"" bash "$epilog")
+  start_beside beat
+  beats=$!
+}
+
+# --- Processes beside srun ----------------------------------------------------------------------------------
+
+# Starts a function as a process that Slurm's signals do not end; it ends with this script.
+start_beside() {
+  trap '' "${signals[@]}"
+  "$@" &
+  disown  # bash does not report its end
+  trap : "${signals[@]}"
+  trap 'kill -9 $beats $watcher 2> /dev/null' EXIT
+}
+
+# Waits for $1 seconds by reading from a pipe that stays empty, which open_pause has opened: `sleep` would be a
+# new process each time.
+pause() {
+  read -r -t "$1" _ <&"$never"
+  [ "$?" -gt 128 ] || sleep "$1"  # it was no timeout: there is no such pipe
+}
+open_pause() { exec {never}<> <(:); }
+
+# Counts as long as the batch script lives, so that agents can tell the loss of this node from the loss of its
+# agent. The shell itself writes into one file: no process, no new name and no rename every two seconds.
+beat() {
+  local count said trouble=
+  enter_run && cd -P nodes 2> /dev/null || return  # -P: from the directory that was checked
+  open_pause
+  rm -f batch.beat  # if it is a link, nothing is written to what it names
+  exec 3>&2 2> /dev/null
+  for ((count = 1; ; count++)); do
+    said=
+    echo "$count" > batch.beat || said=$({ echo "$count" > batch.beat; } 2>&1)
+    if [ "$said" != "$trouble" ]; then  # once when it begins, as on a full disk, and once when it is over
+      echo "sign of life of this script: ${said:-written again}" >&3
+      trouble=$said
+    fi
+    pause 2
+    kill -0 $$ || return
+  done
+}
+
+# Slurm can lose the message that an agent has ended (22.05 does where its node is cut off for some seconds
+# just then). Then srun waits until the time limit. Agents that live change their names in members/ all the
+# time, so srun is killed when no name has changed for $1 seconds, or for $2 seconds while an agent that has
+# not told its name may still be looking at its node.
+watch_srun() {
+  start_beside end_silent_srun "$(start_name)" "$@"
+  watcher=$!
+}
+
+end_silent_srun() {  # $1: the start of the job, as the names tell it; $2, $3: the seconds
+  local silent=0 names before=
+  enter_run && cd -P members 2> /dev/null || return
+  open_pause
+  shopt -s nullglob
+  until [ "$silent" -ge "$3" ] || { [ "$silent" -ge "$2" ] && all_have_come "${names[@]}"; }; do
+    pause 30
+    kill -0 $$ 2> /dev/null || return
+    names=(*"+$1+"*)
+    if [ "${names[*]}" = "$before" ]; then
+      # The listing may be an old one. On NFS a client that changes a directory sees what others have changed
+      # in it; where the directory cannot be changed, nothing is concluded.
+      { : > .look && rm .look; } 2> /dev/null || continue
+      names=(*"+$1+"*)
+    fi
+    [ "${#names[@]}" -gt 0 ] || continue  # no agent has told its name yet
+    if [ "${names[*]}" = "$before" ]; then silent=$((silent + 30)); else silent=0; fi
+    before=${names[*]}
+  done
+  echo "hpc_elastic: no agent has given a sign of life for $silent s, but srun waits for one:" \
+    "srun is killed" >&2
+  kill_srun
+}
+
+all_have_come() {  # whether the names NODE.PID+... are those of as many nodes as srun uses
+  local name
+  local -A found=()
+  for name; do
+    name=${name%%+*}
+    found[${name%.*}]=1
+  done
+  [ "${#found[@]}" -ge "$nodes" ]
+}
+
+kill_srun() {
+  local process command parent
+  for process in /proc/[0-9]*; do
+    read -r _ command _ parent _ < "$process/stat" || continue
+    [ "$command $parent" != "(srun) $$" ] || kill -9 "${process#/proc/}"
+  done 2> /dev/null
+}
+
+# --- On each node, around its agent -------------------------------------------------------------------------
+
+# All agents of a start wait for each other. One that ends before it has told its name would be waited for
+# until the join timeout, so somebody else tells the others that it will not come:
+# - Slurm runs this file on each node after the agent (srun --task-epilog), by the path of the installed copy.
+# - Where Python's file system is away, so is that copy. So each task of srun begins as a shell which has the
+#   functions of this section, and tells it itself if it cannot become the agent.
+
+become_agent() {  # $1: the epilog, then the command of the agent, which takes the place of this shell
+  shopt -s execfail
+  set +o privileged  # only this shell is to read no start-up file
+  local epilog=$1 code=126
+  shift
+  if [ -z "$epilog" ] || [ -x "$epilog" ]; then
+    exec "$@"
+    code=$?
+  else
+    echo "hpc_elastic: ${epilog%/*} is not there on $SLURMD_NODENAME, so no agent is started" >&2
+  fi
+  tell_absent
+  exit "$code"
+}
+
+tell_absent() {
+  local start
+  enter_run && cd -P members 2> /dev/null || return
+  start=$(start_name)
+  set -o noclobber
+  for _ in 1 2 3 4; do  # the disk may have room a moment later
+    compgen -G "$SLURMD_NODENAME.*+$start+*" > /dev/null && return  # the agent has told its name
+    : > "$SLURMD_NODENAME.0+$start+absent+0+0+0" && return
+    sleep 1
+  done 2> /dev/null
+}
+
+# Slurm has started this file itself, as the epilog of a task. Slurm would tell people of an exit code that is
+# not 0.
+if [ "${0##*/}" = batch.sh ]; then
+  tell_absent
+  exit 0
+fi
