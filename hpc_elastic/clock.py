@@ -14,7 +14,7 @@ _YEAR_10000_S = 253402300800 - 86400  # [s since the epoch], with any time zone
 
 
 class Clock(Protocol):
-    """What the loops need to know of time."""
+    """The clocks, and the sleep, of loops."""
 
     def monotonic(self) -> float:
         """Return this node's monotonic time [s]."""

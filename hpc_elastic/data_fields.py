@@ -1,6 +1,6 @@
 """Classes that `dataclasses` takes for the data classes that they are in torch.
 
-The fields are made when somebody asks: an agent starts without the module `dataclasses`, which takes 5 ms.
+The fields are made on request: an agent starts without the module `dataclasses`, which takes 5 ms.
 """
 
 from __future__ import annotations

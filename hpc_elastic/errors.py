@@ -1,14 +1,14 @@
 """Every error hpc_elastic raises on purpose.
 
 HpcElasticError
-├── InputError                what the user gave is wrong; raised before anything is queued
+├── InputError                a value of the user is wrong; raised before anything is queued
 │   └── RunDirError           the run directory cannot be used
 │       └── TakenOverError    another directory is in its place, or others can write to it
 ├── UnfitFileError            a file of a run is foreign, no plain file, or far too large (also an OSError)
-├── DamagedError              what a file holds is not what was written to it (also a ValueError)
-├── StoreError                the shared directory did not do what was asked (also a RuntimeError)
-│   └── StoreTimeoutError     what was waited for did not come in time (also a TimeoutError)
-│       └── QueueEmptyError   there is nothing in a queue, and nobody wanted to wait
+├── DamagedError              a file does not have the format of this package (also a ValueError)
+├── StoreError                an operation on the shared directory failed (also a RuntimeError)
+│   └── StoreTimeoutError     a value or a rank did not arrive in time (also a TimeoutError)
+│       └── QueueEmptyError   a queue is empty, and the caller does not wait
 ├── RendezvousError
 │   ├── RendezvousClosedError
 │   ├── RendezvousTimeoutError
@@ -33,9 +33,9 @@ class InputError(HpcElasticError):
     """A value given by the user cannot be used.
 
     Args:
-        message: what is wrong, naming the thing and the value.
+        message: the problem, naming the thing and the value.
         where: the place, for example ``job.toml:7`` or ``--nodes``.
-        fix: what to do instead, as a sentence.
+        fix: the way out, as a sentence.
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
@@ -58,16 +58,16 @@ class TakenOverError(RunDirError):
 
 
 class UnfitFileError(HpcElasticError, OSError):
-    """What is there in place of a file or directory of a run's is none that this package has made.
+    """The entry in the place of a file or directory of a run was not made by this package.
 
-    It is an OSError, so that whoever can do without the file goes on. Neither is the file absent nor the
-    file system away: another try finds the same.
+    It is an OSError, so that a reader that does not need the file can continue. The file is not absent and
+    the file system answers: another try finds the same.
 
     Args:
         path: the file or directory.
-        what: what is wrong with it, as a sentence that begins with "it".
+        what: the problem, as a sentence that begins with "it".
         errno: the operating system's error number that comes nearest.
-        fix: what to do, as a sentence.
+        fix: the way out, as a sentence.
     """
 
     def __init__(self, path: str, what: str, *, errno: int, fix: str) -> None:
@@ -87,14 +87,14 @@ def _unfit_file(path: str, what: str, number: int, fix: str) -> UnfitFileError:
 
 
 class DamagedError(HpcElasticError, ValueError):
-    """What a file holds is not what this package writes; the message says what is wrong with it."""
+    """A file does not have the format of this package; the message has the problem."""
 
 
 class StoreError(HpcElasticError, RuntimeError):
     """An operation on the shared directory failed; a RuntimeError as torch's ``DistError`` is.
 
     Args:
-        message: what failed, naming the path.
+        message: the failed operation, naming the path.
         errno: the operating system's error number, where one told of the failure.
     """
 
@@ -104,10 +104,10 @@ class StoreError(HpcElasticError, RuntimeError):
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """What was waited for in a store did not come in time; the message names what is missing.
+    """A value or a rank did not arrive in a store in time; the message names the missing ones.
 
     Args:
-        message: what was waited for, where and for how long.
+        message: the awaited keys or ranks, the place and the limit.
         missing: the keys, or ranks, that did not come.
     """
 
@@ -125,7 +125,7 @@ class RendezvousError(HpcElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run has ended; nobody can join it any more."""
+    """The run has ended; no node can join it any more."""
 
 
 class RendezvousTimeoutError(RendezvousError):
@@ -169,7 +169,7 @@ class SlurmCommandError(SlurmError):
     Args:
         argv: the command as it was run.
         exit_code: its exit code.
-        stderr: what it printed, unchanged.
+        stderr: its output, unchanged.
     """
 
     def __init__(self, argv: tuple[str, ...], exit_code: int, stderr: str) -> None:

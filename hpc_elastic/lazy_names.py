@@ -13,7 +13,7 @@ def lazy_names(
     Args:
         package: its full name.
         homes: by name the module, as seen from the package (``.errors`` is beside it), and behind a colon
-            what it is called there, if that is another name.
+            its name there, if that is another one.
     """
 
     def load(name: str) -> object:
@@ -33,7 +33,7 @@ def lazy_names(
 
 
 def submodule(package: str, name: str) -> object:
-    """Import a module of a package; what a package's ``__getattr__`` does with a name it does not know.
+    """Import a module of a package, for the ``__getattr__`` of a package with an unknown name.
 
     Args:
         package: full name of the package.

@@ -89,12 +89,12 @@ class RunPaths:
         return self._at("function.pkl")
 
     def function_of(self, job_id: str) -> str:
-        """What the workers of a job of submitit's executors call after a requeue, if not the same again."""
+        """The call of workers of submitit's executors after a requeue, if it differs from the first."""
         return self._at(f"function-{job_id}.pkl")
 
     @property
     def results(self) -> str:
-        """What that call returned, one file per rank."""
+        """The values of that call, one file per rank."""
         return self._at("results")
 
     @property
@@ -114,7 +114,7 @@ class RunPaths:
 
     @property
     def nodes(self) -> str:
-        """One JSON file per agent with what the name does not hold."""
+        """One JSON file per agent with the facts that the name does not hold."""
         return self._at("nodes")
 
     @property
@@ -139,7 +139,7 @@ class RunPaths:
 
     @property
     def site(self) -> str:
-        """``site.json``: what the cluster grants a job that is to end."""
+        """``site.json``: the limits of the cluster for a job that ends."""
         return self._at("site.json")
 
     @property

@@ -1,6 +1,6 @@
 """torchrun as a module: ``python -m hpc_elastic.run``, and the functions of torch.distributed.run.
 
-`main` called from Python goes through `hpc_elastic.launcher.elastic_launch` and raises what it raises;
+`main` called from Python goes through `hpc_elastic.launcher.elastic_launch` and raises its exceptions;
 the command is `hpc-elastic run`, which ends with the exit code of the worker that failed.
 """
 
@@ -128,7 +128,7 @@ def get_use_env(args: Namespace) -> bool:
 
 
 def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
-    """Return what `elastic_launch` needs: configuration, what each worker runs, and its arguments.
+    """Return the arguments of `elastic_launch`: configuration, entry point of the workers, and its arguments.
 
     Args:
         args: the flags; one that is missing is given its default.
@@ -190,7 +190,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
 
 
 def _complete(args: Namespace) -> None:
-    """Give flags their defaults that somebody who makes up such an object knows nothing of."""
+    """Give flags their defaults, for objects that were made without the parser."""
     for action in get_args_parser()._actions:  # noqa: SLF001 - argparse has no other way to ask
         if action.option_strings and action.dest != "help" and not hasattr(args, action.dest):
             setattr(args, action.dest, action.default)
@@ -294,7 +294,7 @@ def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
 
     Args:
         argv: the arguments without the program's name.
-        dropped: what is to be searched for modules by scripts of ``--run-path``, as those of torchrun do.
+        dropped: directories that scripts of ``--run-path`` search for modules, as those of torchrun do.
 
     Returns:
         The exit code of the process.

@@ -37,7 +37,7 @@ def visible_lines(text: str) -> str:
 
 
 def visible_log(data: bytes) -> bytes:
-    """Return lines of a log as a terminal may have them: colours stay, and what moves no more than a line."""
+    """Return lines of a log that are safe on a terminal: colours and moves within a line stay."""
     text = data.decode(errors="surrogateescape")
     shown = _ACTS_IN_LOGS.sub(lambda found: found[1] or _escaped(found), text)
     return shown.encode(errors="surrogateescape")

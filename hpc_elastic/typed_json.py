@@ -8,7 +8,7 @@ text that no file name can hold is found where it is read, not where it is used:
 
 The types are int, float, str, bool, None and unions of them, tuple[X, ...], dict[str, X],
 Mapping[str, X], enums, NamedTuples (an object, or an array of their fields in order) and Any.
-``Annotated`` narrows them: `Range` for numbers, `Like` and `Prose` (what people read) for texts.
+``Annotated`` narrows them: `Range` for numbers, `Like` and `Prose` (for people) for texts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AnyText(NamedTuple):
 
 
 class Like(NamedTuple):
-    """What a text must look like."""
+    """The pattern of a text."""
 
     regex: str
     words: str  # for the error: "the id of a job"
@@ -67,7 +67,7 @@ Seconds = Annotated[float, Range(0)]
 
 
 class _MismatchError(Exception):
-    """A value is not what it should be; knows where in the record, from the inside out."""
+    """A value has the wrong type or range; knows its place in the record, from the inside out."""
 
     def __init__(self, value: object, wanted: str) -> None:
         super().__init__(wanted)
@@ -104,7 +104,7 @@ def read(kind: type[_T], data: bytes) -> _T:
 
 @lru_cache(maxsize=256)
 def _check_of(kind: Any) -> _Check:
-    """Return what turns a value of JSON into a type, or raises `_MismatchError`."""
+    """Return a function that turns a value of JSON into a type, or raises `_MismatchError`."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if isinstance(kind, type) and issubclass(kind, Enum):

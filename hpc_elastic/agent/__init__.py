@@ -1,6 +1,6 @@
 """The agent of one node: rendezvous, workers, restarts, drain, exit barrier.
 
-There are two. `node_agent` is what `hpc-elastic run` starts: it takes part in a run in a shared
+There are two. `node_agent` is the agent of `hpc-elastic run`: it takes part in a run in a shared
 directory, hears of everything at once and drains. `SimpleElasticAgent` and `LocalElasticAgent` are the
 programmable agent of torch.distributed.elastic, over any rendezvous handler.
 

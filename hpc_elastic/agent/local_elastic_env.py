@@ -15,13 +15,13 @@ _THREADS = "OMP_NUM_THREADS"
 def elastic_env(
     worker: Worker, group: WorkerGroup, environ: Mapping[str, str], run: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what a worker gets beside the agent's own environment.
+    """Return the variables of a worker in addition to the agent's own environment.
 
     Args:
         worker: the worker.
         group: the workers of the agent, in their round.
         environ: the agent's environment.
-        run: what the rendezvous and the agent tell: the same for all workers.
+        run: the values of the rendezvous and the agent, the same for all workers.
 
     Raises:
         TooFewDevicesError: each worker is to see a GPU of its own, and there is none for this one.
@@ -52,7 +52,7 @@ def elastic_env(
 
 
 def log_prefixes(template: str | None, group: WorkerGroup, node: str) -> dict[int, str] | None:
-    """Return what stands before each worker's lines on the console; None: the default.
+    """Return the header of each worker's lines on the console; None: the default.
 
     Args:
         template: may use ``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${node}``.

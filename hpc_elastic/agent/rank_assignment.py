@@ -18,10 +18,10 @@ class _Fields(NamedTuple):
 
 
 class RoleInstanceInfo:
-    """What one agent tells the others of its workers.
+    """The description of an agent's workers for the other agents.
 
     Args:
-        role: what they do.
+        role: their task.
         rank: the agent's place in the round (group rank).
         local_world_size: how many they are.
     """
@@ -43,7 +43,7 @@ class RoleInstanceInfo:
 
     @staticmethod
     def deserialize(data: bytes) -> RoleInstanceInfo:
-        """Return what `serialize` made.
+        """Return the value from the text of `serialize`.
 
         Raises:
             DamagedError: it has not made that.
@@ -74,7 +74,7 @@ class Ranks(NamedTuple):
 
 
 def assign_ranks(infos: Iterable[RoleInstanceInfo]) -> list[Ranks]:
-    """Return the ranks of all agents, given what they are, by group rank."""
+    """Return the ranks of all agents from their descriptions, by group rank."""
     infos = list(infos)
     world_size = sum(info.local_world_size for info in infos)
     role_sizes: dict[str, int] = {}

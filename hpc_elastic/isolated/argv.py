@@ -28,7 +28,7 @@ _CALL: Final = "from {module} import main; main(plain)"
 
 
 class OwnPath(NamedTuple):
-    """Where an interpreter has this package and what it needs, apart from where an isolated one looks.
+    """Where an interpreter has this package and its dependencies, apart from where an isolated one looks.
 
     Args:
         directories: absolute; none for an ordinary installation.
@@ -49,7 +49,7 @@ def own_argv(python: str, module: str = PACKAGE, where: OwnPath = INSTALLED) -> 
     Args:
         python: the interpreter.
         module: full name of the module, or of a package that can be run.
-        where: what that interpreter does not search by itself.
+        where: the directories that the interpreter does not search by itself.
     """
     if where == INSTALLED:
         return (python, "-I", "-m", module)

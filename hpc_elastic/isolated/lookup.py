@@ -1,4 +1,4 @@
-"""Asking an interpreter where it has this package and what it needs."""
+"""Asking an interpreter for the place of this package and its dependencies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
 
 def own_path() -> OwnPath:
-    """Return what an isolated start of this process's interpreter has to search, too."""
+    """Return the directories that an isolated start of this process's interpreter must search as well."""
     places = _places_here()
     home = os.path.abspath(__file__).removesuffix(_FILE)
     installed = site.getsitepackages()
@@ -84,7 +84,7 @@ def argv_here(module: str = "hpc_elastic") -> tuple[str, ...]:
 
 
 def ask(python: str) -> Answer:
-    """Return what an isolated start of another interpreter has to search, too.
+    """Return the directories that an isolated start of another interpreter must search as well.
 
     Args:
         python: absolute path of the interpreter.

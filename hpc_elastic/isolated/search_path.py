@@ -1,4 +1,4 @@
-"""What this process searches for modules: not its caller's directory, but what is the user's if asked to."""
+"""The search path of this process: without its caller's directory, and with the user's only on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def drop_callers_directory() -> list[str]:
     To be called by a program of ours before it imports more; a process of the user's keeps it.
 
     Returns:
-        What was first; nothing where Python has put no directory there.
+        The first entry; empty if Python has put no directory there.
     """
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):  # since Python 3.11
         return []
@@ -25,8 +25,8 @@ def drop_callers_directory() -> list[str]:
 def users_modules(environ: Mapping[str, str]) -> Iterator[None]:
     """Find modules of the user's, too: after all others, where a plain Python would look for them.
 
-    What PYTHONPATH and the user's own packages add stays, as such a module may import others later; the
-    working directory does not.
+    The directories of PYTHONPATH and the user's own packages stay, as such a module may import others
+    later; the working directory does not.
 
     Args:
         environ: has PYTHONPATH.

@@ -1,4 +1,4 @@
-"""Give a program back what launching changes about it."""
+"""Undo the changes that a launch makes to its program."""
 
 from __future__ import annotations
 

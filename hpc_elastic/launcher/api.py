@@ -54,7 +54,7 @@ _NOBODY: Final = -1  # the rank of a failure that has none
 
 
 def _name_signals(names: str | None) -> None:
-    """Have workers that launch themselves take these signals; None: nobody has said which."""
+    """Have workers that launch themselves take these signals; None: not given."""
     if names is None:
         os.environ.pop(SIGNALS_ENV, None)
     else:
@@ -105,24 +105,24 @@ def launch_agent(
     A `LocalElasticAgent` that a program has put in place of ours, or into which it has put methods, is the
     agent over any backend.
 
-    A run without an id gets one that is told: all nodes of a Slurm step find the same, elsewhere it
+    A run without an id gets one, with a warning: all nodes of a Slurm step find the same, elsewhere it
     is random.
 
     Args:
         config: how.
-        entrypoint: what each worker runs: a function, or a command.
+        entrypoint: a function, or a command, that each worker runs.
         args: of the entrypoint.
         health_check_server: answers whether the agent is alive, in place of its own; it has been started,
             and is stopped in the end.
 
     Returns:
-        What the workers of this node returned by global rank; commands return None.
+        The values of the workers of this node by global rank; commands return None.
 
     Raises:
         InputError: something that was given cannot be used.
-        ValueError: the same, for what the rendezvous is made from.
+        ValueError: the same, for the parameters of the rendezvous.
         ChildFailedError: the run has failed, here or on another node.
-        SignalException: this process was told to end; the workers have ended.
+        SignalException: this process got a signal to end; the workers have ended.
         RendezvousError: the run has ended or is being left, or too few nodes came.
     """
     _refuse_unguarded_main()
@@ -170,7 +170,7 @@ def _launch(
 
 
 def _spec(config: LaunchConfig, entrypoint: Entrypoint, args: list[Any]) -> WorkerSpec:
-    """Return what to run, without where the nodes meet.
+    """Return the description of the workers, without the place of the rendezvous.
 
     Raises:
         InputError: a value cannot be used.
@@ -273,7 +273,7 @@ def _new_run_id(environ: Mapping[str, str]) -> str:
 
 
 def _tell(config: LaunchConfig, entrypoint_name: str) -> None:
-    """Log what is launched."""
+    """Log the launch."""
     facts = {
         "entrypoint": entrypoint_name,
         **{item.name: getattr(config, item.name) for item in fields(config)},
@@ -283,7 +283,7 @@ def _tell(config: LaunchConfig, entrypoint_name: str) -> None:
 
 
 def _get_entrypoint_name(entrypoint: Entrypoint, args: list[Any]) -> str:
-    """Return a name for what is run: of the Python interpreter it is the script."""
+    """Return a name of the program: for the Python interpreter it is the script."""
     if callable(entrypoint):
         inner = getattr(entrypoint, "func", entrypoint)  # of a functools.partial
         return str(getattr(inner, "__name__", None) or type(inner).__name__)

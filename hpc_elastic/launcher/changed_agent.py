@@ -9,7 +9,7 @@ def is_changed(agent: object) -> bool:
     """Tell whether an agent is not the package's own, or has methods that are not.
 
     Args:
-        agent: the class, or what a program has put in its place.
+        agent: the class, or the replacement by a program.
     """
     if not isinstance(agent, type) or not _is_own(agent.__module__):
         return True

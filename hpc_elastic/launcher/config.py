@@ -1,4 +1,4 @@
-"""What to launch, and how."""
+"""The configuration of a launch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 900
 
 @dataclass
 class LaunchConfig:
-    """What `elastic_launch` needs to know of this node and of the run.
+    """The settings of `elastic_launch` for this node and for the run.
 
     Args:
         min_nodes: with fewer nodes nothing is started.
@@ -31,15 +31,15 @@ class LaunchConfig:
         logs_specs: where logs go; None: error files go to the run directory, or without one to a new
             temporary directory, and the workers' output to the console.
         run_id: the same on all nodes of a run; an empty one is made up, see `launch_agent`.
-        role: name of what the workers do.
+        role: name of the workers' task.
         rdzv_endpoint: where the nodes meet; for ``shared_fs`` a directory that all of them see.
         rdzv_backend: how they meet. ``etcd``, ``etcd-v2`` and ``c10d`` stand for ``shared_fs``.
         rdzv_configs: options of the backend.
         rdzv_timeout: older name of ``rdzv_configs["timeout"]``, how long nodes wait for each other [s].
         max_restarts: how often the workers are started again after one has failed.
-        monitor_interval: longest time between two looks at the workers [s], where nobody tells of exits.
+        monitor_interval: longest time between two checks of the workers [s], if exits are not reported.
         start_method: of a function's processes: ``spawn``, ``fork`` or ``forkserver``.
-        log_line_prefix_template: what stands before each teed line; ``${role_name}``, ``${rank}``,
+        log_line_prefix_template: header of each teed line; ``${role_name}``, ``${rank}``,
             ``${local_rank}`` and ``${node}`` are replaced.
         metrics_cfg: handed to `metrics.initialize_metrics`.
         local_addr: address of this node for the others; found out if not given.
@@ -49,7 +49,7 @@ class LaunchConfig:
         duplicate_stdout_filters: teed lines of stdout with one of these texts also go to one common file.
         duplicate_stderr_filters: the same for stderr.
         virtual_local_rank: each worker sees its own GPU alone, and is local rank 0.
-        shutdown_timeout: from the moment workers are told to end to SIGKILL [s]; None means
+        shutdown_timeout: from the signal to the workers to SIGKILL [s]; None means
             TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
         exit_barrier_timeout: how long a node whose workers are gone waits for the others [s]; None means
             TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300 (from torch 2.14).
@@ -85,7 +85,7 @@ class LaunchConfig:
     exit_barrier_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Fill in what depends on other fields or on the environment."""
+        """Fill in the fields that depend on other fields or on the environment."""
         _check_kinds(self)
         if self.rdzv_timeout != -1:
             self.rdzv_configs["timeout"] = self.rdzv_timeout
@@ -100,7 +100,7 @@ class LaunchConfig:
 
     @property
     def wanted_logs(self) -> LogsSpecs | None:
-        """Where logs go if somebody has said so."""
+        """The given destination of logs, if any."""
         return self.logs_specs if getattr(self.logs_specs, "is_chosen", True) else None
 
 
@@ -134,7 +134,7 @@ def _as_text(value: object) -> str:
 
 
 def _check_kinds(config: LaunchConfig) -> None:
-    """Refuse at once, naming the field, what would else fail far from here."""
+    """Refuse a wrong value at once, naming the field."""
     config.run_id = _as_text(config.run_id)  # people give job numbers
     if isinstance(config.rdzv_endpoint, os.PathLike):
         config.rdzv_endpoint = os.fspath(config.rdzv_endpoint)

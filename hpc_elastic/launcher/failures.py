@@ -33,7 +33,7 @@ class RecordedFailure(ProcessFailure):
     """A worker's failure as the run's journal has it: it may have happened on another node.
 
     Args:
-        record: what the journal has.
+        record: the failure of the journal.
     """
 
     def __init__(self, record: FailureRecord) -> None:
@@ -57,7 +57,7 @@ class RunFailedError(ChildFailedError):
     """The run has failed for good; all nodes name the same root cause.
 
     Args:
-        name: what was run, for the headline.
+        name: the name of the program, for the headline.
         root: the first failure of the run, from its journal.
         own: the failures of this node's workers by global rank, if there are any.
         node: this node's name.
@@ -84,7 +84,7 @@ class RunFailedError(ChildFailedError):
         return self.root.rank, self.failures[self.root.rank]
 
     def save(self, path: str) -> None:
-        """Write an error file with the root cause for who looks for one on this node, such as `record`.
+        """Write an error file with the root cause, for readers on this node such as `record`.
 
         Where a worker of this node has left one, or there are no words, none is written.
         """
@@ -96,8 +96,8 @@ class RunFailedError(ChildFailedError):
         """Return the summary, the run's root cause first.
 
         Args:
-            boarder_delim: what the first and the last line are made of.
-            section_delim: what the line below the headline is made of.
+            boarder_delim: the character of the first and the last line.
+            section_delim: the character of the line below the headline.
         """
         others = [
             failure_record(failure, rank=rank, node=self.node)
@@ -114,7 +114,7 @@ def run_failed(outcome: Outcome, name: str, node: str) -> RunFailedError | None:
 
     Args:
         outcome: of this node's agent.
-        name: what was run.
+        name: the name of the program.
         node: this node's name.
     """
     if not outcome.failure:
@@ -123,12 +123,12 @@ def run_failed(outcome: Outcome, name: str, node: str) -> RunFailedError | None:
 
 
 def error_of(outcome: Outcome, failed: RunFailedError | None, signalled: int | None) -> Exception | None:
-    """Return what a launch raises; None if it has succeeded.
+    """Return the exception of a launch; None if it has succeeded.
 
     Args:
         outcome: of this node's agent.
-        failed: what `run_failed` made of it.
-        signalled: the signal that this process was told to end by, if it was.
+        failed: the result of `run_failed`.
+        signalled: the signal that ended this process, if any.
     """
     if signalled is not None:
         number = signal.Signals(signalled)

@@ -31,7 +31,7 @@ _WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Task(NamedTuple):
-    """What the workers run."""
+    """The task of the workers."""
 
     entrypoint: Callable[..., Any] | str
     args: tuple[Any, ...]
@@ -45,17 +45,17 @@ def launch(
 
     Args:
         config: how.
-        task: what.
+        task: the task of the workers.
         handler: says where the nodes meet; not usable afterwards.
         environ: of this process.
 
     Returns:
-        What this node's workers returned by global rank.
+        The values of this node's workers by global rank.
 
     Raises:
         InputError: something that was given cannot be used.
         ChildFailedError: the run has failed, here or on another node.
-        SignalException: this process was told to end; the workers have ended.
+        SignalException: this process got a signal to end; the workers have ended.
         RendezvousError: the run has ended or is being left, or too few nodes came.
     """
     slurm = _slurm_of(config, environ)
@@ -90,7 +90,7 @@ def _run(
 
 
 def _slurm_of(config: LaunchConfig, environ: Mapping[str, str]) -> SlurmEnv | None:
-    """Return what Slurm told this process, if it is a step's task that is to meet others."""
+    """Return the facts of Slurm's environment, if this process is a task of a step with other tasks."""
     slurm = SlurmEnv.from_environ(environ)
     return slurm if slurm is not None and slurm.in_step and config.max_nodes > 1 else None
 
@@ -140,7 +140,7 @@ def options_of(
 
 
 def signal_meanings(names: str) -> SignalMeanings:
-    """Return what each of the named signals asks of the agent; names that are none are told and left out."""
+    """Return the meaning of each of the named signals; unknown names are reported and left out."""
     found = []
     for name in filter(None, (name.strip() for name in names.split(","))):
         number = signal.Signals.__members__.get(name)

@@ -1,6 +1,6 @@
 """The agent as a template: rendezvous, ranks, restarts and the exit barrier, over any rendezvous handler.
 
-Names, hooks and what they do are those of ``torch.distributed.elastic.agent.server.api``. Derive from
+Names, hooks and their behaviour are those of ``torch.distributed.elastic.agent.server.api``. Derive from
 `SimpleElasticAgent` and fill in how workers are started, stopped and looked at.
 """
 
@@ -66,7 +66,7 @@ class SimpleElasticAgent(RecordingAgent):
     the membership restarts them, too, and does not count. Restarts are this agent's own count.
 
     Args:
-        spec: what to run.
+        spec: description of the workers.
         exit_barrier_timeout: how long to wait for the other agents at the end [s]; None:
             TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, or 300.
         shutdown_timeout: from the death signal to SIGKILL, however workers are ended [s]; None:
@@ -98,7 +98,7 @@ class SimpleElasticAgent(RecordingAgent):
 
     @abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """End all workers, in whatever state they are; there may be none."""
+        """End all workers, in any state; there may be none."""
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -106,7 +106,7 @@ class SimpleElasticAgent(RecordingAgent):
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """Give everything back at the end of a run; ends what still runs.
+        """Release all resources at the end of a run; ends workers that still run.
 
         Args:
             death_sig: sent to the workers first.
@@ -122,7 +122,7 @@ class SimpleElasticAgent(RecordingAgent):
 
     @prof
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run the workers to their end, over all restarts; leaves none behind, whatever happens.
+        """Run the workers to their end, over all restarts; never leaves one behind.
 
         Returns:
             The workers' results or failures. The state is STOPPED if the rendezvous had no need of this
@@ -175,7 +175,7 @@ class SimpleElasticAgent(RecordingAgent):
                 return end
 
     def _act_on(self, result: RunResult) -> RunResult | None:
-        """Do what the state of the workers asks for; a result ends the run."""
+        """Act on the state of the workers; a result ends the run."""
         role = self._worker_group.spec.role
         if result.state == WorkerState.SUCCEEDED:
             logger.info(
@@ -279,7 +279,7 @@ class SimpleElasticAgent(RecordingAgent):
     ) -> list[Worker]:
         """Return this agent's workers with their ranks.
 
-        Agents may have different roles and sizes: each sets what it has, the one with group rank 0
+        Agents may have different roles and sizes: each sets its own description, the one with group rank 0
         computes the ranks of all and sets them. All are alike if the environment says
         TORCH_ELASTIC_WORKER_IDENTICAL=1, and where the rendezvous has no store.
         """
@@ -338,7 +338,7 @@ class SimpleElasticAgent(RecordingAgent):
     def _exit_barrier(self) -> bool:
         """Wait until the other agents' workers have ended, too; at most the exit barrier's timeout.
 
-        What goes wrong there is told and does not make a failure of the run.
+        An error there is logged, and is not a failure of the run.
 
         Returns:
             Whether this node, whose workers have succeeded, is wanted in another round.
@@ -392,5 +392,5 @@ class SimpleElasticAgent(RecordingAgent):
 
 
 def _as_failed(result: RunResult) -> RunResult:
-    """Return the result of workers that are not started again, whatever was wrong with them."""
+    """Return the result of workers that are not started again, for any failure."""
     return RunResult(WorkerState.FAILED, result.return_values, result.failures)

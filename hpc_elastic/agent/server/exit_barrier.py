@@ -1,4 +1,4 @@
-"""What an agent looks at while it waits for other agents through a key-value store."""
+"""The checks of an agent while it waits for other agents through a key-value store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOO_LATE = (TimeoutError, RuntimeError)  # torch's stores raise RuntimeErrors o
 
 
 class OthersGoneError(Exception):
-    """Nobody is left to wait for."""
+    """No other agent is left."""
 
 
 class RoundOverError(Exception):
@@ -35,7 +35,7 @@ class WatchedStore:
 
     Args:
         store: the store; everything but waiting is as it does it.
-        look: looks at the other nodes; raises what is to end a wait.
+        look: looks at the other nodes; raises an exception to end the wait.
         clock: this node's clock.
     """
 
@@ -116,14 +116,14 @@ def look_at_others(handler: Any) -> None:
     """Look whether waiting for other agents still makes sense.
 
     A handler that has `others_at_work` (the names of the other nodes of the round that are there and
-    not done) tells more than others do, which know of waiting nodes only: somebody starts again, or is
+    not done) has more facts than others, which know only of waiting nodes: a node starts again, or is
     new, and the agents whose workers run will start again with it.
 
     Args:
         handler: the rendezvous.
 
     Raises:
-        OthersGoneError: nobody is left to wait for.
+        OthersGoneError: no other agent is left.
         RoundOverError: other nodes want another round, or have one.
     """
     others_at_work = getattr(handler, "others_at_work", None)
@@ -137,7 +137,7 @@ def round_of(met: RendezvousInfo | None, store: Any, group: WorkerGroup) -> Rend
     """Return the round that an agent is in.
 
     Args:
-        met: what the rendezvous has returned; None where a derived class meets the others by itself.
+        met: the result of the rendezvous; None where a derived class meets the others by itself.
         store: the agent's store.
         group: its worker group.
 
@@ -211,6 +211,6 @@ class ExitBarrier:
                     raise  # who does not answer now may do so later; the barrier's time is bounded
 
     def _name(self, rank: int) -> str:
-        """Return what people call an agent."""
+        """Return the name of an agent for people."""
         formed = getattr(self._info, "round", None)
         return str(rank) if formed is None else f"{rank} ({formed.members[rank].node})"

@@ -60,12 +60,12 @@ class LocalElasticAgent(SimpleElasticAgent):
     the shutdown timeout, or when a second one comes.
 
     Args:
-        spec: what to run.
+        spec: description of the workers.
         logs_specs: where logs go; None: error files in a new temporary directory. A start method is
             taken for one: ``LocalElasticAgent(spec, "spawn")`` is the older spelling.
         start_method: of functions: ``spawn``, ``fork`` or ``forkserver``.
         exit_barrier_timeout: see `SimpleElasticAgent`.
-        log_line_prefix_template: what stands before each teed line; may use ``${role_name}``,
+        log_line_prefix_template: header of each teed line; may use ``${role_name}``,
             ``${rank}``, ``${local_rank}`` and ``${node}``.
         shutdown_timeout: see `SimpleElasticAgent`.
         health_check_server: a server that has been started; it is stopped at the end of `run`. None:
@@ -118,7 +118,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Have what the workers start end with this process, even if that is killed.
+        """End the children of workers with this process, even if it is killed.
 
         Forks, so this is done without in a process that has threads; the workers themselves end in any case.
         """
@@ -223,7 +223,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002 - torch's signature
-        """End the workers as at the end of the run; who asks for the agent's health is still answered."""
+        """End the workers as at the end of the run; health checks are still answered."""
         self._goes_on = True
         try:
             call_shutdown(self._shutdown, self._shutdown_timeout)
@@ -231,7 +231,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._goes_on = False
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None) -> None:
-        """End the workers and what watches them.
+        """End the workers and their watchers.
 
         Args:
             death_sig: sent to the workers first.

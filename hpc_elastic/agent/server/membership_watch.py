@@ -37,11 +37,11 @@ class MembershipWatch:
         return self._is_out_of_touch
 
     def nodes_waiting(self, handler: RendezvousHandler) -> int:
-        """Return how many nodes wait; 0 while that cannot be found out, which is told once.
+        """Return how many nodes wait; 0 while it is unknown, which is logged once.
 
         Raises:
-            RendezvousClosedError: somebody has ended the run for all nodes.
-            RendezvousError: what the nodes share is damaged.
+            RendezvousClosedError: a node has ended the run for all nodes.
+            RendezvousError: the shared state is damaged.
         """
         try:
             waiting = handler.num_nodes_waiting()

@@ -1,4 +1,4 @@
-"""What agents take in more than one form: handlers and classes written for older versions of torch."""
+"""Arguments that agents accept in several forms: handlers and classes for older versions of torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def timeout_of(name: str, value: float | None, default: float, environ: Mapping[
 
     Args:
         name: of the argument; the variable is ``TORCH_ELASTIC_<NAME>``.
-        value: what was given.
+        value: the argument.
         default: if nothing is said.
         environ: the agent's environment.
 
@@ -44,7 +44,7 @@ def timeout_of(name: str, value: float | None, default: float, environ: Mapping[
 
 
 def call_shutdown(hook: Callable[..., None], timeout: float, death_sig: int | None = None) -> None:
-    """Call an agent's `_shutdown` with what it takes: older ones take no timeout, or nothing at all."""
+    """Call an agent's `_shutdown` with the arguments that it accepts: older ones have fewer or none."""
     parameters = inspect.signature(hook).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     takes_all = inspect.Parameter.VAR_KEYWORD in kinds
@@ -57,7 +57,7 @@ def call_shutdown(hook: Callable[..., None], timeout: float, death_sig: int | No
 
 
 def as_rendezvous_info(found: Any, local_addr: str | None) -> RendezvousInfo:
-    """Return what a handler's `next_rendezvous` has returned in the form of today.
+    """Return the result of a handler's `next_rendezvous` in the present form.
 
     Args:
         found: a `RendezvousInfo`; older handlers return (store, rank, world size) and leave it to the

@@ -1,4 +1,4 @@
-"""How the agents of a round tell each other what they are, and get their ranks."""
+"""The exchange of descriptions and ranks between the agents of a round."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 def exchange_ranks(store: Any, info: RoleInstanceInfo, group_world_size: int) -> Ranks:
     """Return the ranks of this agent's workers.
 
-    Each agent sets what it is; the one with group rank 0 reads all and sets what each gets, so that N
+    Each agent sets its description; the one with group rank 0 reads all and sets their ranks, so that N
     agents cost 2 N reads and not N². Keys and values are those of torch.
 
     Args:
         store: the round's store; reading waits.
-        info: what this agent is.
+        info: the description of this agent.
         group_world_size: how many agents there are.
 
     Raises:
-        DamagedError: what an agent has told cannot be read.
-        StoreError: an agent has not told what it is in time; torch's stores raise their own error.
+        DamagedError: the description of an agent cannot be read.
+        StoreError: an agent has not set its description in time; torch's stores raise their own error.
     """
     store.set(f"{_ROLE_INFO}{info.rank}", info.serialize())
     if info.rank == 0:

@@ -1,4 +1,4 @@
-"""What an agent records of its run for programs to read."""
+"""The events that an agent records of its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RecordingAgent(ElasticAgent):
     """The state of an agent, and the events it makes of it.
 
     Args:
-        spec: what to run.
+        spec: description of the workers.
         exit_barrier_timeout: see `SimpleElasticAgent`.
         shutdown_timeout: see there.
         clock: this node's clock.
@@ -103,7 +103,7 @@ class RecordingAgent(ElasticAgent):
         return self._events.status(state, source, details)
 
     def _round_facts(self, group: WorkerGroup) -> str:
-        """Return what people want to know of a round, one fact per line."""
+        """Return the facts of a round for people, one per line."""
         facts = {
             "restart_count": group.spec.max_restarts - self._remaining_restarts,
             "master_addr": group.master_addr,
