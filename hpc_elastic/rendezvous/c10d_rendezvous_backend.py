@@ -1,6 +1,6 @@
 """The state of a rendezvous under one key of a key-value store, the key that torch uses.
 
-The store is one of `hpc_elastic.store`, or one of torch's that somebody else has opened. What is kept
+The store is one of `hpc_elastic.store`, or one of torch's that the caller has opened. The value
 there is our state and not torch's: all nodes of a run need this package.
 """
 
@@ -33,8 +33,8 @@ _READ_TIMEOUT_S = 60
 class C10dRendezvousBackend(RendezvousBackend):
     """Holds the state of a rendezvous in a key-value store with `get` and `compare_set`.
 
-    Two states are told apart by their content: who replaces a state by what somebody else has just
-    replaced it by is told that it was him.
+    Two states differ if their content differs: a node that writes the same content as another node has just
+    written gets the answer that its own write succeeded.
 
     Args:
         store: the store.

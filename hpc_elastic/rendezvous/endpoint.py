@@ -1,4 +1,4 @@
-"""Reading what a user writes about a rendezvous: endpoint and options."""
+"""Reading the user's description of a rendezvous: endpoint and options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
     An IPv6 address without brackets is an address, never an address with a port.
 
     Args:
-        endpoint: what the user gave; ``localhost`` if empty.
+        endpoint: the value of the user; ``localhost`` if empty.
         default_port: the port if the endpoint has none.
 
     Raises:
@@ -67,7 +67,7 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Return the host without brackets, and what stands where the port would, None if nothing does."""
+    """Return the host without brackets, and the text in the place of the port, None if there is none."""
     if text.startswith("[") and text.endswith("]"):
         return _without_brackets(text), None
     if is_ipv6(text):

@@ -23,7 +23,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     is where the runs have theirs, beside the file if there is one. Without a ``/`` it is a host or nothing,
     and they meet in ``hpc_elastic_runs/<run id>_<host>-<port>`` below the working directory, as agents of
     `hpc-elastic run` do; it has to be the same shared one on all nodes. Options are those of ``shared_fs``;
-    what only a server needs is left out.
+    options for a server are left out.
 
     Raises:
         ValueError: the endpoint is none, or an option cannot be used.
@@ -93,12 +93,12 @@ def options_for_shared_fs(params: RendezvousParameters) -> dict[str, object]:
 
 
 def _is_of_server(option: str) -> bool:
-    """Tell whether an option is one of a server, or foreign to all; what is misspelt is neither."""
+    """Tell whether an option is one of a server, or foreign to all; a misspelt option is neither."""
     return option in _OF_SERVERS or not get_close_matches(option, (*KNOWN, *_OF_SERVERS), 1)
 
 
 def check_c10d(params: RendezvousParameters) -> None:
-    """Refuse what torch's backend ``c10d`` refuses.
+    """Refuse the same options as torch's backend ``c10d``.
 
     Raises:
         ValueError: naming it.
@@ -122,7 +122,7 @@ def _check_read_timeout(params: RendezvousParameters) -> None:
 
 
 def _tell(params: RendezvousParameters, place: str, ignored: list[str]) -> None:
-    """Say once per handler where the nodes meet, loudly if nobody has chosen the place."""
+    """Say once per handler where the nodes meet, as a warning if the place is a default."""
     import logging  # noqa: PLC0415 - an agent over `shared_fs` does without
 
     is_chosen = "/" in params.endpoint

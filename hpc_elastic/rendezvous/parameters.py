@@ -1,4 +1,4 @@
-"""What a rendezvous handler is built from. Pure."""
+"""The parameters of a rendezvous handler. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Plugin(Protocol):
         ...
 
     def load(self) -> Callable[[], RendezvousHandlerCreator]:
-        """Import what the plug-in names."""
+        """Import the object that the plug-in names."""
         ...
 
 
@@ -65,7 +65,7 @@ class RendezvousHandlerRegistry:
         """Return a new handler.
 
         Raises:
-            ValueError: nobody has registered the backend, or its parameters cannot be used.
+            ValueError: the backend is not registered, or its parameters cannot be used.
             RuntimeError: its creator returned none, or it says that it is of another backend.
         """
         if params.backend not in self._registry:
@@ -87,7 +87,7 @@ class RendezvousHandlerRegistry:
         return handler
 
     def _register_plugins(self) -> None:
-        """Register what installed packages offer; one that fails is told of and left out."""
+        """Register the handlers of installed packages; one that fails is reported and left out."""
         find, self._plugins = self._plugins, None
         for plugin in find() if find is not None else ():
             try:
@@ -100,7 +100,7 @@ class RendezvousHandlerRegistry:
                 )
 
     def look_for_plugins(self, plugins: Callable[[], Iterable[Plugin]]) -> None:
-        """Register what installed packages offer now, also if they were looked for before."""
+        """Register the handlers of installed packages again."""
         self._plugins = plugins
         self._register_plugins()
 
@@ -131,7 +131,7 @@ def _static(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def installed_plugins() -> list[Plugin]:
-    """Return what other packages offer in their entry points, our group before torch's."""
+    """Return the handlers in the entry points of other packages, our group before torch's."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - 30 ms
 
     offers = (plugin for group in PLUGIN_GROUPS for plugin in entry_points(group=group))
@@ -162,6 +162,6 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Return a new handler of the backend that the parameters name.
 
     Raises:
-        ValueError: nobody has registered the backend, or its parameters cannot be used.
+        ValueError: the backend is not registered, or its parameters cannot be used.
     """
     return rendezvous_handler_registry.create_handler(params)

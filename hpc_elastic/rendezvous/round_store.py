@@ -10,7 +10,7 @@ def open_round_store(root: str, scope: str, timeout: float | None = None) -> Any
 
     Args:
         root: the run directory.
-        scope: what the store is for; stores with different scopes share nothing.
+        scope: the purpose of the store; stores with different scopes share nothing.
         timeout: how long a read waits for its key [s]; the store's own default if not given.
     """
     from hpc_elastic.store.kv.of_run import open_scope  # noqa: PLC0415 - the agent does without

@@ -1,4 +1,4 @@
-"""The static rendezvous: ranks and the master's address are given, nobody is waited for."""
+"""The static rendezvous: ranks and the master's address are given, and no node waits for another."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class StaticRendezvous(RendezvousHandler):
         return RendezvousInfo(self._store, self.rank, self.world_size, where, open_store=alone)
 
     def is_closed(self) -> bool:
-        """Return False: nobody can close what everybody knows beforehand."""
+        """Return False: a rendezvous of known nodes cannot be closed."""
         return False
 
     def set_closed(self) -> None:
         """Do nothing."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 0: nobody can join."""
+        """Return 0: no node can join."""
         return 0
 
     def get_run_id(self) -> str:

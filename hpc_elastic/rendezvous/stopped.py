@@ -11,7 +11,7 @@ USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 
 
 def drain_cause(state: RunState) -> Cause | None:
-    """Return why this start is being left, None if nobody asked for that."""
+    """Return why this start is being left, None without a request."""
     if state.drained is not None:
         return state.drained.cause
     if state.drain is not None and state.drain.then is Then.LEAVE:
@@ -23,7 +23,7 @@ def stopped(state: RunState) -> RunEnded:
     """Return the ending of a run that is left on its user's wish.
 
     Args:
-        state: the run; the step of what was saved is told if it is known.
+        state: the run; the step of the last save is included if it is known.
     """
     asked = state.drained or state.drain
     how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"

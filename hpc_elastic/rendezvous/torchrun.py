@@ -20,7 +20,7 @@ BACKEND = "hpc_elastic"
 
 
 def get_handler() -> Callable[[Any], Any]:
-    """Return what torch's registry calls with its parameters to get a handler.
+    """Return the function that torch's registry calls with its parameters to get a handler.
 
     The handler is one of torch's own kind, and raises torch's errors, which torch's agent acts on.
     """
@@ -58,7 +58,7 @@ def restart_of(run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Handler:
-    """What torch's `RendezvousHandler` asks for.
+    """The interface of torch's `RendezvousHandler`.
 
     Args:
         handler: ours.
@@ -101,7 +101,7 @@ class _Handler:
 
 @contextmanager
 def _as_torchs(api: Any) -> Iterator[None]:
-    """Raise errors as torch's of the same name; what torch has no name for is its `RendezvousError`."""
+    """Raise errors as torch's of the same name; others become its `RendezvousError`."""
     try:
         yield
     except RendezvousError as error:

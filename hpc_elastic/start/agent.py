@@ -50,9 +50,9 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
     """Run this node's agent to its end.
 
     Args:
-        options: what was asked for.
-        slurm: what Slurm told this process, if it started it as a step.
-        held: a descriptor that stays open until what the agent leaves behind has ended, too.
+        options: the options of the agent.
+        slurm: the facts of Slurm's environment, if it started it as a step.
+        held: a descriptor that stays open until the processes that the agent leaves behind have ended, too.
 
     Returns:
         The exit code of the agent's process.
@@ -87,8 +87,8 @@ def open_agent(
     The run directory has been prepared. Signals are caught meanwhile, where this is the main thread.
 
     Args:
-        options: what was asked for.
-        slurm: what Slurm told this process, if it started it as a step.
+        options: the options of the agent.
+        slurm: the facts of Slurm's environment, if it started it as a step.
         owns_process: whether this process has no children beside the agent's.
         held: a descriptor that the guard keeps until nothing is left.
     """
@@ -145,7 +145,7 @@ def _open_log(path: str) -> int:
 
 
 def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
-    """Return the options with a lease in which this node sees the others live, whatever its mount caches."""
+    """Return the options with a lease that is long enough for the caching of this node's mount."""
     settings = options.rendezvous
     mount = mount_at(options.paths.root)
     lease, why = safe_lease(mount, settings.heartbeat_interval, settings.lease)
@@ -155,7 +155,7 @@ def _with_safe_lease(options: LaunchOptions, log: AgentLog) -> LaunchOptions:
 
 
 class StartContext(NamedTuple):
-    """What lives as long as the agent's process."""
+    """The objects that live as long as the agent's process."""
 
     guard: Guard
     scratch: str
@@ -220,7 +220,7 @@ def _build(
 
 
 def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop) -> Notices:
-    """Return what an agent hears from Slurm beside signals; nothing where there is none."""
+    """Return the agent's notices from Slurm beside signals; without effect outside Slurm."""
     if slurm is None or Env.LOCAL in os.environ:
         return NoNotices()
 
@@ -301,7 +301,7 @@ def _make_scratch() -> str:
 
 
 def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAgent, outcome: Outcome) -> None:
-    """Remember what has happened on nodes in a run without a batch script of ours; a few do it for all."""
+    """Record the failures of nodes in a run without a batch script of ours; a few nodes do it for all."""
     state, log, place = opened.run.state, opened.log, opened.run.place_among_survivors()
     if not state.lost and outcome.exit_code not in (ExitCode.UNFIT, ExitCode.WEDGED):
         return

@@ -1,4 +1,4 @@
-"""What all workers of an agent get into their environment, beside their place in a round."""
+"""The variables of all workers of an agent, apart from their ranks in a round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def run_env(options: LaunchOptions) -> RunEnv:
-    """Return what is the same for all workers; what the agent's environment has is left as it is."""
+    """Return the variables that are the same for all workers; those of the agent's environment stay."""
     cpus = len(os.sched_getaffinity(0))
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),

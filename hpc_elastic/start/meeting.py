@@ -39,7 +39,7 @@ _agents = itertools.count()
 def ended_before(paths: RunPaths, slurm: SlurmEnv | None) -> RunState | None:
     """Return the state of a run that has ended before anybody in this job had an agent.
 
-    Below the run's own batch script the agents say what there is to say.
+    Below the run's own batch script the agents write these messages.
 
     Raises:
         RunDirError: another job that is still active works on the run.
@@ -65,8 +65,8 @@ def rendezvous_of(
     """Return how an agent meets the others in its run directory, which has been prepared.
 
     Args:
-        options: what was asked for.
-        slurm: what Slurm told this process, if it started it as a step.
+        options: the options of the agent.
+        slurm: the facts of Slurm's environment, if it started it as a step.
         loop: where the agent waits.
         say: shows a line in its log.
         check_place: raises if another directory is in the place of the run's.
@@ -105,7 +105,7 @@ def rendezvous_of(
 
 
 def _tidy(paths: RunPaths, first_round: int, keep_logs: int) -> None:
-    """Take away what nobody needs any more: a part of it, where it is much."""
+    """Remove files that are not needed any more; if there are many, only some of them."""
     tidy_run_dir(paths, first_round, keep_logs)
     checkpoints.remove_superseded(paths, most=_MARKS_AT_ONCE)
 

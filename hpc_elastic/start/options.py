@@ -1,4 +1,4 @@
-"""What an agent was asked for, in checked form, and the agent that was put together from it."""
+"""The options of an agent, in checked form, and the agent that is made from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LaunchOptions(NamedTuple):
 
 
 class OpenAgent(NamedTuple):
-    """An agent that is ready to run, and what it stands on."""
+    """An agent that is ready to run, and its parts."""
 
     agent: NodeAgent
     run: SharedRun

@@ -1,4 +1,4 @@
-"""What an agent does last, in the place of a batch script that is gone."""
+"""The last actions of an agent, in the place of a lost batch script."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ASKING = 8  # so many of a job ask Slurm; a thousand at once would be a burden 
 
 
 def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAgent, exit_code: int) -> None:
-    """Do what the batch script would have done after srun, if it is gone; the requeue ends this process too.
+    """Do the work of a lost batch script after srun; the requeue ends this process too.
 
     Args:
         paths: the run.
         task: which start of which task of an array this is, None of a whole job.
         opened: the agent that has ended.
-        exit_code: what it ends with.
+        exit_code: its exit code.
     """
     is_told_to_leave = exit_code == ExitCode.REQUEUE and bool(opened.loop.last_signal)
     if task is None:
@@ -89,6 +89,6 @@ def _is_killed(paths: RunPaths) -> bool:
 
 
 def _ignore_signals() -> None:
-    """Ignore those of the requeue itself, also in what is started from here to tell Slurm of bad nodes."""
+    """Ignore those of the requeue itself, also in processes that report bad nodes to Slurm from here."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -65,8 +65,8 @@ class UncertainArrayError(SlurmCommandError):
     """sbatch did not answer, and the array was not found: it may or may not be queued.
 
     Args:
-        cause: what sbatch ended with.
-        stem: what the run directories of the calls begin with; they were kept.
+        cause: the error of sbatch.
+        stem: the beginning of the names of the run directories; they were kept.
     """
 
     def __init__(self, cause: SlurmCommandError, stem: str) -> None:
@@ -84,7 +84,7 @@ class UncertainArrayError(SlurmCommandError):
 
 @dataclass(frozen=True, slots=True)
 class ArrayRequest(SubmitRequest):
-    """The submission of an array; what it has of a run is that of its first task.
+    """The submission of an array; its run is that of its first task.
 
     Args:
         file: where its script is.
@@ -99,7 +99,7 @@ class ArrayRequest(SubmitRequest):
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
-        """What sbatch is called with, after ``--parsable``."""
+        """The arguments of sbatch, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
         return (f"--comment={comment}", self.script_file)
 
@@ -109,7 +109,7 @@ def array_text(first: str, stem: str, calls: int, at_once: int) -> str:
 
     Args:
         first: the script of its first run, whose options are those of all.
-        stem: what the run directories begin with; an index follows.
+        stem: the beginning of the names of the run directories; an index follows.
         calls: how many tasks it has.
         at_once: how many of them may run at once.
     """
@@ -132,8 +132,8 @@ def submit_array(specs: Sequence[JobSpec], calls: Sequence[bytes], stem: str, at
 
     Args:
         specs: of the runs; they differ in name only.
-        calls: what each run is to call.
-        stem: what the run directories begin with.
+        calls: the call of each run.
+        stem: the beginning of the names of the run directories.
         at_once: how many tasks may run at once.
 
     Raises:
@@ -204,7 +204,7 @@ def _record(runs: Sequence[SubmitRequest], array: ArrayRequest, array_id: str, *
 
 
 def _learn_site(runs: Sequence[SubmitRequest], slurm: Slurm) -> None:
-    """Ask once for all runs what the cluster grants a job that is to end."""
+    """Ask once for all runs for the limits of the cluster for a job that ends."""
     spec = runs[0].spec
     site = ask_site(slurm, spec.partition or "", spec.qos or "")
     if site is not None:  # else the agents ask

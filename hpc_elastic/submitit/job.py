@@ -106,7 +106,7 @@ class _Standing(NamedTuple):
 
 
 class HpcElasticJob(Job[R]):
-    """What `submit` of the executor returns: submitit's interface over a `hpc_elastic.Run`.
+    """The result of the executor's `submit`: submitit's interface over a `hpc_elastic.Run`.
 
     Args:
         folder: that of the executor.
@@ -146,7 +146,7 @@ class HpcElasticJob(Job[R]):
 
     @property
     def run(self) -> Run:
-        """The run: what it has that submitit's jobs have not, such as `scale` and `stop`.
+        """The run, for methods that submitit's jobs do not have, such as `scale` and `stop`.
 
         Raises:
             RunDirError: it was taken away.
@@ -166,7 +166,7 @@ class HpcElasticJob(Job[R]):
         return newest_world_size(read_records(paths)) or _tasks_asked_for(stored_spec(paths))
 
     def task(self, task_id: int) -> HpcElasticJob[R]:
-        """Return the job as one of its ranks: what it returns and prints, while the rest is of the whole job.
+        """Return the job as one of its ranks: its value and output, while the rest is of the whole job.
 
         A job with one worker is that rank itself.
 
@@ -185,11 +185,11 @@ class HpcElasticJob(Job[R]):
 
     @property
     def state(self) -> str:
-        """Where the run stands, in Slurm's words; what Slurm says may be some seconds old."""
+        """The state of the run, in Slurm's words; the answer of Slurm may be some seconds old."""
         return self._standing().word
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
-        """Return the state and what explains it; ``standard`` may take an answer some seconds old."""
+        """Return the state and its explanation; ``standard`` may take an answer some seconds old."""
         standing = self._standing(force=mode == "force")
         return {"State": standing.word, "Text": standing.status.text}
 
@@ -225,7 +225,7 @@ class HpcElasticJob(Job[R]):
                 raise
 
     def results(self) -> list[R]:
-        """Wait for the end and return what the function has returned, by rank.
+        """Wait for the end and return the values of the function, by rank.
 
         Raises:
             FailedJobError: a worker failed; the text has its traceback.
@@ -237,11 +237,11 @@ class HpcElasticJob(Job[R]):
         return values
 
     def result(self) -> R:
-        """Wait for the end and return what rank 0 has returned; raises as `results` does."""
+        """Wait for the end and return the value of rank 0; raises as `results` does."""
         return self.results()[0]
 
     def exception(self) -> UncompletedJobError | FailedJobError | None:
-        """Wait for the end and return what `results` would raise."""
+        """Wait for the end and return the exception that `results` would raise."""
         return self._outcome()[0]
 
     def _outcome(self) -> tuple[UncompletedJobError | None, list[R]]:
@@ -253,16 +253,16 @@ class HpcElasticJob(Job[R]):
             return UncompletedJobError(f"Job {self.job_id}: {error}"), []
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
-        """Return what submitit's own `results` asks for, as which that of a job in a batch begins."""
+        """Return the outcome in the form of submitit's own `results`, which a job in a batch needs."""
         problem, values = self._outcome()
         return ("success", values[0]) if problem is None else ("error", str(problem))
 
     def stdout(self) -> str | None:
-        """Return what the workers have printed, of all rounds; None if nothing is there yet."""
+        """Return the output of the workers, of all rounds; None if there is none yet."""
         return self._printed("stdout.log")
 
     def stderr(self) -> str | None:
-        """Return what the workers have written to stderr, of all rounds; None if nothing is there yet."""
+        """Return the stderr of the workers, of all rounds; None if there is none yet."""
         return self._printed("stderr.log")
 
     def _printed(self, name: str, rank: int | None = None) -> str | None:
@@ -314,7 +314,7 @@ class RankOfJob(HpcElasticJob[R]):
         return self
 
     def results(self) -> list[R]:
-        """Wait for the end and return what the rank has returned; raises as for the whole job.
+        """Wait for the end and return the value of the rank; raises as for the whole job.
 
         Raises:
             UncompletedJobError: the last round had fewer workers.
@@ -328,11 +328,11 @@ class RankOfJob(HpcElasticJob[R]):
         return [values[self._rank]]
 
     def stdout(self) -> str | None:
-        """Return what the rank has printed, in all rounds; None if nothing is there yet."""
+        """Return the output of the rank, of all rounds; None if there is none yet."""
         return self._printed("stdout.log", self._rank)
 
     def stderr(self) -> str | None:
-        """Return what the rank has written to stderr, in all rounds; None if nothing is there yet."""
+        """Return the stderr of the rank, of all rounds; None if there is none yet."""
         return self._printed("stderr.log", self._rank)
 
 

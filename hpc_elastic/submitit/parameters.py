@@ -61,7 +61,7 @@ _NO_KEY = ("wckey", "")  # with submitit's Slurm executor the way to have none
 
 
 def array_parallelism(parameters: Mapping[str, Any], instead: str = "") -> int | None:
-    """Return how many calls of one `map_array` may run at once; None if nobody has said so.
+    """Return how many calls of one `map_array` may run at once; None if not given.
 
     Args:
         parameters: of the executor.
@@ -86,7 +86,7 @@ def array_parallelism(parameters: Mapping[str, Any], instead: str = "") -> int |
 
 
 def joins_stderr(parameters: Mapping[str, Any]) -> bool:
-    """Tell whether what workers write to stderr goes to their stdout.
+    """Tell whether the stderr of workers goes to their stdout.
 
     Raises:
         InputError: the value is neither True nor False.

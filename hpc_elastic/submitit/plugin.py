@@ -1,4 +1,4 @@
-"""The executor ``hpcelastic`` of submitit, and what its jobs know of themselves.
+"""The executor ``hpcelastic`` of submitit, and the environment of its jobs.
 
 Each call becomes a run of its own: one agent per node, the function once per worker, requeued by our
 rules. submitit imports this module in every process that uses it, so it imports nothing but submitit.
@@ -37,7 +37,7 @@ class HpcElasticExecutor(Executor):
     written with its name in front: ``hpcelastic_partition="gpu"``, ``hpcelastic_min_nodes=2``.
 
     Args:
-        folder: for the run directories and what submitit keeps; on a file system that all nodes share.
+        folder: for the run directories and the files of submitit; on a file system that all nodes share.
             May contain ``%j``.
         python: interpreter of agents and workers; this one by default.
         local: run on this machine without Slurm, with so many agents as nodes.
@@ -59,7 +59,7 @@ class HpcElasticExecutor(Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Return 1 where there is Slurm: only who asks for this executor by name gets it."""
+        """Return 1 where there is Slurm: this executor is selected only by name."""
         return 1 if shutil.which("sbatch") else -1
 
     @classmethod
@@ -78,7 +78,7 @@ class HpcElasticExecutor(Executor):
         return converted
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Take over parameters, and refuse at once what cannot work.
+        """Take over parameters, and refuse wrong ones at once.
 
         Raises:
             InputError: a parameter is not known, or its value cannot be used.
@@ -136,7 +136,7 @@ class HpcElasticExecutor(Executor):
         return jobs
 
     def _specs(self, functions: Sequence[str]) -> list[JobSpec]:
-        """Return what is to be run for each call; calls of one function have the same."""
+        """Return the job of each call; calls of one function have the same."""
         known = {name: self._spec(self.parameters, name) for name in dict.fromkeys(functions)}
         return [known[name] for name in functions]
 
@@ -145,7 +145,7 @@ _OF_ARRAY = re.compile(r"(\d+)_(\d+)")
 
 
 class HpcElasticJobEnvironment(JobEnvironment):
-    """What ``submitit.JobEnvironment()`` is in a worker: ranks and nodes are those of its round."""
+    """The class of ``submitit.JobEnvironment()`` in a worker: ranks and nodes are those of its round."""
 
     _env: ClassVar[dict[str, str]] = {
         "job_id": "SLURM_JOB_ID",

@@ -1,4 +1,4 @@
-"""What Slurm says about many jobs, asked once for all tasks of an array and not more often than needed."""
+"""The answers of Slurm about many jobs, asked once for all tasks of an array, and rarely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Answer(NamedTuple):
 
 
 def by_name(jobs: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the fields of jobs by what Slurm's commands call them."""
+    """Return the fields of jobs by their name in Slurm's commands."""
     found = {}
     for fields in jobs:
         index = fields.get("ArrayTaskId", "")
@@ -68,10 +68,10 @@ class SharedLook(Slurm):
         self._trouble: tuple[float, SlurmError] | None = None  # when Slurm gave no answer, and why
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
-        """Return what Slurm has said about a job of late, None if it does not know it.
+        """Return the last answer of Slurm about a job, None if it does not know it.
 
         Raises:
-            SlurmError: it gives no answer; then nobody asks for a while, as each question may take long.
+            SlurmError: it gives no answer; then the next question waits, as each one may take long.
         """
         asked = job_ref.partition("_")[0]
         now = self._clock.monotonic()

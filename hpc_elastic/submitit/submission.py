@@ -27,7 +27,7 @@ _Start = Callable[[], list[HpcElasticJob[Any]]]
 
 
 class Wanted(NamedTuple):
-    """What an executor is to submit."""
+    """The submission of an executor."""
 
     folder: Path  # of the executor; may contain %j
     specs: list[JobSpec]  # one per call; they differ in name only
@@ -104,7 +104,7 @@ def _check(wanted: Wanted, place: Path) -> None:
 
 
 def _starts(wanted: Wanted, place: Path) -> Iterator[_Start]:
-    """Return what submits the calls: one array where Slurm can have one, else one by one."""
+    """Return the submitter of the calls: one array where Slurm can have one, else one by one."""
     if _is_array(wanted):
         yield from (partial(_as_array, part, place) for part in _parts(wanted))
     else:
@@ -121,7 +121,7 @@ def _parts(wanted: Wanted) -> Iterator[Wanted]:
     """Return the calls in portions that Slurm takes as one array.
 
     Raises:
-        InputError: there are several, and somebody has said how many calls may run at once.
+        InputError: there are several, and a limit of calls that run at once is given.
     """
     number, most = len(wanted.calls), _max_array_size() or len(wanted.calls)
     if number > most and wanted.at_once is not None:

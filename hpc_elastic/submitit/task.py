@@ -30,11 +30,11 @@ class ElasticTask:
     The task's value is that of rank 0, the same for all tasks.
 
     Args:
-        function: what each worker calls, with the arguments that `submit` was given.
+        function: called by each worker, with the arguments of `submit`.
         workers_per_node: by default the GPUs of the node, else 1.
         min_nodes: with how many nodes the run goes on after a loss; by default all of them.
         max_restarts: how often the workers are started again after one has failed.
-        by_rank: return the list of what all ranks return instead.
+        by_rank: return the list of the values of all ranks instead.
         run_dir: the run directory; by default ``<job id>_run`` in submitit's folder.
 
     Raises:
@@ -69,7 +69,7 @@ class ElasticTask:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run this node's agent to its end, and return what the workers have returned.
+        """Run this node's agent to its end, and return the values of the workers.
 
         Raises:
             InputError: this is no job of submitit's, or the job has several tasks per node.
@@ -93,7 +93,7 @@ class ElasticTask:
         return values if self.by_rank else values[0]
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
-        """Have the workers of all nodes save and stop, and return what to call after the requeue.
+        """Make the workers of all nodes save and stop, and return the call after the requeue.
 
         submitit asks for it where its handler gets the signal, and not the agent: before the agent has
         begun, or where the agent is not in the main thread.
@@ -132,9 +132,9 @@ class ElasticTask:
 
 
 def work(root: str, call: bytes, job_id: str) -> None:
-    """Call the function in a worker, and keep what it returns.
+    """Call the function in a worker, and keep its value.
 
-    A callable with submitit's hook says what to call after a requeue; that is kept for this job alone,
+    A callable with submitit's hook has a successor after a requeue; that is kept for this job alone,
     as another one that is given the same run directory brings a function of its own.
     """
     import pickle  # noqa: PLC0415 - only for functions

@@ -50,7 +50,7 @@ _ENDS = (Action.MARK_RENDEZVOUS_COMPLETE, Action.MARK_RENDEZVOUS_CLOSED)
 
 
 def record_step(trail: Trail, action: Action, before: DynamicState, after: DynamicState) -> None:
-    """Record a step by which a node changes the shared state, and what goes with it.
+    """Record a step by which a node changes the shared state, and its details.
 
     Args:
         trail: of the node.

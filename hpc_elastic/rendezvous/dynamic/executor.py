@@ -1,4 +1,4 @@
-"""Carrying out what the rules of a dynamic rendezvous choose, over a backend."""
+"""The actions of the rules of a dynamic rendezvous, carried out over a backend."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StateHolder:
         return self.state
 
     def write(self, state: DynamicState) -> bool:
-        """Replace the state unless somebody else has; return whether it is now the given one."""
+        """Replace the state unless another node has; return whether it is now the given one."""
         began = self._clock.monotonic()
         wish = encode(state)
         answer = self._backend.set_state(wish, self._token)
@@ -76,12 +76,12 @@ class StateHolder:
         return has_set
 
     def view(self, port: int = 0, *, leaving: bool = False) -> View:
-        """Return what the rules need to know."""
+        """Return the facts for the rules."""
         now = self._clock.monotonic()
         return View(self.state, self.me, self.limits, now, self._beat_at, self._quorum, port, leaving)
 
     def _take(self, data: bytes | None, began: float) -> None:
-        """Keep what was read; a node that could not look for long passes no verdicts on the others."""
+        """Keep the state that was read; a node that could not read it for long judges no other node."""
         state = DynamicState() if data is None else parse(data, self._backend.name)
         now = self._clock.monotonic()
         pulses = rules.observe(self._pulses, state.beats, now)
@@ -95,7 +95,7 @@ class StateHolder:
 
 
 class Deadline(NamedTuple):
-    """Until when an operation is to be done, and how that is told."""
+    """The deadline of an operation, and its text."""
 
     at: float  # monotonic [s]
     timeout: float  # [s]
@@ -132,7 +132,7 @@ class Executor:
         Args:
             operation: chooses the actions.
             timeout: within which it is to end [s].
-            port: what this node brings into a round.
+            port: the port that this node brings into a round.
             leaving: this node goes for good.
             patience: how long the backend may not answer [s]; a lease if not given.
 

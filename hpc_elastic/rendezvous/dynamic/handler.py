@@ -39,8 +39,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
     """Brings nodes together through a state that all of them replace by compare-and-set.
 
     As torch's, with these differences: `shutdown` leaves and does not close the run for the others;
-    a member that vanishes is told by `num_nodes_waiting`; address and port of the workers' process
-    group are part of the round and new in each; nobody compares clocks.
+    `num_nodes_waiting` reports a member that vanishes; address and port of the workers' process
+    group are part of the round and new in each; clocks are never compared.
 
     Args:
         node: this node.
@@ -184,7 +184,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._known.forget()
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait for the next round; 1 if a member has vanished and nobody waits.
+        """Return how many nodes wait for the next round; 1 if a member has vanished and no node waits.
 
         Raises:
             RendezvousConnectionError: the backend has not answered, or got no heartbeat, for a lease.
@@ -193,7 +193,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return rules.nodes_waiting(known, self._node, self._round)
 
     def shutdown(self) -> bool:
-        """Leave; the run goes on for the others, who do not start again because of it."""
+        """Leave; the others continue without a restart."""
         self._turn.leave()
         self._keep_alive.stop()
         timeout = self._settings.timeout.close.total_seconds()

@@ -27,7 +27,7 @@ class KeepAlive:
         interval: time between two signs [s].
         lease: silence after which the others give this node up [s].
         clock: this node's clock.
-        where: what the signs are given to, for an error's text.
+        where: the target of the heartbeats, for an error's text.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class KeepAlive:
 
         Raises:
             RendezvousConnectionError: none was given for a lease, or the thread is gone.
-            RendezvousError: what the nodes share is damaged.
+            RendezvousError: the shared state is damaged.
         """
         if self._timer is None:
             return

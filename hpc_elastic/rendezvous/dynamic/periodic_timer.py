@@ -24,7 +24,7 @@ def seconds(duration: float | Duration) -> float:
 
 
 class _Shared:
-    """What the timer and its thread both hold; the thread does not keep the timer alive."""
+    """The data of the timer and its thread; the thread does not keep the timer alive."""
 
     def __init__(self, interval_s: float, call: Callable[[], object]) -> None:
         self.interval_s = interval_s
@@ -36,11 +36,11 @@ class _Shared:
 class PeriodicTimer:
     """Calls a function once per interval until it is cancelled or forgotten.
 
-    A function that fails is called again at the next interval; `error` holds what it raised last.
+    A function that fails is called again at the next interval; `error` holds its last exception.
 
     Args:
         interval: time between two calls, as a timedelta or in seconds.
-        function: what to call.
+        function: called at each interval.
         args: its arguments.
         kwargs: its named arguments.
     """
@@ -59,7 +59,7 @@ class PeriodicTimer:
 
     @property
     def error(self) -> Exception | None:
-        """What the last call raised; None if it went well."""
+        """The exception of the last call; None if it succeeded."""
         return self._shared.error
 
     def set_name(self, name: str) -> None:
@@ -99,7 +99,7 @@ class PeriodicTimer:
 
 
 def _end(shared: _Shared, thread: threading.Thread) -> None:
-    """End the thread of a timer that nobody holds any more; who let it go waits no longer than a moment."""
+    """End the thread of a timer without references; its last holder waits only for a moment."""
     shared.stop.set()
     if thread.is_alive() and thread is not threading.current_thread():
         thread.join(_MOMENT_S)

@@ -1,4 +1,4 @@
-"""What a node of a dynamic rendezvous does next, and what that changes. Pure.
+"""The next action of a node of a dynamic rendezvous, and its effect. Pure.
 
 An operation looks at the state and chooses an action; `apply` returns the state after it. Times are
 arguments: monotonic times of this node, never of another.
@@ -90,7 +90,7 @@ def join(view: View, deadline: float) -> Action:  # noqa: C901, PLR0911 - one ca
 
 
 def _beside(view: View) -> Action:
-    """Choose what a node does while a round runs without it."""
+    """Choose the action of a node while a round runs without it."""
     state = view.state
     if view.me in state.wait_list:
         return _beat_or_wait(view)
@@ -274,7 +274,7 @@ class Pulse(NamedTuple):
 def observe(
     pulses: Mapping[NodeDesc, Pulse], beats: Mapping[NodeDesc, int], now: float
 ) -> dict[NodeDesc, Pulse]:
-    """Return what this observer knows of the nodes in the state after a look at it."""
+    """Return this observer's knowledge of the nodes after reading the state."""
     return {
         node: pulses[node] if node in pulses and pulses[node].beats == count else Pulse(count, now)
         for node, count in beats.items()
@@ -303,7 +303,7 @@ def nodes_waiting(state: DynamicState, me: NodeDesc, joined: int | None) -> int:
         joined: the round that this node is in; None if it is in none.
 
     Returns:
-        The length of the wait list. If nobody waits but the round of this node is over, or members of
+        The length of the wait list. If no node waits but the round of this node is over, or members of
         it have vanished, or it was given up itself: 1, since the nodes have to meet again.
     """
     if state.closed or state.wait_list or joined is None:

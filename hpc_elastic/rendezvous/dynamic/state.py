@@ -32,14 +32,14 @@ class NodeDesc(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a participant has, and brings."""
+    """The facts of a participant."""
 
     rank: int  # -1 until the round is complete
     port: int  # free on this node when it joined; the workers' port if it gets rank 0
 
 
 class DynamicState(NamedTuple):
-    """What all nodes agree on."""
+    """The state that all nodes agree on."""
 
     round: int = 0
     complete: bool = False
@@ -79,14 +79,14 @@ def names(nodes: Iterable[NodeDesc]) -> str:
 
 
 class _Form(NamedTuple):
-    """What tells the form of a state, in that of every version."""
+    """The format of a state, in the form of every version."""
 
     format: str
     version: int
 
 
 class _Fields(NamedTuple):
-    """The JSON form of a state; nodes are told by their index in `nodes`."""
+    """The JSON form of a state; nodes are given by their index in `nodes`."""
 
     round: Count
     complete: bool
@@ -130,7 +130,7 @@ def parse(data: bytes, backend: str) -> DynamicState:
     """Return the state in `data`.
 
     Args:
-        data: what the backend holds.
+        data: the value of the backend.
         backend: its name, for the error.
 
     Raises:

@@ -1,7 +1,7 @@
 """A rendezvous backend in a shared directory: one immutable file per state, its number is the token.
 
-Whoever replaces state n creates file n + 1 exclusively, so of several writers one succeeds. Old
-states are taken away; a writer who slept so long that its number is free again finds that far newer
+A node that replaces state n creates file n + 1 exclusively, so of several writers one succeeds. Old
+states are taken away; a writer that slept so long that its number is free again finds that far newer
 states exist, and takes its own back.
 """
 

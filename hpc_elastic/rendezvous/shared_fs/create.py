@@ -110,7 +110,7 @@ def _epoch(state: RunState, restart: int | None) -> Epoch:
 
 
 class _Whose(NamedTuple):
-    """What a directory says about the run that it belongs to."""
+    """The facts of a directory about its run."""
 
     run_id: str
 

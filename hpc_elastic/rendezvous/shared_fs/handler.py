@@ -1,4 +1,4 @@
-"""The rendezvous over a shared directory for callers who have no event loop: scripts, other agents."""
+"""The rendezvous over a shared directory for callers without an event loop: scripts, other agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class WatchSleeper:
     """Waits until this machine changes the members or the journal of a run, or until woken.
 
-    What other machines change is found by looking again, as everywhere.
+    Changes of other machines are found by reading again, as everywhere.
 
     Args:
         paths: the files of the run.
@@ -121,7 +121,7 @@ class SharedFsHandler(RendezvousHandler):
         return self._rendezvous.place
 
     def release(self) -> None:
-        """Give back what a handler holds that has not taken part in any round; it cannot be used any more."""
+        """Release the resources of a handler without any round so far; it cannot be used any more."""
         self._turn.release()
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -189,7 +189,7 @@ class SharedFsHandler(RendezvousHandler):
             self._closed.forget()
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait to be let in; 1 if the round of this node is over and nobody waits.
+        """Return how many nodes wait to be let in; 1 if the round of this node is over and no node waits.
 
         A round is over when a member has vanished or has called `next_rendezvous` again. Nodes that
         stand by beside a full round are not counted: they never cause a new round.
@@ -215,7 +215,7 @@ class SharedFsHandler(RendezvousHandler):
             return () if formed is None else _at_work(run, formed)
 
     def shutdown(self) -> bool:
-        """Leave; the run goes on for the others, who do not start again because of it."""
+        """Leave; the others continue without a restart."""
         self._turn.leave()
         self._keep_alive.stop()
         with self._turn.tried(self._close_timeout) as held:

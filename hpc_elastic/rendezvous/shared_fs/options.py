@@ -33,7 +33,7 @@ _LEASE_BEATS = 3  # a shorter lease gives healthy nodes up
 
 
 class Options(NamedTuple):
-    """What a handler is built with; times in seconds."""
+    """The options of a handler; times in seconds."""
 
     settings: RendezvousSettings
     close_timeout: float = 30.0  # how long closing is tried while the directory does not answer
