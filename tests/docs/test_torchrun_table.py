@@ -73,7 +73,7 @@ def _ours(module: ModuleType) -> ModuleType | None:
 @pytest.mark.filterwarnings("ignore")
 def test_every_name_of_torch_is_here_or_said_not_to_be() -> None:
     """A public name of torch's package can be imported here, or the page says why it cannot."""
-    not_here = text_of(PAGE).partition("## What is not here")[2]
+    not_here = text_of(PAGE).partition("## Missing names")[2]
     spelled = re.findall(r"`([^`]+)`", not_here)
     told = {*spelled, *(name.rpartition(".")[2] for name in spelled)}
     missing = {

@@ -36,6 +36,7 @@ from hpc_elastic.report.drill.traces import Blow
 from hpc_elastic.slurm.end import array_lifecycle, lifecycle
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain
 from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
+from hpc_elastic.store.node_events import Fault
 from tests.record import records as random_records
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_lifecycle import BUDGETS, RUNNING, TIME_LIMIT, facts
@@ -49,6 +50,7 @@ SENTENCES = (
     "SIGTERM: preempted, with grace until 20:24:49",
     "no answer; SIGKILL may follow 30 s after SIGTERM",
     "2 of 3 nodes joined within 600 s; missing: n1, n2, n3; unfit: n4 (x)",
+    "2 of 3 nodes joined; missing: n2",
     "setup failed (exit code 127): nosuch (nosuch: command not found)",
     "syntax error near `)': requeue 1 of at most 500",
     "hpc-elastic scale RUN --nodes 2 queues more",
@@ -227,3 +229,12 @@ def test_a_setup_line_of_any_words_is_only_itself(words: str) -> None:
     assert "FAILED" == found.name
     other = earlier_starts(records_of([back]), Epoch(0, 0, 1, 0), failure._replace(line=f"{words} "))
     assert "NOTHING" == other.name
+
+
+@pytest.mark.parametrize("words", SENTENCES)
+def test_nobody_is_held_to_be_absent_for_a_sentence(words: str) -> None:
+    """Who did not come is a field of the record."""
+    left = Drained(Epoch(0, 0, 0, 0), Cause.JOIN_TIMEOUT, None, words)
+    assert [] == node_faults(records_of([*BEGUN[:1], left]), "run")
+    (one,) = node_faults(records_of([*BEGUN[:1], left._replace(missing=("n2",))]), "run")
+    assert ("n2", Fault.ABSENT) == one.event[:2]
