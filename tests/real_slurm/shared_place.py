@@ -22,6 +22,7 @@ PLANT = """
 mkdir -p {run}/nodes {run}/members {run}/journal {run}/logs/agents
 printf '{epilog}' > {run}/nodes/epilog
 cp {run}/nodes/epilog {run}/job.sbatch
+cp {run}/nodes/epilog {run}/batch.sh
 chmod -R 777 {run}
 """
 _numbers = itertools.count()

@@ -51,7 +51,7 @@ def write(name, data, mode=0o777):
 class Call:
     def __reduce__(self):
         return os.system, (f"id > {mark}.$(id -un)",)
-for name in ("nodes/epilog", "job.sbatch"):
+for name in ("nodes/epilog", "job.sbatch", "batch.sh"):
     write(name, f"#!/bin/sh\\nid > {mark}.$(id -un)\\n".encode())
 for name in ("call.pickle", "function.pickle"):
     write(name, pickle.dumps(Call()))
@@ -208,6 +208,30 @@ def test_agents_whose_directory_is_exchanged_all_the_time_do_nothing_of_bobs(pla
     assert FORGED not in log
     assert untouched(place)
     assert not any(FORGED in record for record in run.journal().splitlines())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_job_whose_functions_are_exchanged_as_it_starts_runs_none_of_bobs(
+    place: Moments, mode: str
+) -> None:
+    """It begins again and again, reads its own functions or ends; what it starts is the run's."""
+    run = place.run("-o", "hold", "--mode", mode, "--run-dir", f"{RUNS_FOLDER}/run", worker="exit 3")
+    place.plant_all(place.path / "fake" / "run")
+    cluster = place.cluster
+    over = ("FAILED", "COMPLETED", "CANCELLED")
+    with place.exchanging(place.path / RUNS_FOLDER, place.path / "fake"):
+        for _ in range(8):
+            cluster.as_root("scontrol", "release", run.job_id)
+            cluster.wait_for(
+                lambda: cluster.job(run.job_id).get("JobState") in (*over, "RUNNING"), 60, "a start"
+            )
+            cluster.as_root("scontrol", "requeuehold", run.job_id)
+            cluster.wait_for(lambda: "PENDING" == run.job().get("JobState"), 60, "the job to be held")
+            assert untouched(place)
+    cluster.as_root("scancel", run.job_id)
+    run.wait_gone()
+    assert untouched(place)
 
 
 # access control lists
