@@ -1,8 +1,8 @@
-"""A small process that survives the agent's SIGKILL and ends what the kernel does not.
+"""A small process that survives the agent's SIGKILL and ends the processes that the kernel does not.
 
-The kernel kills the workers with the agent (parent-death signal), but not what they started
-themselves. The guard hears of the agent's death by a pipe and a pidfd, and sends SIGKILL to every
-process of this user that is in a worker's session or carries the workers' mark in its environment.
+The kernel kills the workers with the agent (parent-death signal), but not the children of the workers.
+The guard notices the death of the agent by a pipe and a pidfd. It sends SIGKILL to each process of this user
+that is in a worker's session or carries the workers' mark in its environment.
 
 Does not guarantee to find a process that left the session *and* cleared its environment, or
 anything when agent and guard are killed together.
@@ -137,7 +137,7 @@ def _keep_only(kept: Collection[int | None]) -> None:
 
 
 class Book:
-    """What the guard was told: whom to end with the agent."""
+    """The guard's list of processes to end with the agent."""
 
     def __init__(self) -> None:
         self.sessions: set[int] = set()

@@ -16,7 +16,7 @@ class LastingThread:
         self._release = threading.Event()
 
     def call(self, work: Callable[[], None]) -> None:
-        """Run a function; what it raises is raised here."""
+        """Run a function; its exception is raised here."""
         ended = threading.Event()
         errors: list[BaseException] = []
 

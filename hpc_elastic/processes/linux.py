@@ -69,8 +69,8 @@ def set_process_name(name: str) -> None:
 def set_limit_mark(number: int) -> None:
     """Give this process and all it will ever start a number that ``/proc/<pid>/limits`` shows.
 
-    It is the soft limit of file locks, which limits nothing. Unlike a variable it stays with whoever
-    clears its environment; where it cannot be set there is none.
+    It is the soft limit of file locks, which limits nothing. Unlike a variable it stays with a process
+    that clears its environment. If it cannot be set, there is no number.
     """
     limits = (ctypes.c_ulong * 2)()
     if ctypes.sizeof(ctypes.c_ulong) < _WIDE or _LIBC.getrlimit(_RLIMIT_LOCKS, limits) != 0:

@@ -1,4 +1,4 @@
-"""Bind a worker to the CPUs near its GPU, from what the kernel tells; needs neither numactl nor torch."""
+"""Bind a worker to the CPUs near its GPU, by the facts of the kernel; needs neither numactl nor torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cpus_of(
         root: where /proc and /sys are.
 
     Raises:
-        RuntimeError: the kernel does not tell what is needed.
+        RuntimeError: the kernel does not provide the facts.
         ValueError: there is no such mode.
     """
     if options is None:
@@ -121,7 +121,7 @@ def _share(cores: list[set[int]], position: int, of: int) -> set[int]:
 
 
 class Machine:
-    """What /proc and /sys tell about GPUs, NUMA nodes, sockets, cores and caches.
+    """The facts of /proc and /sys about GPUs, NUMA nodes, sockets, cores and caches.
 
     Args:
         root: where they are.

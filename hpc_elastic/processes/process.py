@@ -63,7 +63,7 @@ class WorkerNotFoundError(WorkerStartError, FileNotFoundError):
 
 
 class ProcessSpec(NamedTuple):
-    """What to start.
+    """The description of a process.
 
     stdout and stderr are files to append to; None leaves this process's own stream.
     cwd None is the present directory. Signals in `ignore_signals` start ignored, all others
@@ -124,7 +124,7 @@ class Process:
         return self.exit_code
 
     def acknowledge(self) -> None:
-        """Close the pidfd of an ended process: whoever waits for the end has acted on it."""
+        """Close the pidfd of an ended process: its waiter has acted on the end."""
         if self.exit_code is not None and self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -189,8 +189,8 @@ def spawn(
     Returns at once; `Process.confirm_started` tells whether the program could be run.
 
     Args:
-        spec: what to start.
-        call: what the forked child does instead of running a program; returns its exit code. It
+        spec: the process.
+        call: called by the forked child instead of running a program; returns its exit code. It
             keeps this process's descriptors, signal handlers and environment.
         pass_fds: descriptors that the program keeps.
 
@@ -217,7 +217,7 @@ def spawn(
 
 
 class _Child(NamedTuple):
-    """What only the forked child needs to know."""
+    """The facts that only the forked child needs."""
 
     starting: int
     parent: int
@@ -330,7 +330,7 @@ def _close_other_fds(keep: set[int]) -> None:
 def reset_signals(ignored: tuple[int, ...]) -> None:
     """Set signals to their default action but the ignored ones, then unblock all.
 
-    exec itself resets what has a handler; what Python or a parent such as nohup ignores is reset here.
+    exec itself resets signals with a handler; signals that Python or nohup ignores are reset here.
     """
     for sig in _RESET:
         signal.signal(sig, signal.SIG_DFL)

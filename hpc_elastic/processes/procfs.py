@@ -1,4 +1,4 @@
-"""What /proc tells about processes: parents, sessions, and the mark in their environment."""
+"""The facts of /proc about processes: parents, sessions, and the mark in their environment."""
 
 from __future__ import annotations
 

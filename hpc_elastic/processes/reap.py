@@ -1,4 +1,4 @@
-"""Find what workers left behind: group members that outlive their leader, and escaped descendants."""
+"""Find processes that workers left behind: group members without a leader, and escaped descendants."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hpc_elastic.processes.procfs import ProcessStat, children, descendants, is_
 class Reaper:
     """Tells which descendants of this process belong to the workers of one group.
 
-    This process must be a child subreaper (`linux.adopt_orphans`), so that whoever loses its
-    parent below a worker becomes a child of this process.
+    This process must be a child subreaper (`linux.adopt_orphans`), so that a process that
+    loses its parent below a worker becomes a child of this process.
 
     Args:
         marker: the mark that the workers carry in their environment.
@@ -33,13 +33,13 @@ class Reaper:
         """The sessions of the workers: their pids."""
 
     def remember(self, workers: Collection[int]) -> None:
-        """Note what runs below workers while they live: a forked worker's own forks carry no mark."""
+        """Record the descendants of living workers: a forked worker's own forks carry no mark."""
         if not self._owns_process:
             below = descendants(stat for pid in workers for stat in children(pid))
             self._remembered.update(stat.pid for stat in below)
 
     def left_overs(self) -> list[ProcessStat]:
-        """Return what runs below this process and belongs to the workers, the workers included."""
+        """Return the processes below this one that belong to the workers, the workers included."""
         self.reap_adopted()
         below = descendants(stat for stat in children(os.getpid()) if stat.pid not in self._keep)
         found = [stat for stat in below if not stat.is_dead and self._is_ours(stat)]
@@ -64,7 +64,7 @@ class Reaper:
         return True
 
     def kill_left_overs(self) -> list[ProcessStat]:
-        """Send SIGKILL to everything that belongs to the workers and return what it was."""
+        """Send SIGKILL to all processes of the workers and return them."""
         found = self.left_overs()
         for stat in found:
             send_kill(stat.pid)

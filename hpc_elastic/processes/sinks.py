@@ -1,4 +1,4 @@
-"""What takes the lines of followed logs: a descriptor that is never waited for, or a text stream."""
+"""The receivers of lines of followed logs: a descriptor that is never waited for, or a text stream."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Sink(Protocol):
 
     @property
     def is_never_slow(self) -> bool:
-        """Whether nobody at the other end can make lines wait, as with a file."""
+        """Whether no reader can delay the lines, as with a file."""
 
     def put(self, lines: bytes) -> None:
         """Take whole lines; they may wait until `flush`."""
 
     def flush(self) -> bool:
-        """Hand on what waits; return whether nothing is left."""
+        """Pass on the waiting lines; return whether none is left."""
 
     def blocked_fd(self) -> int | None:
         """Return the descriptor that becomes writable when more can be taken, if lines wait for that."""
@@ -62,7 +62,7 @@ class Console:
 
     @property
     def is_never_slow(self) -> bool:
-        """Whether it is a file, or nobody reads it any more."""
+        """Whether it is a file, or it has no reader any more."""
         return self._is_file or self._is_broken
 
     def put(self, lines: bytes) -> None:
@@ -71,7 +71,7 @@ class Console:
         self._at = 0
 
     def flush(self) -> bool:
-        """Write what waits, in blocks of whole lines; return whether nothing is left."""
+        """Write the waiting lines in blocks; return whether none is left."""
         while self._lines and not self._is_broken:
             if not self._is_writable():
                 return False
@@ -115,12 +115,12 @@ class TextSink:
 
     @property
     def is_blocked(self) -> bool:
-        """Never: what cannot be taken ends the writing."""
+        """Never: a failed write ends the writing."""
         return False
 
     @property
     def is_never_slow(self) -> bool:
-        """Unknown: whoever reads the stream may take long."""
+        """Unknown: the reader of the stream may take long."""
         return False
 
     def put(self, lines: bytes) -> None:
@@ -145,7 +145,7 @@ class TextSink:
 def sink_of(stream: TextIO | None) -> Sink:
     """Return the quickest way to write to a stream such as ``sys.stdout``.
 
-    What stands in for a file may have the descriptor of another one: a notebook's has its server's.
+    A replacement of a file may have the descriptor of another one: a notebook's has its server's.
     """
     if stream is not None and not isinstance(stream, TextIOWrapper):
         return TextSink(stream)

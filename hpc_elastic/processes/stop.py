@@ -19,12 +19,12 @@ KILL_WAIT_S: Final = 2.0
 class Stopper:
     """The stop of one group: signal the groups, wait, SIGKILL, sweep, wait a little, give up.
 
-    Members of the workers' process groups have until the deadline; what escaped from the groups
-    is killed as soon as they are empty.
+    Members of the workers' process groups have until the deadline; processes that escaped from the
+    groups are killed as soon as the groups are empty.
 
     Args:
         processes: the workers by local rank.
-        reaper: finds what they left behind.
+        reaper: finds the processes that they left behind.
     """
 
     def __init__(self, processes: Mapping[int, Process], reaper: Reaper) -> None:
@@ -62,7 +62,7 @@ class Stopper:
             now: monotonic time [s].
 
         Returns:
-            True when nothing is left, or what is left did not end by SIGKILL.
+            True when no process is left, or the remaining ones did not end by SIGKILL.
         """
         if self.is_begun and self._killed_at is None and self._kill_at is not None and now >= self._kill_at:
             self.kill(now)
@@ -88,7 +88,7 @@ class Stopper:
         return list(self._watched.values())
 
     def remaining(self) -> list[str]:
-        """Return in words what still runs: local rank, pid, name and state."""
+        """Return in words the processes that still run: local rank, pid, name and state."""
         found = []
         for rank, process in self._processes.items():
             if process.poll() is None and (stat := read_stat(process.pid)) is not None:

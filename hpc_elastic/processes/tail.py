@@ -21,7 +21,7 @@ _BUDGET: Final = 1 << 20  # bytes per pump, so that the agent's loop gets its tu
 
 
 class Limits(NamedTuple):
-    """How much of a log a tail holds, and what it leaves out when its console does not keep up."""
+    """How much of a log a tail holds, and its gap when its console does not keep up."""
 
     line: int = MAX_LINE  # see there [bytes]
     lag: int | None = None  # how far a console may be behind before lines are left out [bytes]; None for ever
@@ -36,15 +36,15 @@ MAX_LAG: Final = 16 << 20
 class Tail:
     """Follows one file.
 
-    What the console cannot take stays in the file until the next pump, so a stuck console
+    Lines that the console cannot take stay in the file until the next pump, so a stuck console
     costs neither memory nor the agent's heartbeat. Where the limits say so, a console that is too
-    far behind goes on with the newest lines, and one line there tells what was left out.
+    far behind goes on with the newest lines, and one line there names the gap.
 
     Args:
         path: the log; need not exist yet.
-        console: what takes the lines; a number is a file descriptor.
+        console: the receiver of the lines; a number is a file descriptor.
         prefix: stands before every line.
-        offset: where to begin [bytes]; the end of what earlier attempts wrote.
+        offset: where to begin [bytes]; the end of the output of earlier attempts.
         wanted: tells of a line, without its end, whether it is copied; None copies all.
         limits: see there; by default nothing is left out.
     """
@@ -114,7 +114,7 @@ class Tail:
 
     @property
     def position(self) -> int:
-        """How much of the file has been read [bytes]; what the console took is at most a chunk less."""
+        """How much of the file has been read [bytes]; the console has taken at most a chunk less."""
         return self._offset
 
     @property
@@ -127,7 +127,7 @@ class Tail:
         return self._sink.blocked_fd()
 
     def finish(self) -> None:
-        """Copy what is left, an unfinished last line too, as far as the console takes it; close the file."""
+        """Copy the rest, with an unfinished last line, as far as the console takes it; close the file."""
         while self.pump():
             pass
         if self._rest and not self._sink.is_blocked:
@@ -181,7 +181,7 @@ class Tail:
         self._rest = bytearray(data[end:])
 
     def _after_gap(self, chunk: bytes) -> bytes:
-        """Leave out the end of a line that has begun before the newest ones; return what follows.
+        """Leave out the end of a line that has begun before the newest ones; return the rest.
 
         A line that is longer than all that is to be shown is shown from its middle.
         """
@@ -215,7 +215,7 @@ class Tail:
         self._rest = bytearray(data[end:])
 
     def _show_bar(self) -> None:
-        """Hand on what an unfinished line has overwritten by now, a line each: a progress bar is to be seen.
+        """Pass on each overwritten state of an unfinished line as a line, so that a progress bar is visible.
 
         The last version may grow, or be the first half of an end of line.
         """

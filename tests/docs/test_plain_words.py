@@ -21,7 +21,6 @@ NOT_YET = {
     "meet",
     "multiprocessing",
     "node",
-    "processes",
     "record",
     "report",
     "settings",
