@@ -57,7 +57,8 @@ def mount_root(plan: Plan, root: str) -> None:
     layers = f"lowerdir={plan['tree']},upperdir={folder}/upper,workdir={folder}/work"
     mount("-t", "overlay", "-o", layers, "overlay", root)
     mount("-t", "proc", "proc", f"{root}/proc")
-    for place in ("/sys", "/dev"):
+    mount("-t", "sysfs", "sysfs", f"{root}/sys")  # that of the box's own network
+    for place in ("/sys/fs/cgroup", "/dev"):
         mount("--rbind", place, root + place)
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm")  # noqa: S108
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", f"{root}/run")

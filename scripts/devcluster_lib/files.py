@@ -12,7 +12,9 @@ from pathlib import Path
 from . import config
 from .errors import DevClusterError
 from .layout import Layout
+from .state_file import locked
 
+USERS_LOCK = Path("/run/lock/devcluster-users")
 BORROWED = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 """Stand in for GPUs where no device may be made: Slurm ignores GPUs that are plain files."""
 
@@ -57,12 +59,13 @@ def prepare_root(layout: Layout) -> None:
 
 
 def create_users(users: tuple[str, ...]) -> None:
-    """Create the missing users, with a home directory."""
-    for user in users:
-        try:
-            pwd.getpwnam(user)
-        except KeyError:
-            subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", user], check=True)
+    """Create the missing users, with a home directory; one command at a time."""
+    with locked(USERS_LOCK):
+        for user in users:
+            try:
+                pwd.getpwnam(user)
+            except KeyError:
+                subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", user], check=True)
 
 
 def make_gpus(layout: Layout, count: int) -> tuple[tuple[str, ...], bool]:

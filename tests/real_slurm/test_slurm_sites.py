@@ -74,7 +74,8 @@ def test_a_requeue_before_the_loss_is_noticed_may_cost_the_gpus(start_cluster: S
         site.boot("node2")
         if site.fact("early requeue") == "kept":
             job.wait_requeued()
-            site.wait_for(lambda: job.lives("agent", "node2"), 90, "the second start")
+            steps = ("squeue", "--steps", "--noheader", "--format=%i")
+            site.wait_for(lambda: f"{job.job_id}.0" in site.as_root(*steps), 90, "srun to get its GPUs")
             assert "gres/gpu=4" in job.job()["AllocTRES"]
             return
         output = site.shared / f"{job.job_id}.out"
