@@ -24,6 +24,10 @@ FACTS = {
         "the batch script of a preempted job ends by itself within the grace time",
         ("over", "requeued", "requeued"),
     ),
+    "end after grace": Fact(
+        "a job that has requested its requeue within the grace time ends by itself in its next start",
+        ("over", "requeued once more", "over"),
+    ),
     "killed script": Fact(
         "Reason of a job whose batch script got SIGKILL",
         ("JobLaunchFailure", "RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"),

@@ -40,7 +40,10 @@ SIGNALS = (
     ),
     Row(
         "preempted, the script exits with RequeueExit",
-        ("slurm_preemption.who_asks_for_it_is_requeued_at_once",),
+        (
+            "slurm_preemption.who_asks_for_it_is_requeued_at_once",
+            "slurm_preemption.the_next_end_of_who_has_asked_for_it",
+        ),
     ),
     Row(
         "preempted, the script asks to be requeued",
