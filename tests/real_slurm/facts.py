@@ -40,6 +40,9 @@ FACTS = {
         "GPUs of a job that is requeued before the loss of its node is noticed", ("lost", "kept", "kept")
     ),
     "node range": Fact("nodes that --nodes=1-4 --ntasks-per-node=1 gets where 4 are free", ("1", "4", "4")),
+    "too many nodes": Fact(
+        "a job that asks for --nodes=5-8 where a partition has 4", ("waits", "refused", "waits")
+    ),
     "shown command": Fact("Command in `scontrol show job`", ("script and arguments", "script", "script")),
     "tres per task": Fact(
         "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "cpu=2", "cpu=2")

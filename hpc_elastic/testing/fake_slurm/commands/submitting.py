@@ -91,6 +91,8 @@ def _check(turn: Turn, request: Request, everything: Mapping[str, str]) -> None:
         raise Refusal(f"{_FAILED}Invalid node name specified\n")
     settings = world.settings
     too_much = request.cpus_per_node > settings.cpus or request.gpus_per_node > settings.gpus
+    if settings.version == "24.11":  # the others let it wait for ever
+        too_much = too_much or request.min_nodes > settings.nodes
     if too_much or request.min_nodes > request.max_nodes:
         raise Refusal(f"{_FAILED}Requested node configuration is not available\n")
     for part in filter(None, request.dependency.split(",")):
