@@ -76,7 +76,7 @@ READERS = {
     # names and numbers that this package writes for itself, and characters of any text
     "paths.py": "characters that a file's name cannot have",
     "record/member_names.py": "names of members, which are no sentences",
-    "safe_json.py": "characters of JSON",
+    "typed_json.py": "characters of JSON",
     "text.py": "characters that act on a terminal",
 }
 """Modules that may read a text, and whose it is; none of them is a sentence of this package."""

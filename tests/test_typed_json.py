@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import DamagedError
-from hpc_elastic.safe_json import DEPTH, is_file_text
 from hpc_elastic.typed_json import (
+    DEPTH,
     Count,
     Like,
     Prose,
     Range,
     decode,
+    is_file_text,
     parse,
     parse_object,
     read,

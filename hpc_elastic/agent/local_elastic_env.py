@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.multiprocessing.logs import log_line_prefix
 from hpc_elastic.node.spec import Worker, WorkerGroup
-from hpc_elastic.node.workers.virtual_rank import DEVICES_ENV, visible_devices
+from hpc_elastic.node.workers.worker_env import DEVICES_ENV, visible_devices
 
 _ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _THREADS = "OMP_NUM_THREADS"

@@ -17,7 +17,7 @@ from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
-from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import open_plain
 
 if TYPE_CHECKING:

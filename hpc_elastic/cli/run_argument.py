@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
-from hpc_elastic.cli.living_run import line_of_living
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import EpochStarted
 from hpc_elastic.record.run_log import read_records
+from hpc_elastic.report.run_status import RunView, status_of
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.chain_links import read_links
 from hpc_elastic.slurm.run_jobs.existing_run import (
     Folder,
@@ -27,7 +29,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import (
     look_into,
     names_of_runs,
 )
-from hpc_elastic.slurm.run_jobs.run_files import stored_spec
+from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
@@ -172,3 +174,21 @@ def _own_jobs(paths: RunPaths) -> list[str]:
 
 def _checked(path: str) -> RunPaths:
     return existing_run(path, "RUN", _FIX)
+
+
+def line_of_living(paths: RunPaths) -> str:
+    """Return a line that tells a run from others, or nothing if it has ended or its job is gone.
+
+    A run that cannot be read, or whose job nobody can be asked about, may live.
+    """
+    try:
+        run = read_run(paths)
+        asked = ask_job(run, Slurm())
+    except (HpcElasticError, OSError) as error:
+        why = str(error).partition("\n")[0]
+        return f"  {visible(paths.name)}  cannot be read: {visible(why)}"
+    is_over = asked.job is not None and asked.job.state is JobState.ENDED
+    if is_over or (asked.job is None and run.state.ending is not None):
+        return ""
+    where = status_of(RunView.of(run, asked.job)).text
+    return f"  {visible(paths.name)}  job {run.job_id or '?'}: {visible(where)}"

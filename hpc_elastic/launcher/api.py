@@ -17,8 +17,7 @@ from hpc_elastic import events, metrics
 from hpc_elastic.agent.server.api import WorkerSpec
 from hpc_elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from hpc_elastic.errors import InputError
-from hpc_elastic.launcher.adoption import ADOPTION, AsBefore
-from hpc_elastic.launcher.changed_agent import is_changed
+from hpc_elastic.launcher.adoption import ADOPTION, AsBefore, is_changed
 from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.record.journal import RoundFormed
+
+# Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
+# takes the port between its choice and the moment rank 0 listens on it.
+_PORTS = range(20_000, 32_000)
 
 
 class RendezvousStoreInfo:
@@ -172,6 +177,20 @@ class RendezvousHandler(ABC):
 
 
 def _free_port() -> int:
-    from hpc_elastic.meet.ports import free_port  # noqa: PLC0415 - needed by rank 0 alone
 
     return free_port()
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody on this machine listens on now."""
+    import socket  # noqa: PLC0415 - 5 ms
+
+    for _ in range(100):
+        port = _PORTS[int.from_bytes(os.urandom(4), "little") % len(_PORTS)]
+        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    return 29500

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpc_elastic.meet import rules
-from hpc_elastic.meet.rank_order import node_of
+from hpc_elastic.meet.rules import node_of
 from hpc_elastic.text import are_text, count_text
 
 FIRST_S = 2.0  # who waits no longer than this says nothing

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.meet.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
-from hpc_elastic.meet.rank_order import choose, node_of, seats
-from hpc_elastic.record.array_task import is_newer, outdated
+from hpc_elastic.record.array_task import array_of, is_newer, outdated
 from hpc_elastic.record.journal import Epoch, RoundFormed
 from hpc_elastic.record.member_names import Phase, Roster, Seen, absent, natural
 from hpc_elastic.record.state import RunState, is_released
@@ -397,3 +397,82 @@ def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:
     steps = [told.get(node_id) for node_id in node_ids]
     known = [step for step in steps if step is not None]
     return max(known) if known and len(known) == len(steps) else None
+
+
+def node_of(node_id: str) -> str:
+    """Return the name of an agent's node."""
+    return node_id.rpartition(".")[0]
+
+
+def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]:
+    """Return the nodes of the next round, in rank order: those of the last round come first.
+
+    A node that stood by takes a place that is free; it drives nobody out.
+    """
+    stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
+    newcomers_last = sorted(ready, key=lambda one: (array_of(one), stay.get(node_of(one), len(stay))))
+    chosen = set(newcomers_last[:target])
+    return [node_id for node_id in ready if node_id in chosen]
+
+
+def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:
+    """Return the nodes in the order of their ranks.
+
+    In a round of the same size everybody keeps the rank of the last round, and a node that replaces
+    another takes its place. With another size the ranks follow the order of `chosen`, Slurm's.
+    """
+    if last is None or len(last.members) != len(chosen):
+        return tuple(chosen)
+    places = {member.node: place for place, member in enumerate(last.members)}
+    order: list[str | None] = [None] * len(chosen)
+    moving = []
+    for node_id in chosen:
+        place = places.get(node_of(node_id), len(chosen))
+        if place < len(chosen) and order[place] is None:
+            order[place] = node_id
+        else:
+            moving.append(node_id)
+    free = iter(moving)
+    return tuple(next(free) if node_id is None else node_id for node_id in order)
+
+
+def sizes_text(settings: RendezvousSettings) -> str:
+    """Return for how many nodes an agent was started: ``MIN:MAX``; empty if others may differ."""
+    return "" if settings.may_outgrow else f"{settings.min_nodes}:{settings.max_nodes}"
+
+
+def refuse_stranger(state: RunState, job_id: str, settings: RendezvousSettings, place: str) -> None:
+    """Refuse to join agents of the same start of a run that are not this agent's.
+
+    Two jobs that begin at the same moment in one fresh directory both take it for theirs; the first
+    record decides. Nothing has been started or told yet by who is refused. In array mode a run may have
+    several arrays.
+
+    Args:
+        state: the run; its epoch is that of this agent.
+        job_id: this agent's job; empty outside Slurm.
+        settings: of this agent.
+        place: the run directory.
+
+    Raises:
+        InputError: they belong to another job, or were started with another --nnodes.
+    """
+    if job_id and state.job_id not in ("", job_id) and not settings.may_outgrow:
+        raise RunDirError(
+            f"job {state.job_id} has just begun a run in it, this is job {job_id}; nothing was started",
+            where=f"run directory {place}",
+            fix="give each job a --run-dir of its own, for example with $SLURM_JOB_ID in its name",
+        )
+    own = sizes_text(settings)
+    if own and state.sizes not in ("", own):
+        raise InputError(
+            f"this agent was started with {_flag(own)}, the others with {_flag(state.sizes)}",
+            where="--nnodes",
+            fix=f"give all agents of a run the same --nnodes; they meet in {place}",
+        )
+
+
+def _flag(sizes: str) -> str:
+    """Return sizes as people give them: ``2:2`` is ``--nnodes 2``."""
+    least, _, most = sizes.partition(":")
+    return f"--nnodes {least if least == most else sizes}"

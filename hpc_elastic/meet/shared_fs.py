@@ -24,7 +24,7 @@ from hpc_elastic.meet import liveness, rules
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.meet.join_progress import beside_text, is_due, too_few_text, waiting_text
 from hpc_elastic.meet.membership import Offer
-from hpc_elastic.meet.other_members import refuse_stranger
+from hpc_elastic.meet.rules import refuse_stranger
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.record.journal import Decision, RoundFormed
 from hpc_elastic.record.member_names import Phase

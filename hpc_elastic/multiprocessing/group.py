@@ -21,12 +21,12 @@ from hpc_elastic.multiprocessing.pcontext import (
 )
 from hpc_elastic.processes.linux import adopt_orphans
 from hpc_elastic.processes.process import Process
-from hpc_elastic.processes.reap import Reaper
+from hpc_elastic.processes.procfs import Reaper
 from hpc_elastic.processes.stop import Stopper
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.signals import LentTrap, SignalTrap
-    from hpc_elastic.processes.lasting import LastingThread
+    from hpc_elastic.processes.process import LastingThread
 
 _CONFIRM_S: Final = 1.0  # a slower start (stalled file system) must not stop the agent's heartbeat
 _CONSOLE_RETRY_S: Final = 0.01
@@ -132,10 +132,10 @@ class ProcessGroup(PContext):
     def _start_lasting(self) -> None:
         """Start all so that they outlive this thread, if this is not the main one."""
         if not self._settings.is_driven:
-            from hpc_elastic.processes import lasting  # noqa: PLC0415 - needs threading
+            from hpc_elastic.processes import process  # noqa: PLC0415 - needs threading
 
-            if not lasting.is_main_thread():
-                self._lasting = lasting.LastingThread()
+            if not process.is_main_thread():
+                self._lasting = process.LastingThread()
                 self._lasting.call(self._start_all)
                 return
         self._start_all()

@@ -13,7 +13,7 @@ from hpc_elastic.processes.tail import MAX_LAG, Limits, Tail, blocked_fds, pump_
 from hpc_elastic.store.plain_file import open_to_append
 
 if TYPE_CHECKING:
-    from hpc_elastic.processes.pump import PumpThread
+    from hpc_elastic.processes.tail import PumpThread
 
 _CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the last process has ended
 
@@ -66,7 +66,7 @@ class GroupLogs:
     def start(self) -> None:
         """Begin to copy in the background, if that is wanted."""
         if self._in_background and self._tails:
-            from hpc_elastic.processes.pump import PumpThread  # noqa: PLC0415 - needs threading
+            from hpc_elastic.processes.tail import PumpThread  # noqa: PLC0415 - needs threading
 
             self._thread = PumpThread(self._tails)
             self._thread.start()

@@ -13,7 +13,7 @@ from hpc_elastic.data_fields import DataFields, DataParams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.std import Std
-from hpc_elastic.store.directories import make_directories
+from hpc_elastic.store.files import make_directories
 
 DEFAULT_PREFIX: Final = "[rank ${rank}] "
 """Template of what stands before each line of a worker on the agent's console."""

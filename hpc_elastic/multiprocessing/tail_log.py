@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.processes.pump import PumpThread
 from hpc_elastic.processes.sinks import Sink, TextSink, sink_of
-from hpc_elastic.processes.tail import Tail
+from hpc_elastic.processes.tail import PumpThread, Tail
 
 __all__ = ["TailLog", "tail_logfile"]
 

@@ -20,16 +20,14 @@ from hpc_elastic.meet.shared_fs import (
     TooFewError,
 )
 from hpc_elastic.node.decision import Action, Facts, Group, decide, decide_blind
-from hpc_elastic.node.drain.drain import LocalDrain, Signalled
+from hpc_elastic.node.drain.drain import DurableWait, LocalDrain, Signalled, UnaskedWatch
 from hpc_elastic.node.drain.leave_alone import OwnLeave
 from hpc_elastic.node.drain.stop_policy import Stopping
-from hpc_elastic.node.drain.unasked import UnaskedWatch
-from hpc_elastic.node.drain.wait_for_checkpoint import DurableWait
 from hpc_elastic.node.facts import GONE, gather
 from hpc_elastic.node.listeners.telemetry_hooks import RENDEZVOUS, RUN
+from hpc_elastic.node.loop import RunWatch
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.outcome import FENCED, Outcome, out_of_touch, outcome_of, taken_over
-from hpc_elastic.node.run_watch import RunWatch
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState

@@ -21,7 +21,7 @@ from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
 
 if TYPE_CHECKING:
-    from hpc_elastic.node.workers.wedge import Wedge
+    from hpc_elastic.node.workers.stuck_in_kernel import Wedge
 
 _STATES = {
     Group.RUNNING: WorkerState.HEALTHY,
@@ -224,7 +224,7 @@ class NodeWorkers:
         return Action.ABANDON
 
     def _give_up(self, group: LocalGroup, pids: tuple[int, ...], timeout_s: float) -> None:
-        from hpc_elastic.node.workers.wedge import wedge_of  # noqa: PLC0415 - rare
+        from hpc_elastic.node.workers.stuck_in_kernel import wedge_of  # noqa: PLC0415 - rare
 
         wall_s = self._parts.clock.wall()
         self.wedge = wedge_of(group, pids, timeout_s, self._parts.run.node, wall_s)

@@ -7,7 +7,7 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.setup.agent_setup import AgentParts
-from hpc_elastic.node.setup.retry_until import insist
+from hpc_elastic.node.setup.journal_entries import insist
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.record.journal import Cause, NodeUnfit, Then
 from hpc_elastic.record.state import RunState

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
@@ -337,3 +338,38 @@ def reset_signals(ignored: tuple[int, ...]) -> None:
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+class LastingThread:
+    """Runs a function in a thread that then waits until it is released."""
+
+    def __init__(self) -> None:
+        self._release = threading.Event()
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run a function; its exception is raised here."""
+        ended = threading.Event()
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller
+                errors.append(error)
+            finally:
+                ended.set()
+            self._release.wait()
+
+        threading.Thread(target=run, name="hpc-elastic parent", daemon=True).start()
+        ended.wait()
+        if errors:
+            raise errors[0]
+
+    def release(self) -> None:
+        """Let the thread end."""
+        self._release.set()
+
+
+def is_main_thread() -> bool:
+    """Return whether this is the thread that ends with the process."""
+    return threading.current_thread() is threading.main_thread()

@@ -9,8 +9,7 @@ from typing import Final
 
 from hpc_elastic.processes.linux import open_pidfd
 from hpc_elastic.processes.process import Process
-from hpc_elastic.processes.procfs import ProcessStat, read_stat
-from hpc_elastic.processes.reap import Reaper
+from hpc_elastic.processes.procfs import ProcessStat, Reaper, read_stat
 
 KILL_WAIT_S: Final = 2.0
 """How long SIGKILL may take until a process counts as unkillable (state D: it waits for I/O)."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from hpc_elastic.processes.sinks import Console, Sink
+from hpc_elastic.processes.sinks import Console, Sink, wait_writable
 from hpc_elastic.store.plain_file import open_plain
+
+_LEAST_S: Final = 0.01
+_MOST_S: Final = 0.1
+
 
 MAX_LINE: Final = 16 << 20
 """Longest line that is kept whole [bytes]; a longer one is shown in pieces of this size."""
@@ -252,3 +257,44 @@ def pump_all(tails: Sequence[Tail]) -> bool:
 def blocked_fds(tails: Sequence[Tail]) -> list[int]:
     """Return the descriptors that lines wait for."""
     return list({fd for tail in tails if (fd := tail.blocked_fd()) is not None})
+
+
+class PumpThread:
+    """Follows logs until it is stopped.
+
+    Args:
+        tails: the logs.
+        most_s: the longest pause between two calls [s].
+    """
+
+    def __init__(self, tails: Sequence[Tail], most_s: float = _MOST_S) -> None:
+        self._tails = tails
+        self._most_s = most_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hpc-elastic logs", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when the last call has ended; a second call is harmless."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _LEAST_S
+        while not self._stopped.wait(min(pause_s, self._most_s)):
+            copied = self._copy()
+            pause_s = _LEAST_S if copied else min(pause_s * 1.3, self._most_s)
+
+    def _copy(self) -> bool:
+        """Copy until nothing new is there; return whether there was so much that it took several turns."""
+        turns = 0
+        while not self._stopped.is_set() and (pump_all(self._tails) or self._wait_writable()):
+            turns += 1
+        return turns > 0
+
+    def _wait_writable(self) -> bool:
+        return wait_writable(blocked_fds(self._tails), self._most_s)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.store import files
-from hpc_elastic.store.directories import make_directory
+from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import read_plain
 from hpc_elastic.typed_json import Count, Seconds, decode, parse, read, whole_number
 

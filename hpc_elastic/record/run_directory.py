@@ -8,7 +8,7 @@ import shlex
 
 from hpc_elastic.errors import RunDirError, StoreError, TakenOverError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.directories import make_directories
+from hpc_elastic.store.files import make_directories
 from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.trust.above import refuse_open

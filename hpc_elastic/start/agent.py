@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import Env, ExitCode
-from hpc_elastic.meet.node_name import claim_node_name
+from hpc_elastic.meet.membership import claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
@@ -30,18 +30,22 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
+from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.processes.guard import Guard, remove_directory
 from hpc_elastic.record.journal import Role, Then
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
-from hpc_elastic.start.environment import run_env
 from hpc_elastic.start.meeting import ended_before, rendezvous_of
 from hpc_elastic.start.options import LaunchOptions, OpenAgent
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.trust.root import HeldRoot
+
+if TYPE_CHECKING:
+    from hpc_elastic.start.options import LaunchOptions
+
 
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
 
@@ -351,3 +355,33 @@ def default_python() -> str:
 
 if __name__ == "__main__":
     sys.exit("error: this is no program, unlike torch.distributed.launch\n  fix: python -m hpc_elastic.run")
+
+
+def run_env(options: LaunchOptions) -> RunEnv:
+    """Return the variables that are the same for all workers; those of the agent's environment stay."""
+    cpus = len(os.sched_getaffinity(0))
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTHONUNBUFFERED": "1",  # what a program prints is in its log while it runs
+    }
+    if options.tracker_ids:
+        from hpc_elastic.node.workers.worker_env import tracker_env  # noqa: PLC0415 - on request
+
+        defaults.update(tracker_env(options.run_id, options.paths.root))
+    given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
+    if options.virtual_local_rank:  # a worker's own device is one of these
+        given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
+    is_slurm_task = "SLURM_PROCID" in os.environ
+    return RunEnv(
+        run_id=options.run_id,
+        run_dir=options.paths.root,
+        node=options.node,
+        max_restarts=options.max_restarts,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        defaults=given,
+        is_slurm_task=is_slurm_task,
+        cpus_per_task=os.environ.get("SLURM_CPUS_PER_TASK"),
+        names_coordinator=is_slurm_task and "JAX_COORDINATOR_ADDRESS" not in os.environ,
+    )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.ids import Env
+from hpc_elastic.meet.interface import free_port
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.ports import free_port
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.node.loop import EventLoop

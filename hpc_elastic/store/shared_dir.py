@@ -15,7 +15,7 @@ from typing import TypeVar
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.store import files
-from hpc_elastic.store.directories import PAUSES_S, make_directory
+from hpc_elastic.store.files import PAUSES_S, make_directory
 
 SEGMENT_RECORDS = 256
 _MOST_BYTES = 64 << 20  # of a record; values of the key-value store are the largest

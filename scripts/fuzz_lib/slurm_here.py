@@ -20,7 +20,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     State,
     World,
 )
-from hpc_elastic.testing.fake_slurm.commands import asking, control
+from hpc_elastic.testing.fake_slurm.commands import control, queries
 from hpc_elastic.testing.fake_slurm.commands.call import Answer, Call, Reply
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
 from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
@@ -28,12 +28,12 @@ from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
 NOW_S = 1767225700.0
 JOB = 7
 _COMMANDS: Mapping[str, Callable[[Turn, Call], Answer]] = {
-    "squeue": asking.squeue,
-    "sacct": asking.sacct,
-    "sinfo": asking.sinfo,
+    "squeue": queries.squeue,
+    "sacct": queries.sacct,
+    "sinfo": queries.sinfo,
     "scontrol": control.scontrol,
     "scancel": control.scancel,
-    "sacctmgr": asking.sacctmgr,
+    "sacctmgr": queries.sacctmgr,
 }
 _QUEUING = ("requeue", "requeuehold", "release")
 

@@ -17,9 +17,9 @@ from hpc_elastic.agent import LocalElasticAgent, RunResult, WorkerGroup, WorkerS
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RendezvousConnectionError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.meet.ports import free_port
+from hpc_elastic.meet.interface import free_port
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
-from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch
+from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch
 from hpc_elastic.timer import FileTimerClient
 from tests.agent.elastic_fakes import FakeHandler
 from tests.node.agents import is_running

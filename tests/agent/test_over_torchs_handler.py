@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.meet.ports import free_port
+from hpc_elastic.meet.interface import free_port
 from tests.agent.elastic_nodes import Nodes
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]

@@ -18,7 +18,7 @@ from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.store import mount
-from hpc_elastic.store.check.finding import Finding, Level, verdict
+from hpc_elastic.store.check.findings import Finding, Level, verdict
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.clock import FakeClock
 

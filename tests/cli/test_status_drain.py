@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hpc_elastic.cli.status.drain import drain_facts
+from hpc_elastic.cli.status.facts import drain_facts
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Drained, Epoch, EpochStarted

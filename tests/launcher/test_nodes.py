@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.meet.shared_fs import TooFewError
 from tests.launcher.conftest import MakeNodes, wait_for
 from tests.launcher.jobs import running, started
 from tests.slurm.stand_in import FakeJob
@@ -114,7 +116,8 @@ def test_too_few_nodes_are_told(make_nodes: MakeNodes, option: str) -> None:
     nodes = make_nodes(rdzv_configs={option: 1})
     nodes.start("a", "rank_plus", 1)
     found = nodes.came_of_it("a")
-    assert "RendezvousTimeoutError" == found["error"]
+    assert TooFewError.__name__ == found["error"]
+    assert issubclass(TooFewError, RendezvousTimeoutError)
     assert "1 of 2 nodes joined within 1 s" in found["text"]
 
 

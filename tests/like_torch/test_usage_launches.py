@@ -22,7 +22,7 @@ from hpc_elastic.agent.server import (
     WorkerState,
 )
 from hpc_elastic.launcher import LaunchConfig, elastic_launch
-from hpc_elastic.launcher.changed_agent import is_changed
+from hpc_elastic.launcher.adoption import is_changed
 
 NOTHING = (sys.executable, ("-c", ""))
 

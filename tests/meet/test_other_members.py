@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError, RunDirError
-from hpc_elastic.meet.other_members import refuse_stranger, sizes_text
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import RendezvousSettings, refuse_stranger, sizes_text
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.state import RunState, apply
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from hpc_elastic.node.drain.asking import turn_to_ask_s
-from hpc_elastic.node.drain.drain import LocalDrain
-from hpc_elastic.node.drain.drain_file import DrainFile
-from hpc_elastic.node.drain.wait_for_checkpoint import DurableWait
-from hpc_elastic.node.setup.notices import LaterNotices
+from hpc_elastic.node.drain.drain import DurableWait, LocalDrain
+from hpc_elastic.node.setup.notices import DrainFile, LaterNotices
 from hpc_elastic.node.setup.stop_request import DrainTimes, Wish, first_words, granted, heard
 from hpc_elastic.node.workers.critical_section_wait import SAY_AGAIN_S, SUFFIX, Busy, Hold
 from hpc_elastic.paths import RunPaths

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.meet.node_name import claim_node_name
+from hpc_elastic.meet.membership import claim_node_name
 from tests.node.agents import Agents, wait_for
 
 WAIT = """

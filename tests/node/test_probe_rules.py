@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.probe.program_output import judge_command, judge_gpus
 from hpc_elastic.node.probe.rules import (
     GIB,
     Disk,
@@ -14,6 +13,8 @@ from hpc_elastic.node.probe.rules import (
     Measured,
     ProbeOptions,
     judge,
+    judge_command,
+    judge_gpus,
     size_text,
 )
 

@@ -17,8 +17,8 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import Env
 from hpc_elastic.node.hangs import verdict as hang_verdict
 from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack
+from hpc_elastic.node.hangs.hangs import read_lengths, write_lengths
 from hpc_elastic.node.hangs.look import Look, Place, Subject, read_looks
-from hpc_elastic.node.hangs.times_file import read_lengths, write_lengths
 from hpc_elastic.node.hangs.watch import Sign
 from hpc_elastic.node.setup.hang_times import Length
 from hpc_elastic.node.workers import process_facts

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.node.workers.task_env import task_env
-from hpc_elastic.node.workers.worker_env import RunEnv, worker_env
+from hpc_elastic.node.workers.worker_env import RunEnv, task_env, worker_env
 from hpc_elastic.record.journal import RoundFormed
 from tests.meet.build import E0, member, node_id
 

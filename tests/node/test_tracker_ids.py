@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hpc_elastic.node.workers.tracker_ids import tracker_env
+from hpc_elastic.node.workers.worker_env import tracker_env
 
 
 def test_the_same_run_has_the_same_names() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.workers.uninterruptible import (
+from hpc_elastic.node.workers.stuck_in_kernel import (
     TIMEOUT_ENV,
     UninterruptibleWatch,
     read_state,

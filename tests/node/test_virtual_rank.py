@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.node.workers.virtual_rank import give_own_device, visible_devices
+from hpc_elastic.node.workers.worker_env import give_own_device, visible_devices
 
 
 @pytest.mark.parametrize(

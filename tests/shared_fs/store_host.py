@@ -19,7 +19,7 @@ from hpc_elastic.errors import StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.run_log import RunLog
-from hpc_elastic.store.directories import make_directories
+from hpc_elastic.store.files import make_directories
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.waiting import wait_until

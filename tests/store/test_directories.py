@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.store.directories import make_directories, make_directory
+from hpc_elastic.store.files import make_directories, make_directory
 
 
 def test_a_directory_is_made_once(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_is_in_the_way_is_told_at_once(
         make(name, mode)
 
     path = str(tmp_path / "file" / below).rstrip("/")
-    monkeypatch.setattr("hpc_elastic.store.directories.os.mkdir", mkdir)
+    monkeypatch.setattr("hpc_elastic.store.files.os.mkdir", mkdir)
     with pytest.raises((FileExistsError, NotADirectoryError)):
         make_directories(path)
     assert 1 == len(tries)

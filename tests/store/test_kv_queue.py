@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.errors import QueueEmptyError, StoreError
 from hpc_elastic.store import DistError, DistStoreError
-from hpc_elastic.store.kv.queues import items_of, value_of
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, items_of, value_of
 from hpc_elastic.store.memory import MemoryStore
 
 

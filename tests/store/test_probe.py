@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpc_elastic.store.check import probe
-from hpc_elastic.store.check.finding import Finding, Level
+from hpc_elastic.store.check.findings import Finding, Level, directory_findings, pair_findings
 from hpc_elastic.store.check.pair import Limits, Member, PairProbe, PeerView, limits_on, probe_pair
-from hpc_elastic.store.check.pair_findings import pair_findings
 from hpc_elastic.store.check.probe import probe_directory, quick_probe
-from hpc_elastic.store.check.probe_findings import directory_findings
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.waiting import wait_until
 

@@ -26,7 +26,7 @@ from hpc_elastic.multiprocessing.signals import SignalTrap
 from hpc_elastic.node.listeners.health_check import HealthCheckServer, health_check_from_env
 from hpc_elastic.node.listeners.watchdog import Watchdog, without_dead_pipe
 from hpc_elastic.node.spec import DEFAULT_ROLE, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch, state_timeout, stuck_words
+from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch, state_timeout, stuck_words
 from hpc_elastic.node.workers.worker_env import substitute_texts
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.utils.logging import get_logger

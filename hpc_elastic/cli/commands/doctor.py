@@ -17,7 +17,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 if TYPE_CHECKING:
-    from hpc_elastic.store.check.finding import Finding
+    from hpc_elastic.store.check.findings import Finding
 
 _COLOURS = {"ok": None, "info": None, "warning": "yellow", "PROBLEM": "red"}
 _STEP_MINUTES = 10  # far more than the waits for silent nodes
@@ -97,7 +97,7 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     """Check this machine, then let Slurm start the same on several nodes if that is wanted."""
     from hpc_elastic.cli.commands.doctor_checks import CONTROLLER, machine_findings  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
-    from hpc_elastic.store.check.finding import Level, verdict  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import Level, verdict  # noqa: PLC0415
 
     slurm = Slurm()
     if nodes is not None and not slurm.has("srun"):
@@ -128,7 +128,7 @@ def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | 
     """Have srun start this command on several nodes; return its exit code, and what srun itself failed at."""
     from hpc_elastic.isolated.lookup import argv_here  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.client.commands import Slurm, hint_for  # noqa: PLC0415
-    from hpc_elastic.store.check.finding import Finding, Level  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import Finding, Level  # noqa: PLC0415
 
     sys.stdout.flush()
     shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={_STEP_MINUTES}")
@@ -146,7 +146,7 @@ def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | 
 
 
 def _srun_failed(code: int, words: Sequence[str]) -> Finding:
-    from hpc_elastic.store.check.finding import Finding, Level  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.check.findings import Finding, Level  # noqa: PLC0415 - rare command
 
     look = 'what the cluster has: sinfo -o "%P %D %c %m %G"'
     return Finding(
@@ -161,9 +161,12 @@ def _srun_failed(code: int, words: Sequence[str]) -> Finding:
 
 def _together(path: str, group: Group) -> int:
     """Try the directory as one of several nodes; only the first one prints what is well."""
-    from hpc_elastic.store.check.finding import Level, verdict  # noqa: PLC0415 - rare command
+    from hpc_elastic.store.check.findings import (  # noqa: PLC0415 - rare command
+        Level,
+        pair_findings,
+        verdict,
+    )
     from hpc_elastic.store.check.pair import Member, probe_pair  # noqa: PLC0415
-    from hpc_elastic.store.check.pair_findings import pair_findings  # noqa: PLC0415
     from hpc_elastic.store.check.probe import nearest  # noqa: PLC0415
 
     me = Member(group.rank, group.node)
@@ -181,9 +184,8 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
     """Try a directory, or the nearest one above it if it is not there yet."""
     from hpc_elastic.settings.setting import usual  # noqa: PLC0415
     from hpc_elastic.settings.table import JobSettings  # noqa: PLC0415
-    from hpc_elastic.store.check.finding import Finding, Level  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import Finding, Level, directory_findings, sharing_findings  # noqa: PLC0415  # noqa: PLC0415
     from hpc_elastic.store.check.probe import nearest, probe_directory  # noqa: PLC0415
-    from hpc_elastic.store.check.probe_findings import directory_findings, sharing_findings  # noqa: PLC0415
     from hpc_elastic.store.trust.findings import trust_findings  # noqa: PLC0415
 
     place = nearest(path)
@@ -208,7 +210,7 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
 
 def _refused(path: str) -> list[Finding]:
     """Return what `submit` on this machine has against a directory that the nodes have found to be good."""
-    from hpc_elastic.store.check.probe_findings import refusal_findings  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import refusal_findings  # noqa: PLC0415
     from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - rare command
 
     return refusal_findings(os.path.realpath(path), mount_at(path))
@@ -227,7 +229,7 @@ def _is_hidden(path: str) -> bool:
 
 def _print(findings: Sequence[Finding]) -> int:
     """Print a table in one piece; return the exit code."""
-    from hpc_elastic.store.check.finding import Level, lines, width_of, worst  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import Level, lines, width_of, worst  # noqa: PLC0415
 
     width = width_of(findings)
     for finding in findings:

@@ -13,7 +13,7 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client import told, versions
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
-from hpc_elastic.store.check.finding import Finding, Level
+from hpc_elastic.store.check.findings import Finding, Level
 
 DISTRIBUTION = "hpc-elastic"
 CONTROLLER = "slurm controller"

@@ -13,12 +13,11 @@ import typer
 
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import say, say_aside
-from hpc_elastic.cli.terminal_sink import TerminalSink
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.processes.sinks import Console
+from hpc_elastic.processes.sinks import Console, Sink
 from hpc_elastic.processes.tail import Tail
 from hpc_elastic.record.journal import Role, RoundFormed
 from hpc_elastic.record.run_log import open_log
@@ -28,6 +27,7 @@ from hpc_elastic.report.run_status import Phase, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.text import visible_log
 
 _LOOK_S = 0.2
 _ASK_SLURM_S = 30.0
@@ -210,3 +210,36 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
             say(f"--- {where.text}")
         said = where.phase
         clock.sleep(_LOOK_S)
+
+
+class TerminalSink:
+    """Hands lines on with colours, and shows as escapes what would move, clear or rename the terminal.
+
+    Args:
+        sink: takes the lines.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether lines wait."""
+        return self._sink.is_blocked
+
+    @property
+    def is_never_slow(self) -> bool:
+        """Whether nobody at the other end can make lines wait."""
+        return self._sink.is_never_slow
+
+    def put(self, lines: bytes) -> None:
+        """Take lines that end with a line end."""
+        self._sink.put(visible_log(lines))
+
+    def flush(self) -> bool:
+        """Write what waits; return whether that is all."""
+        return self._sink.flush()
+
+    def blocked_fd(self) -> int | None:
+        """Return the descriptor that lines wait for."""
+        return self._sink.blocked_fd()

@@ -6,7 +6,7 @@ import shlex
 
 from hpc_elastic.cli.run_argument import RunArgument, find_one_run
 from hpc_elastic.cli.say import say
-from hpc_elastic.cli.status.drain import drain_facts
+from hpc_elastic.cli.status.facts import drain_facts
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun

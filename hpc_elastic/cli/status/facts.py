@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 
-from hpc_elastic.cli.status.drain import drain_facts
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.member_names import MemberName, parse_name
 from hpc_elastic.record.progress import BEGINNING
@@ -41,7 +42,8 @@ from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
 from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.deadlines import seconds
+from hpc_elastic.slurm.client.deadlines import Site, p99, seconds
+from hpc_elastic.slurm.client.grace_times import read_site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.budget_use import use_of_causes
 from hpc_elastic.slurm.end.lifecycle import GONE
@@ -49,13 +51,23 @@ from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
 from hpc_elastic.slurm.run_jobs.batch_log import end_of
-from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, is_array, newest_checkpoint, spec_trouble
+from hpc_elastic.slurm.run_jobs.run_files import (
+    Asked,
+    RunFiles,
+    drain_times,
+    is_array,
+    newest_checkpoint,
+    spec_trouble,
+)
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
+from hpc_elastic.store import files
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
 from hpc_elastic.text import count_text
 from hpc_elastic.typed_json import whole_number
+
+_HELD = ".held"
 
 NEVER_ASKS = (
     "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
@@ -287,3 +299,54 @@ _JOB_LABELS = {
     JobState.COMPLETING: _RUNNING_LABELS,
 }
 _EMPTY = ("", "None", "(null)", "Unknown", "N/A")
+
+
+def drain_facts(paths: RunPaths) -> list[tuple[str, str]]:
+    """Return labels and texts; nothing where nothing is known."""
+    facts = [("held up", text) for text in held_texts(paths)]
+    saves = _saves_text(paths)
+    if saves:
+        facts.append(("saving", saves))
+    return facts
+
+
+def held_texts(paths: RunPaths) -> list[str]:
+    """Return why the ends of workers wait, as their agents say it."""
+    try:
+        names = [name for name in files.list_names(paths.nodes) if name.endswith(_HELD)]
+    except OSError:
+        return []
+    return [text for name in names if (text := _read(os.path.join(paths.nodes, name)))]
+
+
+def _read(path: str) -> str:
+    node = os.path.basename(path).removesuffix(_HELD).rpartition(".")[0]
+    try:
+        text = (files.read(path) or b"").decode(errors="replace")
+    except OSError:
+        text = ""
+    return f"{node}: {text.splitlines()[0].strip()}" if text else ""  # none: it goes on
+
+
+def _saves_text(paths: RunPaths) -> str:
+    try:
+        saves, drains = save_times(paths), drain_times(paths)
+    except (OSError, HpcElasticError):
+        return ""
+    parts = []
+    longest = p99(saves)
+    if longest is not None:
+        parts.append(f"takes up to {span_text(longest)} ({count_text(len(saves), 'checkpoint')})")
+    longest = p99(drains)
+    if longest is not None:
+        parts.append(f"a drain up to {span_text(longest)} ({count_text(len(drains), 'drain')})")
+    site = read_site(paths)
+    if parts and site is not None:
+        parts.append(_granted_text(site))
+    return "; ".join(parts)
+
+
+def _granted_text(site: Site) -> str:
+    """Return what Slurm grants a job that it ends."""
+    grace = f"GraceTime {span_text(site.grace_s)} and " if site.grace_s else ""
+    return f"preempted it has {grace}KillWait {span_text(site.kill_wait_s)}"

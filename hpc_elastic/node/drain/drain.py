@@ -7,16 +7,33 @@ from collections.abc import Callable
 
 from hpc_elastic.meet.rules import is_proposer, stop_step
 from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.node.decision import Group
 from hpc_elastic.node.drain.asking import EarlyWarning, turn_to_ask_s
-from hpc_elastic.node.drain.drain_file import BEATS, DrainFile
-from hpc_elastic.node.drain.wait_for_checkpoint import DurableWait
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.setup.agent_setup import AgentParts
-from hpc_elastic.node.setup.notices import Notice
+from hpc_elastic.node.setup.notices import BEATS, DrainFile, Notice
 from hpc_elastic.node.setup.stop_request import DrainTimes, Wish, first_words, granted, heard, told
 from hpc_elastic.node.workers.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import is_half_saved
 from hpc_elastic.record.journal import Cause, DrainExplained, DrainRequested, RoundFormed, Then
 from hpc_elastic.record.state import RunState
+from hpc_elastic.store.files import list_names
+
+LOOK_S = 0.1  # between two looks at the marks
+
+
+LOOK_AFTER_S = 60.0  # since the workers were started; imports and a first step take time
+_ENDS = "end them at once, unsaved"
+_RUN_ON = "let them run on until the time is up"
+_LINES = """\
+the workers do not ask whether to stop: a preemption and the time limit {ends}. In the training loop:
+    from hpc_elastic import worker
+    worker.tick(step)                             # once per step
+    if worker.should_stop():
+        save(path); worker.checkpoint_saved(step, path); sys.exit()
+  or, for a program that saves by itself: --unasked run-on, --unasked signal:USR1 (docs/how-to/stopping.md)"""
+
 
 ANSWER_S = 2.0  # for what Slurm says, as a rule at once, before a node leaves by itself
 _OF_USERS = (Cause.STOP, Cause.MEMBERSHIP)  # what no signal has asked for
@@ -303,7 +320,73 @@ class Signalled:
 
     def insist(self, write: Callable[[], object]) -> None:
         """Write something before leaving; a signalled agent tries no longer than its workers would have."""
-        from hpc_elastic.node.setup.retry_until import insist  # noqa: PLC0415 - not on the way to a start
+        from hpc_elastic.node.setup.journal_entries import insist  # noqa: PLC0415 - not on the way to a start
 
         limit = self._parts.clock.monotonic() + self._parts.times.exit_barrier
         insist(write, self._parts, self.wish.deadline or limit)
+
+
+class UnaskedWatch:
+    """Tells people and the journal of it, once per agent and submission; only the round's first node does.
+
+    Args:
+        parts: what the agent is put together from.
+    """
+
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+        self._run: SharedRun = parts.rendezvous.run
+        self._group: LocalGroup | None = None
+        self._since = 0.0
+        self._is_told = False
+
+    def look(self, group: LocalGroup, status: Group) -> None:
+        """Look whether it is time to say something; costs nothing once it was."""
+        if self._is_told or status is not Group.RUNNING:
+            return
+        now = self._parts.clock.monotonic()
+        if group is not self._group:
+            self._group, self._since = group, now
+        state = self._run.state
+        is_asked = state.stop_step is not None and state.stop_step < 0
+        if not is_asked and (now < self._since + LOOK_AFTER_S or state.drain is not None):
+            return
+        self._is_told = True
+        is_first = group.formed.members[0].node_id == self._run.membership.node_id
+        if is_first and not any(channel.asks_should_stop for channel in group.channels):
+            ends = _RUN_ON if self._parts.times.drain.unasked.runs_on else _ENDS
+            self._parts.log.say(_LINES.format(ends=ends))
+            self._run.report_never_asked(group.formed.number)
+
+
+class DurableWait:
+    """Checks whether some ranks have marked the checkpoint of the stop step and others have not.
+
+    It matters only while workers that have ended have left something running. A checkpoint that nobody
+    has marked is not waited for: nobody may be going to save.
+
+    Args:
+        paths: the run.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._directory = paths.checkpoints
+        self._look_at = float("-inf")
+        self._waits = False
+
+    def waits(self, state: RunState, now: float) -> bool:
+        """Tell whether shards are missing, by the last look.
+
+        Args:
+            state: the run.
+            now: monotonic time [s].
+        """
+        if state.drain is None or state.stop_step is None or state.stop_step < 0:
+            return False
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            try:
+                self._waits = is_half_saved(list_names(self._directory), state.stop_step)
+            except OSError:
+                self._waits = False
+        return self._waits

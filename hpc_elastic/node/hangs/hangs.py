@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.node.decision import Group, Hang
-from hpc_elastic.node.hangs.times_file import read_lengths, write_lengths
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.node.setup.hang_times import START, is_worth_writing
 from hpc_elastic.node.workers import process_facts
@@ -29,6 +28,15 @@ if TYPE_CHECKING:
     from hpc_elastic.node.workers.local_group import LocalGroup
     from hpc_elastic.node.workers.process_facts import Usage
     from hpc_elastic.record.journal import HangSuspected, RoundFormed
+
+import json
+import os
+
+from hpc_elastic.node.setup.hang_times import Length, Lengths, decode, encode
+from hpc_elastic.store import files
+from hpc_elastic.typed_json import parse
+
+_MOST_OTHERS = 4  # files of other nodes that are tried
 
 _GATHER_S = 15.0  # for the other nodes to hear of it and to look
 _LEAVE_S = 45.0  # for the node that asked to say what it has found, before another one asks
@@ -356,3 +364,40 @@ def _sign_of(channel: Channel, before: Sign) -> Sign:
     critical = channel.critical
     inside = (Section(-1, critical.name, None),) if critical else ()
     return Sign(ticks, count, channel.last_step, (*channel.sections, *inside))
+
+
+def read_lengths(directory: str, node: str) -> tuple[dict[str, Length], tuple[int, ...]]:
+    """Return what is known, and the local ranks that tick; nothing where nothing can be read.
+
+    Args:
+        directory: of all nodes' files.
+        node: this node.
+    """
+    own = f"{node}.json"
+    try:
+        names = files.list_names(directory)
+        for name in [own] if own in names else names[:_MOST_OTHERS]:
+            lengths, ticking = decode(parse(files.read(os.path.join(directory, name)) or b"{}"))
+            if lengths:
+                return lengths, ticking if name == own else ()
+    except (OSError, ValueError):
+        pass
+    return {}, ()
+
+
+def write_lengths(directory: str, node: str, lengths: Lengths, ticking: tuple[int, ...]) -> bool:
+    """Write this node's file; return whether that worked: it is no loss if it did not.
+
+    Args:
+        directory: of all nodes' files.
+        node: this node.
+        lengths: what its workers have taken.
+        ticking: the local ranks that tick.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        data = json.dumps(encode(lengths, ticking)).encode()
+        files.replace(os.path.join(directory, f"{node}.json"), data, durable=False)
+    except OSError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, T
 if TYPE_CHECKING:
     from hpc_elastic.node.listeners.health_check import HealthCheckServer
     from hpc_elastic.node.listeners.watchdog import Watchdog
-    from hpc_elastic.node.workers.uninterruptible import UninterruptibleWatch
+    from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch
     from hpc_elastic.timer import FileTimerRequest
 
 PACKAGE = "hpc_elastic"
@@ -91,12 +91,12 @@ class NodeServices(Services):
         value = self._around.environ.get(Env.STATE_TIMEOUT)
         if value is None:
             return None
-        from hpc_elastic.node.workers import uninterruptible  # noqa: PLC0415 - only if asked for
+        from hpc_elastic.node.workers import stuck_in_kernel  # noqa: PLC0415 - only if asked for
 
-        timeout_s = uninterruptible.state_timeout(self._around.environ)
+        timeout_s = stuck_in_kernel.state_timeout(self._around.environ)
         if timeout_s > 0:
             self.state_timeout_s = timeout_s
-            return uninterruptible.UninterruptibleWatch(timeout_s, self._around.clock.monotonic)
+            return stuck_in_kernel.UninterruptibleWatch(timeout_s, self._around.clock.monotonic)
         if value.strip() not in ("", "0"):
             self._say(
                 f"{Env.STATE_TIMEOUT}={value} is no time in seconds: workers in state D are not looked for"

@@ -13,8 +13,14 @@ from typing import NamedTuple
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.node.probe.place import Agent, Place
-from hpc_elastic.node.probe.program_output import NVIDIA_SMI, judge_command, judge_gpus
-from hpc_elastic.node.probe.rules import Finding, Measured, ProbeOptions
+from hpc_elastic.node.probe.rules import (
+    NVIDIA_SMI,
+    Finding,
+    Measured,
+    ProbeOptions,
+    judge_command,
+    judge_gpus,
+)
 from hpc_elastic.processes.process import Process, ProcessSpec, spawn
 from hpc_elastic.store.check import probe
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord
     from hpc_elastic.node.outcome import Outcome
 
+from hpc_elastic.errors import StoreError
+from hpc_elastic.node.setup.agent_setup import AgentParts
+
 
 class Reports:
     """Writes what has happened on this node; each method takes the group it is about, if any.
@@ -139,3 +142,28 @@ class Reports:
     def failed(self, reason: str) -> None:
         """The run cannot go on, for a reason that is no worker's failure."""
         self._run.end_run(Decision.FAILED, exit_code=ExitCode.FAILED, reason=reason)
+
+
+def insist(write: Callable[[], object], parts: AgentParts, limit: float) -> None:
+    """Write something; give up when the run directory refuses for too long, or at a signal.
+
+    Args:
+        write: writes it, or raises StoreError.
+        parts: clock, loop and log of the agent.
+        limit: until when it is tried again, monotonic [s].
+
+    Raises:
+        TakenOverError: another directory is in the place of the run's.
+    """
+    pause_s = parts.rendezvous.run.settings.heartbeat_interval
+    while True:
+        try:
+            write()
+        except StoreError as error:
+            parts.rendezvous.run.check_place()
+            if parts.clock.monotonic() >= limit or parts.loop.signals:
+                parts.log.say(f"left without a word: {error}")
+                return
+            parts.loop.wait(pause_s)
+        else:
+            return

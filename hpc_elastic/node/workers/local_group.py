@@ -101,7 +101,7 @@ class LocalGroup:
         }
         prefixes = self._prefixes(command, envs)
         if command.virtual_local_rank:
-            from hpc_elastic.node.workers.virtual_rank import give_own_device  # noqa: PLC0415 - rare
+            from hpc_elastic.node.workers.worker_env import give_own_device  # noqa: PLC0415 - rare
 
             for local_rank, env in envs.items():
                 give_own_device(env, local_rank)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, MutableMapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.node.workers.task_env import task_env
 from hpc_elastic.record.journal import Member, RoundFormed
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_NAME = 40  # characters of the run id that are kept for people
+DEVICES_ENV = "CUDA_VISIBLE_DEVICES"  # ROCm reads it, too
+OF_MPI = ("PMI_", "PMI2_", "PMIX_")
 
 
 class Place(NamedTuple):
@@ -111,3 +119,112 @@ def substitute_texts(args: Iterable[Any], local_rank: int) -> tuple[Any, ...]:
 def substitute(args: Iterable[object], local_rank: int) -> list[str]:
     """Return arguments with ``${local_rank}`` replaced; every other ``$`` stays as it is."""
     return [str(arg).replace("${local_rank}", str(local_rank)) for arg in args]
+
+
+def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:
+    """Return the variables that have trackers go on with one experiment over all starts of a run.
+
+    The run directory tells runs apart that were given the same id.
+
+    Args:
+        run_id: the run's id.
+        run_dir: absolute path of its directory.
+    """
+    key = hashlib.sha256(f"{run_id}\0{run_dir}".encode(errors="surrogateescape")).hexdigest()[:32]
+    name = _UNSAFE.sub("-", run_id)[:_NAME].strip("-.") or "run"
+    return {
+        "WANDB_RUN_ID": f"{name}-{key[:8]}",
+        "WANDB_RESUME": "allow",
+        "COMET_EXPERIMENT_KEY": key,  # alphanumeric, 32 to 50 characters
+        "NEPTUNE_CUSTOM_RUN_ID": key,  # at most 36 characters
+        "TENSORBOARD_LOGGING_DIR": f"{run_dir}/tensorboard",  # else one folder per start
+    }
+
+
+class TooFewDevicesError(InputError, ValueError):
+    """A worker has no GPU of its own."""
+
+
+def visible_devices(local_rank: int, environ_value: str | None, *, virtual: bool) -> str | None:
+    """Return what CUDA_VISIBLE_DEVICES is to be for a worker; None leaves it unset.
+
+    Args:
+        local_rank: the worker.
+        environ_value: CUDA_VISIBLE_DEVICES of the agent, if it is set.
+        virtual: give the worker its own GPU alone; otherwise it sees what the agent sees.
+
+    Raises:
+        TooFewDevicesError: the agent sees no GPU for this worker.
+    """
+    if not virtual:
+        return environ_value
+    if environ_value is None:
+        return str(local_rank)
+    devices = [device.strip() for device in environ_value.split(",") if device.strip()]
+    if local_rank >= len(devices):
+        raise TooFewDevicesError(
+            f"local_rank {local_rank} exceeds available GPUs in {DEVICES_ENV}={environ_value}",
+            fix="start no more workers on this node than it has GPUs",
+        )
+    return devices[local_rank]
+
+
+def give_own_device(
+    env: MutableMapping[str, str], local_rank: int, environ: Mapping[str, str] | None = None
+) -> None:
+    """Have a worker see its own GPU alone, as local rank 0.
+
+    Args:
+        env: the worker's additional environment; changed.
+        local_rank: the worker.
+        environ: the agent's environment, below that.
+
+    Raises:
+        TooFewDevicesError: the agent sees no GPU for this worker.
+    """
+    value = env.get(DEVICES_ENV, (environ or {}).get(DEVICES_ENV))
+    env[DEVICES_ENV] = visible_devices(local_rank, value, virtual=True) or str(local_rank)
+    env["LOCAL_RANK"] = "0"
+
+
+"""What srun tells a task of its place in MPI; a worker is no task, so nothing of it holds for one."""
+
+
+def task_env(
+    members: tuple[Member, ...], group_rank: int, local_rank: int, cpus_per_task: str | None
+) -> dict[str, str]:
+    """Return the variables of a worker, as if srun had started one task per worker.
+
+    Args:
+        members: the nodes of the round, in the order of their ranks.
+        group_rank: the place of the worker's node among them.
+        local_rank: the worker's place on its node.
+        cpus_per_task: SLURM_CPUS_PER_TASK of the agent; None if it is not set.
+    """
+    slots = members[group_rank].slots
+    first = sum(member.slots for member in members[:group_rank])
+    world = str(sum(member.slots for member in members))
+    per_node = _per_node(member.slots for member in members)
+    found = {
+        "SLURM_PROCID": str(first + local_rank),
+        "SLURM_LOCALID": str(local_rank),
+        "SLURM_NODEID": str(group_rank),
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_STEP_NUM_TASKS": world,
+        "SLURM_STEP_NUM_NODES": str(len(members)),
+        "SLURM_STEP_NODELIST": ",".join(member.node for member in members),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_TASKS_PER_NODE": per_node,
+        "SLURM_NTASKS_PER_NODE": str(slots),
+        "SLURM_GTIDS": ",".join(str(first + rank) for rank in range(slots)),
+    }
+    if cpus_per_task is not None and cpus_per_task.isdecimal():
+        found["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus_per_task) // slots))
+    return found
+
+
+def _per_node(slots: Iterable[int]) -> str:
+    """Return counts as Slurm writes them: ``2(x3),1``."""
+    runs = ((count, len([*same])) for count, same in groupby(slots))
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)

@@ -13,9 +13,9 @@ from hpc_elastic.meet.interface import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
+    free_port,
     full_host_name,
 )
-from hpc_elastic.meet.ports import free_port
 from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.meet.store_contact import LastKnown, Turn
 from hpc_elastic.rendezvous.backend import RendezvousBackend

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
-from hpc_elastic.meet.interface import full_host_name
-from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts
-from hpc_elastic.meet.node_name import claim_node_name
-from hpc_elastic.meet.ports import free_port
+from hpc_elastic.meet.interface import free_port, full_host_name
+from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.meet.store_contact import Turn

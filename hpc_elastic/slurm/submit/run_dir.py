@@ -17,9 +17,9 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import interrupted
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store import files, mount
-from hpc_elastic.store.check import probe, probe_findings
-from hpc_elastic.store.check.finding import Level
-from hpc_elastic.store.directories import make_directories, make_directory
+from hpc_elastic.store.check import findings, probe
+from hpc_elastic.store.check.findings import Level
+from hpc_elastic.store.files import make_directories, make_directory
 from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.plain_file import owner_name
@@ -170,11 +170,11 @@ def _check_shared(root: str) -> list[str]:
 def _check_works(root: str) -> list[str]:
     """Try out in a few milliseconds what every record of a run needs: room, and exclusive names."""
     place = probe.nearest(root)
-    findings = [
-        *probe_findings.space_findings(probe.space_of(place)),
-        *probe_findings.trial_findings(probe.quick_probe(place)),
+    found = [
+        *findings.space_findings(probe.space_of(place)),
+        *findings.trial_findings(probe.quick_probe(place)),
     ]
-    for finding in findings:
+    for finding in found:
         if finding.level is Level.PROBLEM:
             raise RunDirError(
                 f"the run directory {root} cannot be used: {finding.what}: {finding.value}",
@@ -183,7 +183,7 @@ def _check_works(root: str) -> list[str]:
             )
     return [
         f"the run directory {root}: {finding.what}: {finding.value}\n  fix: {finding.fix}"
-        for finding in findings
+        for finding in found
         if finding.level is Level.WARNING
     ]
 

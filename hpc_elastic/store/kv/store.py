@@ -12,13 +12,14 @@ from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import QueueEmptyError, StoreTimeoutError
-from hpc_elastic.store.kv import queues
+from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
 from hpc_elastic.store.kv import records as kv_format
-from hpc_elastic.store.kv.records import Listing, Record, key_bytes, value_bytes
+from hpc_elastic.store.kv.records import Listing, Record, key_bytes, shown, value_bytes
 from hpc_elastic.store.kv.versions import Change, Versions, Wish
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
+
+_HEAD = b"queue 1\n"
 
 logger = logging.getLogger(__name__)
 _WARN_AFTER_S = 10.0  # what is waited for longer was perhaps never set
@@ -221,7 +222,7 @@ class KeyValueStore:
     def queue_push(self, key: str | bytes, value: str | bytes) -> None:
         """Add to the end of a queue: a key of at most 16 MiB, there while the queue is not empty."""
         name, item = key_bytes(key), value_bytes(key_bytes(key), value)
-        self._update(name, lambda before: Wish(queues.value_of([*queues.items_of(name, before), item])))
+        self._update(name, lambda before: Wish(value_of([*items_of(name, before), item])))
 
     def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:  # noqa: FBT001, FBT002 - torch's
         """Take the oldest value out of a queue; if there is none, wait for one or do not `block`.
@@ -244,10 +245,10 @@ class KeyValueStore:
         first: list[bytes] = []
 
         def take(before: bytes | None) -> Wish | None:
-            items = queues.items_of(name, before)
+            items = items_of(name, before)
             first[:] = items[:1]
             if len(items) > 1:
-                return Wish(queues.value_of(items[1:]))
+                return Wish(value_of(items[1:]))
             return Wish(b"", deleted=True) if items else None
 
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(name)))  # as delete_key
@@ -257,7 +258,7 @@ class KeyValueStore:
     def queue_len(self, key: str | bytes) -> int:
         """Return how many values wait in a queue; 0 if there is none."""
         record = self._versions.current(key_bytes(key))
-        return len(queues.items_of(key_bytes(key), None if record.deleted else record.value))
+        return len(items_of(key_bytes(key), None if record.deleted else record.value))
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | float | None = None) -> None:
         """Wait until `world_size` callers are here; a key may be used again once all have left it.
@@ -396,3 +397,31 @@ def _keys(keys: Sequence[str | bytes]) -> list[bytes]:
     if isinstance(keys, str | bytes):
         raise TypeError(f"a list of keys is needed, not one key: {keys!r}")
     return [key_bytes(key) for key in keys]
+
+
+def items_of(key: bytes, value: bytes | None) -> list[bytes]:
+    """Return the items of a queue, the oldest first; an absent key is an empty one.
+
+    Raises:
+        StoreError: the key has a value that is no queue.
+    """
+    if value is None:
+        return []
+    items, at = [], len(_HEAD)
+    try:
+        if not value.startswith(_HEAD):
+            raise ValueError  # noqa: TRY301 - as damage further on
+        while at < len(value):
+            start = value.index(b"\n", at) + 1
+            at = start + int(value[at : start - 1])
+            if at > len(value):
+                raise ValueError  # noqa: TRY301 - as above
+            items.append(value[start:at])
+    except ValueError:
+        raise StoreError(f"key {shown(key)} has a value that is no queue: {value[:80]!r}") from None
+    return items
+
+
+def value_of(items: Sequence[bytes]) -> bytes:
+    """Return the value of a queue's key."""
+    return _HEAD + b"".join(b"%d\n%b" % (len(item), item) for item in items)

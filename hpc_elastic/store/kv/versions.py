@@ -19,15 +19,18 @@ that was stopped between listing and creating may create a number that was used 
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.store.kv import records
-from hpc_elastic.store.kv.cache import Known, WriterName
 from hpc_elastic.store.kv.records import Listing, Record, encode_key
 from hpc_elastic.store.protocol import Store
+
+_LARGEST = 1 << 16  # values of more bytes are read again
 
 _LOOKS = 12  # looks at a listing that cannot be right yet, before giving up ...
 _FIRST_PAUSE_S = 0.001  # ... the pauses between them double from here to 4 s in all
@@ -178,3 +181,46 @@ class Versions:
             record = self._read(encoded, self._latest(encoded, listing))
             key = record.key if record else None
         return key
+
+
+class Known:
+    """The newest version of each key that this client has seen, so that it never sees an older one."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[int, Record | None]] = {}
+        self._lock = threading.Lock()
+
+    def version(self, encoded: str) -> int:
+        """Return a key's newest version that was seen, 0 if none was."""
+        return self._newest.get(encoded, (0, None))[0]
+
+    def record(self, encoded: str, version: int) -> Record | None:
+        """Return the record of a version if it is remembered."""
+        known, record = self._newest.get(encoded, (0, None))
+        return record if known == version else None
+
+    def remember(self, encoded: str, record: Record) -> None:
+        """Keep a version in mind unless a newer one is known."""
+        with self._lock:
+            if record.version >= self.version(encoded):
+                self._newest[encoded] = (record.version, record if len(record.value) <= _LARGEST else None)
+
+    def saw(self, encoded: str, version: int) -> None:
+        """Keep in mind that there is a version, of whatever content."""
+        with self._lock:
+            if version > self.version(encoded):
+                self._newest[encoded] = (version, None)
+
+
+class WriterName(threading.local):
+    """A name for this thread of this process, which nobody else has; a forked child gets a new one."""
+
+    _process = 0
+    _name = ""
+
+    def current(self) -> str:
+        """Return the name."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._name = os.urandom(6).hex()
+        return self._name

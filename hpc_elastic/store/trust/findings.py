@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hpc_elastic.store.check.finding import Finding, Level
+from hpc_elastic.store.check.findings import Finding, Level
 from hpc_elastic.store.trust import judge
 from hpc_elastic.store.trust.above import exposures, open_text, shared_text
 

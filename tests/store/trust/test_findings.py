@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.store.check.finding import Level
+from hpc_elastic.store.check.findings import Level
 from hpc_elastic.store.trust.findings import trust_findings
 
 

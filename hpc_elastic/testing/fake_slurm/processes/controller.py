@@ -16,7 +16,7 @@ from hpc_elastic.clock import Clock, clock_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, NEVER, Place, State, World
 from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
-from hpc_elastic.testing.fake_slurm.commands import asking, control, shown, srun, submitting
+from hpc_elastic.testing.fake_slurm.commands import control, queries, shown, srun, submitting
 from hpc_elastic.testing.fake_slurm.commands.call import LOST, Answer, Call, NeedStdin, Reply
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
 from hpc_elastic.testing.fake_slurm.processes.channels import Connection, Daemon, become_the_end_of_orphans
@@ -351,12 +351,12 @@ class Controller:
 
 
 _COMMANDS: dict[str, Callable[[Turn, Call], Answer]] = {
-    "squeue": asking.squeue,
-    "sacct": asking.sacct,
-    "sinfo": asking.sinfo,
+    "squeue": queries.squeue,
+    "sacct": queries.sacct,
+    "sinfo": queries.sinfo,
     "scontrol": control.scontrol,
     "scancel": control.scancel,
-    "sacctmgr": asking.sacctmgr,
+    "sacctmgr": queries.sacctmgr,
 }
 
 
