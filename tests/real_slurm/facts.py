@@ -91,4 +91,5 @@ class Facts:
 
     def is_missed(self: _Cluster, name: str) -> bool:
         """Whether Slurm has noticed that a node is gone; one of a job that runs on need not be down."""
-        return bool(re.search("down|not_responding", self.node_state(name)))
+        goes_down = fact("lost node", self.version).startswith("down")
+        return bool(re.search("down" if goes_down else "down|not_responding", self.node_state(name)))
