@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.errors import RendezvousStateError
 from hpc_elastic.meet.liveness import is_alive
-from hpc_elastic.meet.membership import Membership, NodeFacts
+from hpc_elastic.meet.membership import NODES, Membership, NodeFacts
 from hpc_elastic.meet.rules import RendezvousSettings
 from hpc_elastic.record.journal import Epoch
 from hpc_elastic.record.member_names import MEMBERS, Phase, Suspicion, news_name
@@ -229,3 +230,12 @@ def test_steps_are_told_per_round(mine: Membership, theirs: Membership) -> None:
     theirs.tell_step(3, -1)
     theirs.tell_step(31, 7)
     assert {node_id("n1"): 120, node_id("n2"): -1} == mine.told_steps(3)
+
+
+def test_a_damaged_offer_is_named(mine: Membership, theirs: Membership, memory_store: MemoryStore) -> None:
+    """Nobody forms a round with a node whose words cannot be read."""
+    theirs.offer(1, 20_001)
+    (name,) = memory_store.list(NODES)
+    memory_store.put(NODES, name, b"[1")
+    with pytest.raises(RendezvousStateError, match=r"^nodes/.*n2.*the offer of a node, is damaged"):
+        mine.read_offer(node_id("n2"), 1)

@@ -13,6 +13,7 @@ from hpc_elastic.meet.rules import (
     Wait,
     Waited,
     join,
+    seats,
 )
 from hpc_elastic.record.journal import SizeWanted
 from hpc_elastic.record.member_names import Phase
@@ -80,3 +81,17 @@ def test_a_smaller_round_closes_the_gap() -> None:
     state = after(start(), formed(1), loss(1, "n1"))
     members = roster(*(seen(node, round_number=2) for node in ("n2", "n3")))
     assert Form((node_id("n2"), node_id("n3"))) == step(joining(state, members, me="n2"))
+
+
+def test_of_two_agents_on_a_node_one_keeps_its_place() -> None:
+    """The other one takes the place that is free."""
+    last = formed(1, ("n1", "n2"))
+    assert ("n2.2", "n2.1") == seats(last, ["n2.1", "n2.2"])
+
+
+def test_the_last_call_is_over_when_its_time_is() -> None:
+    """A node that comes at that moment comes too late; the minimum forms its round."""
+    for now, since in ((29.9, None), (30.0, 30.0)):
+        view = joining(after(start()), roster(seen("n1", at=now), seen("n2", at=now)))
+        waited = rules.wait_on(joining(after(start()), roster(seen("n1"), seen("n2"))), Waited(0.0), 0.0)
+        assert since == rules.wait_on(view, waited, now).complete_since

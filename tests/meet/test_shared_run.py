@@ -395,3 +395,34 @@ def test_everyone_in_leaves_out_the_dead(node: MakeNode, clock: FakeClock) -> No
 def test_before_the_first_round_nobody_is_missing(node: MakeNode) -> None:
     """There is nobody whose workers could run."""
     assert node("n1").run.everyone_in(Phase.STOPPED)
+
+
+def test_who_sees_nothing_knows_of_nobody_that_has_stopped(node: MakeNode, clock: FakeClock) -> None:
+    """What was concluded before is void, until it has looked through everything again."""
+    first, second = together(node, clock)
+    for one in (first, second):
+        one.run.set_phase(Phase.STOPPED)
+    first.run.membership.look()
+    assert first.run.everyone_in(Phase.STOPPED)
+    first.run.note_blindness()
+    assert not first.run.everyone_in(Phase.STOPPED)
+    first.run.look_through()
+    assert first.run.everyone_in(Phase.STOPPED)
+
+
+def test_whose_workers_run_has_a_step_to_tell(node: MakeNode, clock: FakeClock) -> None:
+    """Whose have ended in this round has none; what was told in an earlier round does not count."""
+    first, second = together(node, clock)
+    formed_now = first.run.state.round
+    assert formed_now is not None
+    both, me = ["n1.1", "n2.1"], "n1.1"
+    for phase, expected in (
+        (Phase.RUNNING, both),
+        (Phase.STOPPED, [me]),
+        (Phase.RUNNING, both),
+        (Phase.SUCCEEDED, [me]),
+    ):
+        second.run.set_phase(phase)
+        first.run.membership.look()
+        assert expected == first.run.working_members(formed_now)
+    assert both == first.run.working_members(formed_now._replace(number=2))

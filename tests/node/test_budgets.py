@@ -92,3 +92,17 @@ def test_budgets_that_nobody_has_set() -> None:
         Budgets().of(cause) for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.PREEMPTION)
     ]
     assert spent(after(start(), formed(1)), Budgets(crash=0)) is None
+
+
+def test_the_only_node_of_a_run_is_not_to_blame() -> None:
+    """A failure that keeps to one node of several may be that node's."""
+    budgets = Budgets(crash=9, same_failure=2)
+    for nodes, words in (
+        (("n1",), "on n1, the only node"),
+        (("n1", "n2"), "always on n1: that node may be bad"),
+    ):
+        rounds: list[Entry] = [start()]
+        for number in (1, 2):
+            failure = {"message": "x", "ran_s": 60.0}
+            rounds += [formed(number, nodes), RoundEnded(number, Cause.CRASH, ("n1",), failure)]
+        assert words in (spent(after(*rounds), budgets) or "")

@@ -301,3 +301,100 @@ def test_a_drain_that_is_over_takes_no_step() -> None:
     drain = LocalDrain(first.run, group, DrainTimes())
     drain.step(0.0)
     assert not drain.stop_now
+
+
+class Workers:
+    """Workers that note what they are told, and can stop at a step that the test sets."""
+
+    def __init__(self) -> None:
+        self.bound: int | None = None
+        self.told: list[tuple[str, float]] = []
+
+    def request_drain(self, _now: Callable[[], float]) -> None:
+        """Warn of the end."""
+
+    def set_until(self, deadline: float) -> None:
+        """Tell how long there is."""
+
+    def stop_bound(self, _now: float) -> int | None:
+        """Return the first step at which all can stop."""
+        return self.bound
+
+    def set_stop_step(self, step: int) -> None:
+        """Note it."""
+        self.told.append(("stop after", step))
+
+    def signal(self, number: int) -> None:
+        """Note it."""
+        self.told.append(("signal", number))
+
+
+def drains(
+    left_s: float | None = None, cause: Cause = Cause.PREEMPTION
+) -> list[tuple[LocalDrain, Any, Workers]]:
+    """Return the drains of two nodes of a round that the first has asked to leave, with their runs."""
+    clock = FakeClock()
+    nodes = together(node_maker(MemoryStore(), clock), clock)
+    nodes[0].run.request_drain(cause, Then.LEAVE, "why", left_s)
+    found = []
+    for node in nodes:
+        node.run.refresh()
+        workers = Workers()
+        group: Any = workers
+        found.append((LocalDrain(node.run, group, DrainTimes()), node.run, workers))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cause", "left_s", "slurm_s", "deadline"),
+    [
+        (Cause.PREEMPTION, None, 300.0, 300.0),
+        (Cause.PREEMPTION, None, 4.0, 4.0),
+        (Cause.PREEMPTION, 60.0, 300.0, 60.0),
+        (Cause.PREEMPTION, 60.0, 4.0, 4.0),
+        (Cause.STOP, None, 300.0, 90.0),
+        (Cause.STOP, None, 4.0, 4.0),
+    ],
+)
+def test_what_slurm_says_replaces_only_what_was_assumed(
+    cause: Cause, left_s: float | None, slurm_s: float, deadline: float
+) -> None:
+    """Time that was promised, or that a user gives, only becomes less."""
+    (drain, run, _), _ = drains(left_s, cause)
+    drain.step(100.0)
+    assert 100.0 + (left_s or DrainTimes().of(cause)) == drain.deadline
+    run.explain_drain(cause, "Slurm says why", slurm_s)
+    drain.step(100.0)
+    assert 100.0 + deadline == drain.deadline
+    assert [False, True] == [drain.is_over(100.0 + deadline - 0.1), drain.is_over(100.0 + deadline)]
+
+
+def test_all_nodes_stop_after_the_last_step_that_one_of_them_needs() -> None:
+    """Each tells its step once; one whose workers cannot say yet is waited for."""
+    (first, run, one), (second, other_run, other) = drains()
+    one.bound = 5
+    first.step(0.0)
+    one.bound = 9
+    first.step(1.0)
+    second.step(1.0)
+    assert [5] == list(run.membership.told_steps(1).values())
+    assert ([], None) == (one.told, run.state.stop_step)
+    other.bound = 7
+    second.step(2.0)
+    first.step(2.0)
+    other_run.refresh()
+    second.step(3.0)
+    assert {("stop after", 7)} == {*one.told, *other.told}
+    assert (1, 1) == (len(one.told), len(set(other.told)))
+    assert not first.stop_now
+
+
+def test_workers_that_never_ask_are_signalled_once() -> None:
+    """They stop at no step, so they are ended at once."""
+    (first, _, one), (second, _, other) = drains()
+    one.bound = other.bound = -1
+    second.step(0.0)
+    for now in (0.0, 1.0):
+        first.step(now)
+    assert 1 == len([what for what, _ in one.told if what == "signal"])
+    assert first.stop_now

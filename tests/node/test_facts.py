@@ -127,3 +127,25 @@ def test_others_that_still_work_have_not_succeeded(
     first.run.set_phase(Phase.SUCCEEDED)
     facts = facts_of(first, group)
     assert (False, False) == (facts.everyone_succeeded, facts.everyone_stopped)
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_all_have_stopped_only_with_the_own_workers(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous], group: Group
+) -> None:
+    """What this node has told before does not count for workers that run."""
+    for node in two:
+        node.run.set_phase(Phase.STOPPED)
+    assert group.is_gone == facts_of(two[0], group).everyone_stopped
+
+
+def test_who_runs_in_a_newer_round_does_not_wait_for_one(
+    two: tuple[SharedFsRendezvous, SharedFsRendezvous],
+) -> None:
+    """Only who still waits has moved on."""
+    first, second = two
+    second.run.refresh()
+    second._enter()
+    assert facts_of(first, Group.STOPPED).moved_on
+    second.run.set_phase(Phase.RUNNING)
+    assert not facts_of(first, Group.STOPPED).moved_on

@@ -146,3 +146,9 @@ def test_only_news_is_written() -> None:
     assert is_worth_writing({**known, EVAL: Length(1.0, 1)}, known)
     assert not is_worth_writing({STEP: Length(0.0, 21)}, {STEP: Length(0.0, 20)})
     assert not is_worth_writing({}, known)
+
+
+def test_a_limit_for_the_first_step_holds_though_the_others_are_off() -> None:
+    """It was given by itself."""
+    assert 5.0 == limit_of(START, {}, HangOptions(first_step=5.0, timeout=math.inf))
+    assert math.inf == limit_of(STEP, {}, HangOptions(first_step=5.0, timeout=math.inf))

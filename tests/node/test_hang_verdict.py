@@ -104,3 +104,16 @@ def test_a_suspect_that_has_moved_is_alive(now: RankLook, moved: bool) -> None:
     """It is somewhere else, or has moved much data; nobody else counts."""
     before = {1: RankLook(1, "n1"), 2: RankLook(2, "n1"), 4: RankLook(4, "n1", moved=9)}
     assert moved is has_moved(Evidence("hangs", (now,), ()), before, {1, 3, 4})
+
+
+def test_a_suspect_among_equals_is_told_of_with_what_was_seen_of_it() -> None:
+    """Its process and its log are named, though its place is that of all others."""
+    looks = tuple(RankLook(rank, f"n{rank}", 6, pid=70 + rank, log=f"/{rank}.err") for rank in range(3))
+    failure = judge(Case("n0", "no step for 30 s", {1}), Evidence("hangs", looks, ()), 0.0).failure
+    assert (1, 71, "/1.err") == (failure.rank, failure.pid, failure.log)
+
+
+def test_a_suspect_of_which_nothing_was_heard_is_named() -> None:
+    """With the node that has asked."""
+    message = judged({}, missing=("n2",)).failure.message
+    assert message.startswith("no step for 30 s: rank 1 (n2); nothing was heard from n2")

@@ -274,3 +274,10 @@ def test_a_short_pause_between_two_looks_is_learned_from() -> None:
     one.check({0: ticked(2)}, 13.0)
     one.check({0: ticked(3)}, 14.0)
     assert STEP in one.lengths
+
+
+def test_the_nearest_of_all_limits_is_half_over_first() -> None:
+    """In a section without a limit, inside of one with a limit, the time between steps holds as well."""
+    one = watch()
+    assert () == after(one, ticked(1, LIMITED, Section(2, "inner", None), count=2), 4)
+    assert (False, True) == (one.is_half_over(0, 4.9), one.is_half_over(0, 5.0))

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.errors import TakenOverError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
-from hpc_elastic.node.outcome import Outcome, out_of_touch, outcome_of
+from hpc_elastic.node.outcome import Outcome, out_of_touch, outcome_of, taken_over
 from hpc_elastic.node.spec import WorkerState
 from hpc_elastic.record.journal import (
     Answer,
@@ -125,3 +126,18 @@ def test_an_unrecorded_failure_is_told_with_its_log() -> None:
     assert (ExitCode.REQUEUE, WorkerState.STOPPED) == (asked.exit_code, asked.result.state)
     assert ("the run directory /run does not answer: gone", error) == (asked.reason, asked.error)
     assert ExitCode.FAILED == out_of_touch("/run", OSError(), None, signalled=False).exit_code
+
+
+def test_a_start_that_is_to_be_left_and_was_not_drained_to_the_end() -> None:
+    """An agent that leaves before the others knows of no checkpoint."""
+    state = after(start(), formed(1), drain(cause=Cause.TIME_LIMIT))
+    assert (ExitCode.REQUEUE, "stopped for time limit") == outcome_of(state, {}, {})[:2]
+
+
+def test_an_agent_whose_run_directory_was_taken_over_has_failed() -> None:
+    """The reason says where and what; the error goes to whoever started the agent."""
+    error = TakenOverError("others can write to it", where="run directory /r", fix="look who did that")
+    outcome = taken_over(error)
+    expected = "run directory /r: others can write to it; the workers are ended, nothing is requeued"
+    assert (ExitCode.FAILED, expected, None) == outcome[:3]
+    assert (WorkerState.FAILED, error) == (outcome.result.state, outcome.error)

@@ -173,3 +173,8 @@ def test_what_a_leaving_node_does_to_the_others_workers_is_no_crash() -> None:
     state = state_of(STARTED, ROUND, asked, left(IDS[0]), crash)
     assert (0, 1) == (state.crashes, state.used(Cause.PREEMPTION))
     assert 1 == state_of(STARTED, ROUND, asked, crash).crashes
+
+
+def test_the_only_start_of_a_task_is_its_newest() -> None:
+    """However often srun was started again in it."""
+    assert frozenset() == outdated(["n1.1@12_0-0-3", "n2.1@12_1-2-0"])

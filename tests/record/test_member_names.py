@@ -150,8 +150,8 @@ def test_the_blind_forgive() -> None:
 
 def test_numbers_in_names_are_numbers() -> None:
     """node2 comes before node10, and names without numbers have their place."""
-    shuffled = ["node10", "node2", "gpu-a100-3", "node2-1", "node", "gpu-a100-20"]
-    expected = ["gpu-a100-3", "gpu-a100-20", "node", "node2", "node2-1", "node10"]
+    shuffled = ["node10", "node2", "gpu-a100-3", "node2-1", "node", "node0", "gpu-a100-20"]
+    expected = ["gpu-a100-3", "gpu-a100-20", "node", "node0", "node2", "node2-1", "node10"]
     assert expected == sorted(shuffled, key=natural)
 
 
@@ -161,3 +161,13 @@ def test_every_name_has_a_place(texts: list[str]) -> None:
     in_order = sorted(set(texts), key=natural)
     backwards = list(reversed(in_order))
     assert in_order == sorted(backwards, key=natural)
+
+
+def test_suspicions_of_an_older_start_do_not_count() -> None:
+    """Nor do names that only look like one."""
+    old, new = (Suspicion("n1.1", epoch, 3, "n2.1") for epoch in (E0, REQUEUED))
+    listing = [old.text(), new.text(), name(1), "n1.1+0-0-0+suspected+x+by+n2.1"]
+    assert (frozenset({old}), frozenset({new})) == (
+        suspicions_in(listing, E0),
+        suspicions_in(listing, REQUEUED),
+    )

@@ -423,3 +423,15 @@ def test_where_only_one_agent_is_of_a_task_the_start_of_the_run_tells(before: st
     loss = ended(1, Cause.NODE_LOSS, "n2")
     assert [] == told(START, first, loss, START._replace(epoch=again), second)
     assert [("n2", Fault.NODE_LOSS)] == told(START, first, loss, second._replace(epoch=EPOCH))
+
+
+def test_a_row_of_failures_is_told_once() -> None:
+    """An ending that is no failure adds nothing to it."""
+    assert [("n2", Fault.CRASH_LOOP)] == told(
+        *crashes("n2", "n2", "n2"), formed(4), ended(4, Cause.MEMBERSHIP)
+    )
+
+
+def test_only_an_agent_tells_that_workers_hang_in_the_kernel() -> None:
+    """A worker may end with the same code, and is one that failed."""
+    assert [] == told(START, formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED))

@@ -12,6 +12,7 @@ from hpc_elastic.record.journal import (
     Drained,
     Entry,
     Epoch,
+    NodeUnfit,
     Record,
     Requeued,
     RoundEnded,
@@ -283,3 +284,27 @@ def test_a_size_for_an_older_submission_is_refused() -> None:
     state = after(start(RESUBMITTED))
     assert state.size == after(SizeWanted(0, 2, "late"), state=state).size
     assert SizeWanted(1, 2, "now") == after(SizeWanted(1, 2, "now"), state=state).size
+
+
+def test_failures_and_hangs_are_restarts() -> None:
+    """A round that ended to take in a node is none."""
+    ends = [
+        RoundEnded(number, cause, (), None)
+        for number, cause in enumerate((Cause.CRASH, Cause.HANG, Cause.MEMBERSHIP), 1)
+    ]
+    entries = [entry for ended in ends for entry in (formed(ended.number), ended)]
+    assert 2 == after(start(), *entries).restarts
+
+
+def test_a_request_of_another_start_asks_for_nothing() -> None:
+    """An agent that lives on from an earlier start drains nobody."""
+    asked = drain()
+    assert after(start(), formed(1), asked._replace(epoch=E0)).leaving
+    assert not after(start(REQUEUED), formed(1, epoch=REQUEUED), asked._replace(epoch=E0)).leaving
+
+
+def test_a_node_beside_the_round_may_be_unfit() -> None:
+    """One in it is not: its probe has passed."""
+    state = after(start(), formed(1, ("n1", "n2")))
+    assert {} == after(NodeUnfit(E0, "n1", "why"), state=state).unfit
+    assert {"n3": "why"} == after(NodeUnfit(E0, "n3", "why"), state=state).unfit

@@ -94,3 +94,16 @@ def test_equal_states_have_equal_bytes() -> None:
     other = beside(running(N1, N2), waiting=(N4, N3))
     assert encode(one) == encode(other)
     assert encode(one) != encode(rules.without(one, {N4}))
+
+
+def test_nobody_is_lost_before_a_round_runs() -> None:
+    """Its members are those of the round before."""
+    state = running(N1, N2)._replace(participants={}, beats={})
+    assert (N1, N2) == state.lost
+    assert () == state._replace(complete=False).lost
+
+
+def test_who_left_on_purpose_keeps_a_place_in_a_running_round_only() -> None:
+    """The next round begins with as many places as it has nodes."""
+    state = running(N1, N2)._replace(left=frozenset({N3}))
+    assert (3, 2) == (state.is_full_of, state._replace(complete=False).is_full_of)

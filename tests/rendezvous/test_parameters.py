@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def test_false(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["01", "Flse", "Ture", "g", "4", "_", "truefalse", 2, -1, 1.0, ""], ids=repr
+    "value", ["01", "Flse", "Ture", "g", "4", "_", "truefalse", 2, -1, 1.0, Fraction(1), ""], ids=repr
 )
 def test_neither(value: object) -> None:
     """Everything else is refused."""
@@ -106,8 +107,9 @@ def test_numbers_have_a_bound() -> None:
 def test_seconds_are_read(value: float | str) -> None:
     """As numbers or as text, up to 31 years."""
     assert float(value) == parameters.seconds_of(params(t=value), "t")
-    assert (3.0, None) == (
+    assert (3.0, 3.0, None) == (
         parameters.seconds_of(params(), "t", 3.0),
+        parameters.seconds_of(params(t=None), "t", 3.0),
         parameters.seconds_of(params(t=None), "t"),
     )
 

@@ -67,6 +67,19 @@ def test_what_has_nothing_left_to_do_is_taken_away(paths: RunPaths, slurm_dir: S
     ]
 
 
+def test_a_job_without_an_id_is_not_taken_away(paths: RunPaths, slurm_dir: StandIn) -> None:
+    """It was announced, and nobody knows whether it was submitted."""
+    announce(paths, new_link(0, 3, "token", now_s=0))
+    after(paths, 2).cancel()
+    assert [] == slurm_dir.calls("scancel")
+
+
+def test_a_job_that_slurm_does_not_know_goes_on_with_nothing(paths: RunPaths) -> None:
+    """It was purged; the one after it goes on."""
+    record(paths, new_link(0, 3, "token", now_s=0)._replace(job_id="77"))
+    assert Chain(4, "") == after(paths, 2).chain(4)
+
+
 def test_on_one_machine_nothing_is_taken_away(paths: RunPaths, slurm_dir: StandIn) -> None:
     """There are no jobs."""
     after(paths, 0, local=True).cancel()

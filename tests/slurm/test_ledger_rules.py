@@ -249,3 +249,16 @@ def test_commas_in_brackets_part_nothing() -> None:
     """Also after a bracket has closed."""
     assert 7 == gpus_in("gpu:a:1(S:0,1),gpu:b:2(IDX:0,2),gpu:c:4")
     assert 1 == gpus_in("nvme:3(S:0,gpu),gpu:x")
+
+
+def test_as_many_nodes_that_are_down_are_left_out_as_may_come_back() -> None:
+    """So many as are more than the job needs, and none beyond."""
+    down = [Node(f"n{number}", "down*") for number in (1, 2, 3)]
+    chosen = exclude(["n1", "n2", "n3"], [*down, Node("n4", "idle")], Wanted(least=2), RULES)
+    assert (("n1", "n2"), ("n3",), 1) == chosen
+
+
+def test_a_bad_node_that_does_not_suit_the_job_is_left_out_for_nothing() -> None:
+    """Nobody misses it, however few there are."""
+    some = [Node("n1", "idle", gpus=0), Node("n2", "idle", gpus=1)]
+    assert Exclusion(("n1",), (), 1) == exclude(["n1"], some, Wanted(1, gpus=1))

@@ -124,3 +124,10 @@ def test_a_sum_has_64_bits() -> None:
     for total in (-(2**63) - 1, 2**63):
         with pytest.raises(ValueError, match="more than 64 bits"):
             records.added(b"n", b"0", total)
+
+
+def test_names_of_other_makers_tell_nothing() -> None:
+    """Nor does a name without a key, nor a version that is none."""
+    found = parse_names(["deleted", "a+00000000", "a+x", "+00000007", "b+00000002", "b+00000010", "note"])
+    assert ({"": 7, "b": 10}, frozenset()) == (found.latest, found.deleted)
+    assert ["b+00000002"] == found.older("b", 9)

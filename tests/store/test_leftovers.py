@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -13,7 +14,16 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files, leftovers
 from hpc_elastic.store.kv.of_run import open_scope
-from hpc_elastic.store.leftovers import Writer, is_gone, sweep, sweep_logs, sweep_rounds, tidy, writer_of
+from hpc_elastic.store.leftovers import (
+    Writer,
+    is_gone,
+    sweep,
+    sweep_logs,
+    sweep_names,
+    sweep_rounds,
+    tidy,
+    writer_of,
+)
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 HOST, NAMESPACE = os.uname().nodename, files.pid_namespace()
@@ -255,3 +265,82 @@ def test_a_sweep_of_logs_is_bounded(run_paths: RunPaths) -> None:
     assert ((os.path.join(run_paths.logs, "attempt_1"),), 1) == (swept.removed, swept.kept)
     assert 1 == len(sweep_logs(run_paths, 2).removed)
     assert ["agents"] == os.listdir(run_paths.logs)
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Let the file system refuse one of its operations."""
+
+    def refuse(path: str, *_args: object, **_options: object) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(os, name, refuse)
+
+
+def test_told_names_that_cannot_be_listed_are_told(run_paths: RunPaths) -> None:
+    """The other directory is swept all the same."""
+    Path(run_paths.steps).rmdir()
+    Path(run_paths.steps).touch()
+    Path(run_paths.nodes).mkdir(exist_ok=True)
+    offer = Path(run_paths.nodes) / "n1.7.1.json"
+    offer.touch()
+    swept = sweep_names(run_paths, 2)
+    assert (f"{run_paths.steps}: Not a directory",) == swept.errors
+    assert not offer.exists()
+
+
+def test_nobody_is_called_old_by_a_clock_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the dead of this host left goes all the same."""
+    old, dead = _of_another_host(tmp_path, 2 * leftovers.AGE_S), _of_a_dead_process(tmp_path)
+    _refuse(monkeypatch, "open", errno.EROFS)
+    told = f"the clock of the file system of {tmp_path} cannot be read: Read-only file system"
+    assert ((str(dead),), 1, (told,)) == sweep([str(tmp_path)])
+    assert old.exists()
+
+
+def test_private_files_that_cannot_be_removed_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count as kept."""
+    dead = _of_a_dead_process(tmp_path)
+    _refuse(monkeypatch, "unlink", errno.EROFS)
+    assert ((), 1, (f"{dead}: Read-only file system",)) == sweep([str(tmp_path)])
+
+
+def test_what_cannot_be_removed_counts_for_nothing(
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is tried and told, however few may go in one sweep."""
+    scope = Path(run_paths.kv) / "round-1"
+    scope.mkdir(parents=True)
+    for name in ("a", "b"):
+        (scope / name).touch()
+    _refuse(monkeypatch, "unlink", errno.EROFS)
+    swept = sweep_rounds(run_paths, 2, most=1)
+    files_told = {f"{scope / name}: Read-only file system" for name in ("a", "b")}
+    assert ((), 1) == swept[:2]
+    assert {*files_told, f"{scope}: Directory not empty"} == set(swept.errors)
+
+
+def test_what_somebody_else_removes_counts_for_nothing(
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no error, and takes nothing of what one sweep may remove."""
+    scope = Path(run_paths.kv) / "round-1"
+    scope.mkdir(parents=True)
+    for name in ("a", "b"):
+        (scope / name).touch()
+    real = os.unlink
+
+    def overtaken(path: str) -> None:
+        real(path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(os, "unlink", overtaken)
+    assert ((str(scope),), 0, ()) == sweep_rounds(run_paths, 2, most=1)
+
+
+def test_a_file_that_is_gone_is_not_old(tmp_path: Path) -> None:
+    """Nobody says when it was written."""
+    assert [] == leftovers._old(str(tmp_path), [".tmp.gone"], 0.0)
