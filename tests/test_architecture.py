@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_files_are_short() -> None:
     """No file has more than 600 lines: one idea rarely needs more."""
     sizes = {_name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
     assert {} == {name: size for name, size in sizes.items() if size > FILE_LINES}
+
+
+MODULES_IN_A_FOLDER = 15
+
+
+def test_folders_can_be_read_at_a_glance() -> None:
+    """No folder of the package has more than fifteen modules beside its own."""
+    modules = [path for path in PACKAGE_SOURCES if path.name != "__init__.py"]
+    sizes = Counter(str(path.parent.relative_to(REPOSITORY)) for path in modules)
+    assert {} == {folder: size for folder, size in sizes.items() if size > MODULES_IN_A_FOLDER}
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

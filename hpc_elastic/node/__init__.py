@@ -1,1 +1,1 @@
-"""What one node of a run does: the agent's loop, its decisions and their execution."""
+"""The work of one node of a run: the loop of the agent, its decisions and their execution."""

@@ -1,1 +1,1 @@
-"""What happened in a run, told to people."""
+"""The events of a run as text for people."""

@@ -1,1 +1,1 @@
-"""What ``hpc-elastic status`` prints below its first line, and for a folder of runs."""
+"""The lines of ``hpc-elastic status`` below its first one, and those for a folder of runs."""

@@ -1,1 +1,1 @@
-"""What the parts of an agent share: its log, its journal entries, its requests and hooks."""
+"""The subjects of the parts of an agent share: its log, its journal entries, its requests and hooks."""

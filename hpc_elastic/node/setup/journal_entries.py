@@ -11,7 +11,7 @@ from hpc_elastic.node.budgets import Budgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Cause, Decision
-from hpc_elastic.rendezvous.stopped import is_killed_stop, stopped
+from hpc_elastic.record.users_ending import is_killed_stop, stopped
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord

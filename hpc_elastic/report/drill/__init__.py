@@ -1,1 +1,1 @@
-"""What a drill showed, in words."""
+"""The findings of a drill, in words."""

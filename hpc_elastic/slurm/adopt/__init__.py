@@ -1,1 +1,1 @@
-"""A job script of the user's own, changed so that its run survives what happens to jobs."""
+"""Changes to a job script of the user's own, after which its run survives preemption and faults."""

@@ -1,1 +1,1 @@
-"""Doing to a running job what the cluster may do to it some day."""
+"""The faults of a cluster, played on a running job."""

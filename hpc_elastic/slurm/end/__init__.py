@@ -1,1 +1,1 @@
-"""What becomes of a job or of a task of an array once its srun has returned."""
+"""The end of a job, or of a task of an array, once its srun has returned."""

@@ -1,1 +1,1 @@
-"""What an agent hears from Slurm while its job runs."""
+"""The news of Slurm that an agent hears while its job runs."""

@@ -1,1 +1,1 @@
-"""What ``hpc-elastic doctor`` proves about a directory, from one node and from several."""
+"""The checks of ``hpc-elastic doctor`` on a directory, from one node and from several."""
