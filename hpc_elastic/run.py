@@ -20,7 +20,7 @@ from hpc_elastic.settings.table import RENDEZVOUS
 
 if TYPE_CHECKING:
     from hpc_elastic.argparse_util import check_env, env
-    from hpc_elastic.cli.run.nodes import Place
+    from hpc_elastic.cli.run.nodes import RunPlace
     from hpc_elastic.launcher import LaunchConfig, elastic_launch
     from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
     from hpc_elastic.multiprocessing.errors import record
@@ -243,7 +243,7 @@ def run(args: Namespace) -> None:
     elastic_launch(config=config, entrypoint=command)(*command_args)
 
 
-def _choose_place(args: Namespace) -> Place | None:
+def _choose_place(args: Namespace) -> RunPlace | None:
     """Put the directory in which the nodes meet into the flags, unless they meet without one."""
     from hpc_elastic.cli.run.nodes import BACKENDS, place_of  # noqa: PLC0415 - as above
     from hpc_elastic.slurm.client.environment import SlurmEnv  # noqa: PLC0415 - as above

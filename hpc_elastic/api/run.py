@@ -16,8 +16,8 @@ from hpc_elastic.multiprocessing.errors.summary import FailureRecord
 from hpc_elastic.record.journal import Decision, Role
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report import log_files
-from hpc_elastic.report.log_files import Wanted
-from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
+from hpc_elastic.report.log_files import WantedLogs
+from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun
 from hpc_elastic.slurm.operate.scale import scale as change_size
@@ -83,7 +83,7 @@ class Run:
         if self._read().job_id:  # it was quick
             return None
         said = read_plain(os.path.join(self.directory, RUNNER_LOG)).decode(errors="replace")
-        return RunStatus(Phase.GONE, f"it could not be started: {said.strip()}")
+        return RunStatus(RunPhase.GONE, f"it could not be started: {said.strip()}")
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended, over requeues, and return how.
@@ -104,7 +104,7 @@ class Run:
                 asks = clock.monotonic() >= ask_at
                 if asks or log.refresh().ending is not None:
                     status = self.status()
-                    if status.phase.is_final or status.phase is Phase.GONE:
+                    if status.phase.is_final or status.phase is RunPhase.GONE:
                         return status
                     ask_at = clock.monotonic() + _ASK_SLURM_S
                 read_at = clock.monotonic()
@@ -139,7 +139,7 @@ class Run:
             )
         status = self.wait(timeout)
         run = self._read()
-        if status.phase is Phase.DONE:
+        if status.phase is RunPhase.DONE:
             return function.results(self._paths, newest_world_size(run.records))
         ending = run.state.ending
         if ending is not None and ending.decision is Decision.FAILED and ending.failure:
@@ -161,7 +161,7 @@ class Run:
         number = attempt if attempt is not None else (there[-1] if there else None)
         if number is None:
             return ""
-        found = log_files.worker_files(self._paths, number, Wanted(rank, None, number), None)
+        found = log_files.worker_files(self._paths, number, WantedLogs(rank, None, number), None)
         return "".join(_prefixed(file) for file in found)
 
     def stop(self) -> None:

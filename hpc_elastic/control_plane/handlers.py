@@ -42,7 +42,7 @@ class Response(Protocol):
 Handler = Callable[[Any, Any], None]  # of a Request and a Response; torch's are of other classes
 
 
-class Asked(Request):
+class HandlerCall(Request):
     """A request that has come.
 
     Args:
@@ -67,7 +67,7 @@ class Asked(Request):
         return dict(self._params)
 
 
-class Answer(Response):
+class HandlerAnswer(Response):
     """An answer that is being made."""
 
     def __init__(self) -> None:
@@ -143,9 +143,9 @@ def handler_names() -> list[str]:
     return _handlers.names()
 
 
-def answer(name: str, request: Asked) -> Answer:
+def answer(name: str, request: HandlerCall) -> HandlerAnswer:
     """Return the answer of a handler; an error of it is an answer, too."""
-    response = Answer()
+    response = HandlerAnswer()
     handler = _handlers.find(name)
     if handler is None:
         response.set_status(NOT_FOUND)
@@ -187,18 +187,18 @@ def _torchs_handler(name: str) -> Handler | None:
     class OfTorch(torch._Request):  # type: ignore[misc,name-defined] # noqa: SLF001 - as above
         """The request as torch takes it."""
 
-        def __init__(self, request: Asked) -> None:
+        def __init__(self, request: HandlerCall) -> None:
             super().__init__()
             self.body, self.params, self.get_param = request.body, request.params, request.get_param
 
     class ForTorch(torch._Response):  # type: ignore[misc,name-defined] # noqa: SLF001 - as above
         """The answer as torch gives it."""
 
-        def __init__(self, response: Answer) -> None:
+        def __init__(self, response: HandlerAnswer) -> None:
             super().__init__()
             self.set_content, self.set_status = response.set_content, response.set_status
 
-    def ask(request: Asked, response: Answer) -> None:
+    def ask(request: HandlerCall, response: HandlerAnswer) -> None:
         handler(OfTorch(request), ForTorch(response))
 
     return ask

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from string import Template
 from urllib.parse import parse_qsl, urlsplit
 
-from hpc_elastic.control_plane.handlers import NOT_FOUND, Answer, Asked, answer, handler_names
+from hpc_elastic.control_plane.handlers import NOT_FOUND, HandlerAnswer, HandlerCall, answer, handler_names
 from hpc_elastic.errors import InputError
 from hpc_elastic.typed_json import whole_number
 
@@ -136,7 +136,7 @@ class _Conversation(BaseHTTPRequestHandler):
     timeout = _SLOW_CLIENT_S
 
     def do_GET(self) -> None:
-        path, response = urlsplit(self.path).path, Answer()
+        path, response = urlsplit(self.path).path, HandlerAnswer()
         if path == "/":
             response.set_content(_FIRST_PAGE, "text/html")
         elif path == _PLACE:
@@ -148,7 +148,7 @@ class _Conversation(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - named so by http.server
 
     def do_POST(self) -> None:
-        asked, response = urlsplit(self.path), Answer()
+        asked, response = urlsplit(self.path), HandlerAnswer()
         length = self.headers.get("Content-Length", "0")
         size = whole_number(length)
         name = asked.path.removeprefix(_PLACE)
@@ -159,10 +159,10 @@ class _Conversation(BaseHTTPRequestHandler):
             response.set_content(f"a request has at most {_MAX_BODY} bytes, not {length}", "text/plain")
         else:
             params = dict(reversed(parse_qsl(asked.query, keep_blank_values=True)))  # the first one counts
-            response = answer(name, Asked(self.rfile.read(size), params))
+            response = answer(name, HandlerCall(self.rfile.read(size), params))
         self._send(response)
 
-    def _send(self, response: Answer) -> None:
+    def _send(self, response: HandlerAnswer) -> None:
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.content)))

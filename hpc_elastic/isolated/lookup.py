@@ -46,7 +46,7 @@ print(json.dumps([[place for place in dict.fromkeys(places) if place in wanted],
 """
 
 
-class Answer(NamedTuple):
+class InterpreterAnswer(NamedTuple):
     """The answer of an interpreter.
 
     Args:
@@ -83,20 +83,20 @@ def argv_here(module: str = "hpc_elastic") -> tuple[str, ...]:
     return own_argv(sys.executable, module, own_path())
 
 
-def ask(python: str) -> Answer:
+def ask(python: str) -> InterpreterAnswer:
     """Return the directories that an isolated start of another interpreter must search as well.
 
     Args:
         python: absolute path of the interpreter.
     """
     if python == sys.executable:
-        return Answer(own_path())
+        return InterpreterAnswer(own_path())
     try:
         return _ask(python, _named_by_variable(), asks_for_users=True)
     except (ValueError, subprocess.CalledProcessError):  # it is no Python, or one that is broken
-        return Answer(OwnPath(is_known=False), is_installed=False)
+        return InterpreterAnswer(OwnPath(is_known=False), is_installed=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Answer(OwnPath(is_known=False), is_installed=False, trouble=str(error))
+        return InterpreterAnswer(OwnPath(is_known=False), is_installed=False, trouble=str(error))
 
 
 def _places_here() -> list[str]:
@@ -121,7 +121,7 @@ def _is_of_python(place: str) -> bool:
 
 
 @cache
-def _ask(python: str, places: tuple[str, ...], *, asks_for_users: bool) -> Answer:
+def _ask(python: str, places: tuple[str, ...], *, asks_for_users: bool) -> InterpreterAnswer:
     """Ask an interpreter which of some places it has to search.
 
     Args:
@@ -132,4 +132,4 @@ def _ask(python: str, places: tuple[str, ...], *, asks_for_users: bool) -> Answe
     argv = (python, "-I", "-c", _ASK, json.dumps([NEEDED, places, asks_for_users]))
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd="/")
     directories, is_installed = json.loads(done.stdout)
-    return Answer(OwnPath(tuple(directories)), is_installed)
+    return InterpreterAnswer(OwnPath(tuple(directories)), is_installed)

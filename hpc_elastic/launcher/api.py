@@ -150,7 +150,7 @@ def _launch(
     if isinstance(handler, SharedFsHandler) and not is_changed(LocalElasticAgent):
         from hpc_elastic.launcher import shared_run  # noqa: PLC0415 - another handler needs none of it
 
-        task = shared_run.Task(spec.entrypoint, spec.args, name)
+        task = shared_run.LaunchTask(spec.entrypoint, spec.args, name)
         try:
             return shared_run.launch(config, task, handler, os.environ)
         finally:

@@ -30,7 +30,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Task(NamedTuple):
+class LaunchTask(NamedTuple):
     """The task of the workers."""
 
     entrypoint: Callable[..., Any] | str
@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
 
 def launch(
-    config: LaunchConfig, task: Task, handler: SharedFsHandler, environ: Mapping[str, str]
+    config: LaunchConfig, task: LaunchTask, handler: SharedFsHandler, environ: Mapping[str, str]
 ) -> dict[int, Any]:
     """Run this node's part to its end.
 
@@ -75,7 +75,7 @@ def launch(
 
 
 def _run(
-    options: LaunchOptions, task: Task, slurm: SlurmEnv | None
+    options: LaunchOptions, task: LaunchTask, slurm: SlurmEnv | None
 ) -> tuple[dict[int, Any], Exception | None]:
     with ADOPTION.restored(), open_agent(options, slurm, owns_process=False) as opened:
         outcome = opened.agent.run_to_end()
@@ -96,7 +96,7 @@ def _slurm_of(config: LaunchConfig, environ: Mapping[str, str]) -> SlurmEnv | No
 
 
 def options_of(
-    config: LaunchConfig, task: Task, handler: SharedFsHandler, slurm: SlurmEnv | None
+    config: LaunchConfig, task: LaunchTask, handler: SharedFsHandler, slurm: SlurmEnv | None
 ) -> LaunchOptions:
     """Return the options of this node's agent."""
     paths = RunPaths(handler.run_dir)

@@ -38,7 +38,7 @@ class View(NamedTuple):
     suspected_at: Mapping[Suspicion, float] | None = None  # since when it suspects [s]; None: lease's end
 
 
-class Verdict(NamedTuple):
+class LivenessVerdict(NamedTuple):
     """What an observer concludes."""
 
     lost: tuple[str, ...]  # node_ids of members that are lost
@@ -98,7 +98,7 @@ def _ages(entries: Iterable[Seen], now: float) -> dict[str, float]:
     return {entry.name.node_id: now - entry.changed_at for entry in beating}
 
 
-def judge(view: View, now: float) -> Verdict:
+def judge(view: View, now: float) -> LivenessVerdict:
     """Return which members of a running round are lost, and which are to be suspected.
 
     A member that has succeeded may leave. One that leaves while the round runs is lost at once.
@@ -114,7 +114,7 @@ def judge(view: View, now: float) -> Verdict:
     alone = not others
     confirmed = [key for key in quiet if alone or _is_confirmed(view, peers[key], others, now)]
     open_cases = sorted(quiet.difference(confirmed))
-    return Verdict(
+    return LivenessVerdict(
         lost=tuple(node_id for node_id in view.members if node_id in {*left, *confirmed}),
         suspected=tuple(_suspicion(view, peers[node_id]) for node_id in open_cases),
     )

@@ -62,7 +62,7 @@ class LookFirst(NamedTuple):
     """Look at the members: what is known of them is too old to act on."""
 
 
-class Form(NamedTuple):
+class FormRound(NamedTuple):
     """Publish the next round with these nodes, in this order."""
 
     node_ids: tuple[str, ...]
@@ -88,7 +88,7 @@ class Dismissed(NamedTuple):
     wanted: int
 
 
-class Leave(NamedTuple):
+class LeaveRun(NamedTuple):
     """No further round will be formed in this epoch."""
 
 
@@ -106,7 +106,7 @@ class TooFew(NamedTuple):
 
 
 Standing = AskToJoin | Spare | Dismissed | Joined
-JoinAction = Wait | Announce | LookFirst | Form | Standing | Leave | Fenced | TooFew
+JoinAction = Wait | Announce | LookFirst | FormRound | Standing | LeaveRun | Fenced | TooFew
 
 
 class Joining(NamedTuple):
@@ -138,11 +138,11 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     if state.epoch < view.epoch:
         return _before_the_start(view, waited, now)
     if state.leaving:
-        return Leave()
+        return LeaveRun()
     if state.running is not None:
         return _beside_a_round(view, state.running, now)
     action = _between_rounds(view, waited, now)
-    if isinstance(action, Form | TooFew) and _is_old(view, now):
+    if isinstance(action, FormRound | TooFew) and _is_old(view, now):
         return LookFirst()
     return action
 
@@ -159,7 +159,7 @@ def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
     """
     is_over = view.state.ending is not None and not is_released(view.state, view.epoch)
     if is_over and view.epoch.submission == view.state.epoch.submission:
-        return Leave()
+        return LeaveRun()
     if now - waited.since >= view.settings.leader_patience or view.announces:
         return Announce()
     return Wait(0, ())
@@ -185,7 +185,7 @@ def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
     if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
         chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
         if view.me in chosen and _is_turn_of(chosen, view, waited, now):
-            return Form(chosen)
+            return FormRound(chosen)
     if len(ready) < settings.min_nodes and view.state.expected:
         coming = _may_come(view, ready, now, only_sure=True)
         if len(ready) + len(coming) < settings.min_nodes:

@@ -259,7 +259,7 @@ class SharedFsRendezvous(RendezvousHandler):
     def _carry_out(self, action: rules.JoinAction, waited: rules.Waited) -> float:
         """Do what was decided; return how long to wait before looking again [s], 0 for at once."""
         match action:
-            case rules.Form(node_ids):
+            case rules.FormRound(node_ids):
                 return 0.0 if self._form(node_ids) else 0.01
             case rules.LookFirst():
                 self._look_at_members()

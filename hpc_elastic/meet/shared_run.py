@@ -16,7 +16,6 @@ from hpc_elastic.record.journal import (
     Answer,
     Asked,
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainExplained,
@@ -26,6 +25,7 @@ from hpc_elastic.record.journal import (
     FailedAlike,
     FailedLeaving,
     HangSuspected,
+    MarkedCheckpoint,
     NeverAsked,
     NodeLeft,
     RanksStopped,
@@ -49,7 +49,7 @@ class Around(NamedTuple):
     """What the shared state needs from its surroundings."""
 
     clock: Clock
-    latest_checkpoint: Callable[[], Checkpoint | None]
+    latest_checkpoint: Callable[[], MarkedCheckpoint | None]
     tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
     check_place: Callable[[], None] | None = None  # raises if another directory is in the place of the run's
@@ -114,7 +114,7 @@ class SharedRun:
         """This node's name."""
         return self.membership.facts.member.node
 
-    def latest_checkpoint(self) -> Checkpoint | None:
+    def latest_checkpoint(self) -> MarkedCheckpoint | None:
         """Return the newest durable checkpoint."""
         return self.around.latest_checkpoint()
 

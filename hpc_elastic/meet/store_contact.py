@@ -41,7 +41,7 @@ class EventSleeper:
         self._woken.set()
 
 
-class Turn:
+class ContactTurn:
     """One caller at a time uses a handler's state; whoever waits lets the others in meanwhile.
 
     Args:
@@ -119,7 +119,7 @@ class LastKnown(Generic[_T]):
     """
 
     def __init__(
-        self, read: Callable[[], _T], first: _T, turn: Turn, *, fresh_s: float, lease: float
+        self, read: Callable[[], _T], first: _T, turn: ContactTurn, *, fresh_s: float, lease: float
     ) -> None:
         self._read = read
         self._value = first
@@ -164,7 +164,7 @@ class LastKnown(Generic[_T]):
         return self._value
 
 
-def until_lease(step: Callable[[], _T], turn: Turn, lease: float, pause_s: float) -> _T:
+def until_lease(step: Callable[[], _T], turn: ContactTurn, lease: float, pause_s: float) -> _T:
     """Take a step, again and again while what the nodes share does not answer; the turn is held.
 
     Raises:

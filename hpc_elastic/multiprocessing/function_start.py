@@ -30,7 +30,14 @@ from multiprocessing import (
 from multiprocessing import spawn as spawning
 from typing import Any, Final, NamedTuple
 
-from hpc_elastic.multiprocessing.function_worker import Call, Descriptor, Meeting, Served, own_streams, run
+from hpc_elastic.multiprocessing.function_worker import (
+    Descriptor,
+    FunctionCall,
+    ReturnMeeting,
+    Served,
+    own_streams,
+    run,
+)
 from hpc_elastic.processes.process import TELLING, Process, ProcessSpec, open_stdio, spawn
 
 _OF_THE_PARENT: Final = ("sys_path", "init_main_from_name", "init_main_from_path")  # no worker wants them
@@ -40,7 +47,7 @@ _CODE: Final = (
 )
 
 
-class Job(NamedTuple):
+class FunctionJob(NamedTuple):
     """One function to be run.
 
     Args:
@@ -50,7 +57,7 @@ class Job(NamedTuple):
         value: descriptor of an empty file for its return value.
         spec: environment, streams and the like; its argv is not used.
         prepare: called first in a forked worker.
-        meeting: the two descriptors of a `Meeting`, where there are several workers.
+        meeting: the two descriptors of a `ReturnMeeting`, where there are several workers.
     """
 
     name: str
@@ -94,7 +101,7 @@ def _shared_tracker() -> Iterator[None]:
         intent.preserve_fd = False
 
 
-def start_spawned(job: Job) -> Process:
+def start_spawned(job: FunctionJob) -> Process:
     """Start a fresh interpreter that calls the function."""
     tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
     popen = _Popen("spawn", popen_spawn_posix._DupFd)
@@ -120,9 +127,9 @@ def start_spawned(job: Job) -> Process:
     return child
 
 
-def start_forked(job: Job) -> Process:
+def start_forked(job: FunctionJob) -> Process:
     """Start a copy of this process that calls the function."""
-    call = Call(
+    call = FunctionCall(
         job.function_name,
         None,
         (job.function, job.args),
@@ -157,7 +164,7 @@ def start_forked(job: Job) -> Process:
     return child
 
 
-def start_served(job: Job) -> Process:
+def start_served(job: FunctionJob) -> Process:
     """Have the fork server make a process that calls the function."""
     stdio = open_stdio(job.spec)
     try:
@@ -235,21 +242,21 @@ def _preparation(name: str) -> dict[str, Any]:
     return data
 
 
-def _meeting(job: Job) -> Meeting | None:
-    return None if job.meeting is None else Meeting(*map(Descriptor, job.meeting))
+def _meeting(job: FunctionJob) -> ReturnMeeting | None:
+    return None if job.meeting is None else ReturnMeeting(*map(Descriptor, job.meeting))
 
 
-def _process(method: str, name: str, call: Call) -> Any:
+def _process(method: str, name: str, call: FunctionCall) -> Any:
     return multiprocessing.get_context(method).Process(target=run, args=(call,), name=name)  # type: ignore[attr-defined]
 
 
-def _pickled(job: Job, popen: _Popen, served: Served | None) -> bytes:
+def _pickled(job: FunctionJob, popen: _Popen, served: Served | None) -> bytes:
     """Return what the child's interpreter reads: how to prepare itself, and the process object."""
     inner, outer = io.BytesIO(), io.BytesIO()
     context.set_spawning_popen(popen)  # type: ignore[arg-type]
     try:
         reduction.dump((job.function, job.args), inner)
-        call = Call(
+        call = FunctionCall(
             job.function_name,
             inner.getvalue(),
             None,

@@ -39,7 +39,7 @@ class Served(NamedTuple):
     ignore_signals: tuple[int, ...] = ()
 
 
-class Meeting(NamedTuple):
+class ReturnMeeting(NamedTuple):
     """Where workers wait until all of the group have returned, so that none exits before.
 
     What a worker leaves behind at its exit, such as torch's store and connections, others may still use.
@@ -60,7 +60,7 @@ class Meeting(NamedTuple):
         poller.poll()
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A function to be called in a worker.
 
     Args:
@@ -83,11 +83,11 @@ class Call(NamedTuple):
     value: Descriptor
     served: Served | None = None
     prepare: Callable[[], None] | None = None
-    meeting: Meeting | None = None
+    meeting: ReturnMeeting | None = None
     was_isolated: bool = False
 
 
-def run(call: Call) -> None:
+def run(call: FunctionCall) -> None:
     """Be the worker: the target of its process object."""
     if call.served is not None:
         _take_place(call.served, call.env)
@@ -97,7 +97,7 @@ def run(call: Call) -> None:
     record(_call)(call)
 
 
-def _call(call: Call) -> None:
+def _call(call: FunctionCall) -> None:
     if call.was_isolated:
         sys.path[:] = vars(sys.modules["__main__"])["plain"]
     function, args = call.plain or pickle.loads(call.pickled or b"")  # noqa: S301 - from our parent

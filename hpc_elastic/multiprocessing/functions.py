@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc_elastic.multiprocessing.errors.error_file import encode_reply, write_data
 from hpc_elastic.multiprocessing.errors.handler import describe
-from hpc_elastic.multiprocessing.function_start import STARTERS, Job, new_file
+from hpc_elastic.multiprocessing.function_start import STARTERS, FunctionJob, new_file
 from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.logs import LogsSpecs
@@ -103,7 +103,7 @@ class MultiprocessContext(ProcessGroup):
         if not callable(self.entrypoint):
             raise TypeError(f"the entrypoint {self.entrypoint!r} is no function")
         self._files[rank] = new_file()
-        job = Job(
+        job = FunctionJob(
             name=f"{self.name}{rank}",
             function=self.entrypoint,
             args=self.args[rank],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.processes.sinks import Console, Sink, sink_of
-from hpc_elastic.processes.tail import MAX_LAG, Limits, Tail, blocked_fds, pump_all
+from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits, blocked_fds, pump_all
 from hpc_elastic.store.plain_file import open_to_append
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class GroupLogs:
             (2, self._dest.tee_stderrs, self._dest.filtered_stderr, self._filters[1]),
         ):
             if paths:
-                limits = Limits() if self._in_background else Limits(lag=MAX_LAG)
+                limits = TailLimits() if self._in_background else TailLimits(lag=MAX_LAG)
                 self._add(paths, sink_of(sys.stdout if number == 1 else sys.stderr), limits=limits)
             if paths and texts and common:
                 file = open_to_append(common, 0o666)
@@ -139,7 +139,7 @@ class GroupLogs:
         paths: Mapping[int, str],
         sink: Sink,
         *,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: TailLimits = TailLimits(),  # noqa: B008 - frozen
         wanted: Callable[[bytes], bool] | None = None,
     ) -> None:
         self._tails += [

@@ -19,7 +19,7 @@ from hpc_elastic.meet.shared_fs import (
     RendezvousInterruptedError,
     TooFewError,
 )
-from hpc_elastic.node.decision import Action, Facts, Group, decide, decide_blind
+from hpc_elastic.node.decision import Action, AgentFacts, Group, decide, decide_blind
 from hpc_elastic.node.drain.drain import DurableWait, LocalDrain, Signalled, UnaskedWatch
 from hpc_elastic.node.drain.leave_alone import OwnLeave
 from hpc_elastic.node.drain.stop_policy import Stopping
@@ -288,7 +288,7 @@ class NodeAgent(ElasticAgent):
         """Tell whether this agent was asked to leave and sees nobody whom it could wait for."""
         return self._signalled.asks_to_leave and self._run.blind_since is not None
 
-    def _facts(self, status: Group) -> Facts:
+    def _facts(self, status: Group) -> AgentFacts:
         since, number = self._barrier_since, self._workers.running.formed.number
         return gather(
             self._run,

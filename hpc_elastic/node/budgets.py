@@ -13,7 +13,7 @@ from hpc_elastic.settings.table import JobSettings
 _WHAT = {Cause.CRASH: "a worker failed", Cause.HANG: "the workers hung"}
 
 
-class Budgets(NamedTuple):
+class RestartBudgets(NamedTuple):
     """How often each cause may end a round, counted in the run over all its requeues."""
 
     crash: int = usual(JobSettings.max_restarts)  # torchrun's --max-restarts
@@ -27,7 +27,7 @@ class Budgets(NamedTuple):
         return limits.get(cause)
 
 
-def spent(state: RunState, budgets: Budgets) -> str | None:
+def spent(state: RunState, budgets: RestartBudgets) -> str | None:
     """Tell that the newest round ended by something that no budget covers.
 
     Args:
@@ -42,7 +42,7 @@ def spent(state: RunState, budgets: Budgets) -> str | None:
     return _all_used(state, state.ended.cause, budgets) or _the_same_again(state, budgets)
 
 
-def _all_used(state: RunState, cause: Cause, budgets: Budgets) -> str | None:
+def _all_used(state: RunState, cause: Cause, budgets: RestartBudgets) -> str | None:
     limit = budgets.of(cause)
     if limit is None or state.used(cause) <= limit:
         return None
@@ -53,7 +53,7 @@ def _all_used(state: RunState, cause: Cause, budgets: Budgets) -> str | None:
     return f"{_WHAT[cause]}{rounds}{by}"
 
 
-def _the_same_again(state: RunState, budgets: Budgets) -> str | None:
+def _the_same_again(state: RunState, budgets: RestartBudgets) -> str | None:
     ended, ends = state.ended, state.repeated
     is_newest = bool(ends) and ended is ends[-1]
     if not is_newest or not budgets.same_failure or len(ends) < budgets.same_failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from hpc_elastic.node.budgets import Budgets, spent
+from hpc_elastic.node.budgets import RestartBudgets, spent
 from hpc_elastic.record.journal import DrainRequested, Epoch, Then
 from hpc_elastic.record.state import RunState
 
@@ -33,7 +33,7 @@ class Hang(Enum):
     PROVEN = auto()  # all nodes have looked, and this one is to say who it is
 
 
-class Facts(NamedTuple):
+class AgentFacts(NamedTuple):
     """Everything the decision rests on."""
 
     state: RunState
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     waited_for_others: bool = False  # the exit barrier's time is up
     wedged: bool = False  # a worker of this node hangs in the kernel
     hang: Hang = Hang.NONE
-    budgets: Budgets = Budgets()
+    budgets: RestartBudgets = RestartBudgets()
     leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
 
 
@@ -74,7 +74,7 @@ class Action(Enum):
     ABANDON = auto()  # leave as failed: this node has workers that nobody can end
 
 
-def decide(facts: Facts) -> Action:
+def decide(facts: AgentFacts) -> Action:
     """Choose the next step of an agent that is or was in a round."""
     state, group = facts.state, facts.group
     if group is Group.STOPPING:
@@ -90,7 +90,7 @@ def decide(facts: Facts) -> Action:
     return _in_the_round(facts)
 
 
-def _with_a_wedge(facts: Facts) -> Action:
+def _with_a_wedge(facts: AgentFacts) -> Action:
     """Have the others go on without this node, whose next workers would want the same device."""
     state = facts.state
     is_in_round = state.running is not None and state.running.number == facts.round
@@ -99,7 +99,7 @@ def _with_a_wedge(facts: Facts) -> Action:
     return Action.ABANDON if facts.group.is_gone else Action.STOP_WORKERS
 
 
-def _after_the_round(facts: Facts) -> Action:
+def _after_the_round(facts: AgentFacts) -> Action:
     if not facts.group.is_gone:
         return Action.STOP_WORKERS
     if facts.state.leaving:  # what fails on the way out is no reason to end the run
@@ -109,7 +109,7 @@ def _after_the_round(facts: Facts) -> Action:
     return Action.REJOIN
 
 
-def _give_up(facts: Facts) -> Action:
+def _give_up(facts: AgentFacts) -> Action:
     """End the run, unless the crash may be only what a node's loss did to the others' workers.
 
     Nobody waits for members that have found so and wait for the next round.
@@ -119,7 +119,7 @@ def _give_up(facts: Facts) -> Action:
     return Action.GIVE_UP if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
 
 
-def _in_the_round(facts: Facts) -> Action:
+def _in_the_round(facts: AgentFacts) -> Action:
     drain = facts.state.drain
     if facts.group is Group.FAILED:
         return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
@@ -133,7 +133,7 @@ def _in_the_round(facts: Facts) -> Action:
     return _in_a_drain(facts, drain)
 
 
-def _in_a_drain(facts: Facts, drain: DrainRequested) -> Action:
+def _in_a_drain(facts: AgentFacts, drain: DrainRequested) -> Action:
     if not facts.group.is_gone:
         return Action.DRAIN
     if facts.leaves_alone and drain.then is Then.REJOIN and not facts.everyone_stopped:
@@ -142,7 +142,7 @@ def _in_a_drain(facts: Facts, drain: DrainRequested) -> Action:
     return _when_all_stopped(facts, report)
 
 
-def _in_peace(facts: Facts) -> Action:
+def _in_peace(facts: AgentFacts) -> Action:
     """Choose the next step while nobody has failed, is lost or asks for a stop."""
     if facts.group is Group.RUNNING and facts.hang is not Hang.NONE:
         return Action.REPORT_HANG if facts.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
@@ -150,11 +150,11 @@ def _in_peace(facts: Facts) -> Action:
     return Action.LEAVE if timed_out else Action.WAIT
 
 
-def _when_all_stopped(facts: Facts, action: Action) -> Action:
+def _when_all_stopped(facts: AgentFacts, action: Action) -> Action:
     return action if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
 
 
-def decide_blind(facts: Facts, *, signalled: bool, waited: bool) -> Action:
+def decide_blind(facts: AgentFacts, *, signalled: bool, waited: bool) -> Action:
     """Choose the next step while the shared directory refuses: WAIT, STOP_WORKERS or LEAVE.
 
     Healthy workers go on. A failure waits to be recorded, so that a passing outage costs time only.

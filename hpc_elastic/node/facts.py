@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from hpc_elastic.meet.shared_run import SharedRun
-from hpc_elastic.node.budgets import Budgets
-from hpc_elastic.node.decision import Facts, Group
+from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import AgentFacts, Group
 from hpc_elastic.record.member_names import Phase
 
 GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are gone
 
 
 def gather(
-    run: SharedRun, number: int, group: Group, *, budgets: Budgets, waited: bool, wedged: bool
-) -> Facts:
+    run: SharedRun, number: int, group: Group, *, budgets: RestartBudgets, waited: bool, wedged: bool
+) -> AgentFacts:
     """Return the facts of an agent.
 
     Args:
@@ -26,7 +26,7 @@ def gather(
     # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
     everyone_stopped = group.is_gone and run.everyone_in(*GONE)
     vanished = group.is_gone and bool(run.vanished())
-    return Facts(
+    return AgentFacts(
         state=run.state,
         epoch=run.membership.epoch,
         round=number,

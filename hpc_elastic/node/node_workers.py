@@ -16,7 +16,7 @@ from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.setup.agent_log import SizeNews
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.spec import WorkerGroup, WorkerSpec, WorkerState
-from hpc_elastic.node.workers.critical_section_wait import LOOK_S, Hold
+from hpc_elastic.node.workers.critical_section_wait import LOOK_S, StopHold
 from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
 
@@ -145,9 +145,9 @@ class NodeWorkers:
             return
         self._give_up(group, pids, services.state_timeout_s)
 
-    def _new_hold(self) -> Hold:
+    def _new_hold(self) -> StopHold:
         path = os.path.join(self._parts.paths.nodes, self._run.membership.node_id)
-        return Hold(self._parts.log.say, path)
+        return StopHold(self._parts.log.say, path)
 
     @property
     def is_held(self) -> bool:

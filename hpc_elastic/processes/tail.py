@@ -25,7 +25,7 @@ _CHUNK: Final = 65536
 _BUDGET: Final = 1 << 20  # bytes per pump, so that the agent's loop gets its turn
 
 
-class Limits(NamedTuple):
+class TailLimits(NamedTuple):
     """How much of a log a tail holds, and its gap when its console does not keep up."""
 
     line: int = MAX_LINE  # see there [bytes]
@@ -62,7 +62,7 @@ class Tail:
         *,
         offset: int = 0,
         wanted: Callable[[bytes], bool] | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: TailLimits = TailLimits(),  # noqa: B008 - frozen
     ) -> None:
         self.path = path
         self._sink: Sink = Console(console) if isinstance(console, int) else console

@@ -119,7 +119,7 @@ class Member(NamedTuple):
     role: str = "default_role"
 
 
-class Checkpoint(NamedTuple):
+class MarkedCheckpoint(NamedTuple):
     """The durable checkpoint all ranks of a round resume from."""
 
     step: int
@@ -153,7 +153,7 @@ class RoundFormed(NamedTuple):
     members: tuple[Member, ...]
     master_addr: str
     master_port: Port
-    checkpoint: Checkpoint | None
+    checkpoint: MarkedCheckpoint | None
     lost: tuple[str, ...] = ()  # nodes of the round before that have vanished
 
     @property
@@ -464,7 +464,7 @@ _KINDS: dict[str, type] = {
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
-class _Form(NamedTuple):
+class _RecordForm(NamedTuple):
     """What stands in the records of all versions."""
 
     format: int
@@ -501,7 +501,7 @@ def parse(number: int, data: bytes) -> Record:
     """
     try:
         fields = parse_object(data)
-        form = decode(_Form, fields)
+        form = decode(_RecordForm, fields)
         if form.format < FORMAT:
             raise _outdated(number, form)
         if form.format != FORMAT:
@@ -519,7 +519,7 @@ def parse(number: int, data: bytes) -> Record:
         ) from error
 
 
-def _outdated(number: int, form: _Form) -> RendezvousStateError:
+def _outdated(number: int, form: _RecordForm) -> RendezvousStateError:
     return RendezvousStateError(
         f"journal record {number} has format {form.format}, which an earlier hpc_elastic "
         f"({form.version or 'of no version'}) wrote; this one, {__version__}, reads format {FORMAT} only\n"
@@ -528,7 +528,7 @@ def _outdated(number: int, form: _Form) -> RendezvousStateError:
     )
 
 
-def _unknown(number: int, what: str, form: _Form) -> RendezvousStateError:
+def _unknown(number: int, what: str, form: _RecordForm) -> RendezvousStateError:
     writer = f"hpc_elastic {form.version}" if form.version else "another version of hpc_elastic"
     return RendezvousStateError(
         f"journal record {number} {what}; {writer} wrote it, "

@@ -24,7 +24,7 @@ class LogFile(NamedTuple):
     prefix: str
 
 
-class Wanted(NamedTuple):
+class WantedLogs(NamedTuple):
     """What the user asked for; None for everything."""
 
     rank: int | None = None
@@ -52,7 +52,7 @@ def ranks_of_node(records: Iterable[Record], attempt: int, node: str) -> list[in
     return None
 
 
-def agent_files(paths: RunPaths, wanted: Wanted) -> list[LogFile]:
+def agent_files(paths: RunPaths, wanted: WantedLogs) -> list[LogFile]:
     """Return the logs of the agents; their lines carry time and node themselves."""
     if wanted.rank is not None or wanted.attempt is not None:
         return []
@@ -64,7 +64,9 @@ def agent_files(paths: RunPaths, wanted: Wanted) -> list[LogFile]:
     ]
 
 
-def worker_files(paths: RunPaths, attempt: int, wanted: Wanted, ranks: Iterable[int] | None) -> list[LogFile]:
+def worker_files(
+    paths: RunPaths, attempt: int, wanted: WantedLogs, ranks: Iterable[int] | None
+) -> list[LogFile]:
     """Return the logs of the workers of a round.
 
     Args:

@@ -27,7 +27,7 @@ from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
 from hpc_elastic.text import count_text
 
 
-class Phase(str, Enum):
+class RunPhase(str, Enum):
     """Where a run stands; the value, to which it is equal, is the first word of its status."""
 
     UNKNOWN = "unknown"
@@ -49,7 +49,7 @@ class Phase(str, Enum):
     @property
     def is_final(self) -> bool:
         """Whether the run has ended and may only be submitted again."""
-        return self in (Phase.DONE, Phase.FAILED, Phase.HELD, Phase.STOPPED, Phase.CANCELLED)
+        return self in (RunPhase.DONE, RunPhase.FAILED, RunPhase.HELD, RunPhase.STOPPED, RunPhase.CANCELLED)
 
 
 class RunView(NamedTuple):
@@ -81,7 +81,7 @@ def torchrun_marks(run: RunFiles) -> tuple[Mark, ...]:
 class RunStatus(NamedTuple):
     """Where a run stands and what is to be said about it."""
 
-    phase: Phase
+    phase: RunPhase
     text: str
 
 
@@ -99,7 +99,7 @@ def status_of(view: RunView) -> RunStatus:
         if outside is not None:
             return outside
     if view.was_interrupted or not is_current:
-        return RunStatus(Phase.UNKNOWN, _unheard_text(view))
+        return RunStatus(RunPhase.UNKNOWN, _unheard_text(view))
     if view.torchruns is not None and (view.silent_s is None or have_left(view.torchruns)):
         return _torchruns(view.state, view.torchruns)
     left = _left_for_good(view)
@@ -119,8 +119,8 @@ def _torchruns(state: RunState, marks: tuple[Mark, ...]) -> RunStatus:
     """Tell where the agents of torchrun are; more than that is not known."""
     text = headline(state, marks)
     if have_left(marks):
-        return RunStatus(Phase.GONE, text)
-    return RunStatus(Phase.RUNNING if state.running is not None else Phase.STARTING, text)
+        return RunStatus(RunPhase.GONE, text)
+    return RunStatus(RunPhase.RUNNING if state.running is not None else RunPhase.STARTING, text)
 
 
 def _silent(view: RunView, silent_s: float) -> RunStatus:
@@ -133,16 +133,16 @@ def _silent(view: RunView, silent_s: float) -> RunStatus:
             if view.job
             else "; Slurm did not tell"
         )
-    return RunStatus(Phase.SILENT, f"{text} (it was {was.phase.value} when last heard of: {was.text})")
+    return RunStatus(RunPhase.SILENT, f"{text} (it was {was.phase.value} when last heard of: {was.text})")
 
 
 _HELD = "but held: it does not start before it is released"
 _FINAL = {
-    Decision.DONE: Phase.DONE,
-    Decision.FAILED: Phase.FAILED,
-    Decision.HELD: Phase.HELD,
-    Decision.STOPPED: Phase.STOPPED,
-    Decision.CANCELLED: Phase.CANCELLED,
+    Decision.DONE: RunPhase.DONE,
+    Decision.FAILED: RunPhase.FAILED,
+    Decision.HELD: RunPhase.HELD,
+    Decision.STOPPED: RunPhase.STOPPED,
+    Decision.CANCELLED: RunPhase.CANCELLED,
 }
 
 
@@ -159,12 +159,12 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
         if was_started:
             drained = state.drained
             unsaved = "" if drained is None else unsaved_text(state, drained.step)
-            return RunStatus(Phase.REQUEUED, f"{_requeued_text(view)}, {waits}{unsaved}")
-        return RunStatus(Phase.QUEUED, f"queued, {waits}")
+            return RunStatus(RunPhase.REQUEUED, f"{_requeued_text(view)}, {waits}{unsaved}")
+        return RunStatus(RunPhase.QUEUED, f"queued, {waits}")
     if job.state is JobState.SUSPENDED:
-        return RunStatus(Phase.STARTING, f"suspended by Slurm{reason}")
+        return RunStatus(RunPhase.STARTING, f"suspended by Slurm{reason}")
     if job.state is JobState.RUNNING and (not was_started or job.restarts > state.epoch.restart):
-        return RunStatus(Phase.STARTING, "the job has started, its agents have not spoken yet")
+        return RunStatus(RunPhase.STARTING, "the job has started, its agents have not spoken yet")
     return None
 
 
@@ -196,11 +196,11 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
         return _stopped(view.state, drained, was_cancelled=job.word.startswith("CANCELLED"))
     word = f"ended as {job.word}" if job.word else "is not there any more"
     if drained is None:
-        return RunStatus(Phase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
+        return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
     waited = view.state.requeued or job.restarts > view.state.epoch.restart
     if waited and job.word.startswith("CANCELLED"):
         word = "was cancelled while it waited in the queue"
-    return RunStatus(Phase.GONE, f"job {view.job_id} {word}, {_drained_text(view.state)}")
+    return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, {_drained_text(view.state)}")
 
 
 def _left_for_good(view: RunView) -> RunStatus | None:
@@ -209,7 +209,7 @@ def _left_for_good(view: RunView) -> RunStatus | None:
     if state.drained is None or view.has_script or state.requeued:
         return None
     if view.job is not None:  # its script may have more to do
-        return RunStatus(Phase.DRAINING, f"{_drained_text(state)}, leaves the nodes")
+        return RunStatus(RunPhase.DRAINING, f"{_drained_text(state)}, leaves the nodes")
     return _stopped(state, state.drained)
 
 
@@ -220,7 +220,7 @@ def _stopped(state: RunState, drained: Drained, *, was_cancelled: bool = False) 
         cause = "the job was cancelled"
     why = cause if drained.cause is Cause.STOP else f"stopped: {cause}"
     step = "" if drained.step is None else f", saved step {drained.step}"
-    return RunStatus(Phase.STOPPED, f"{why}{step}{unsaved_text(state, drained.step)}")
+    return RunStatus(RunPhase.STOPPED, f"{why}{step}{unsaved_text(state, drained.step)}")
 
 
 def _drained_text(state: RunState, back: str = "") -> str:
@@ -240,29 +240,29 @@ def _by_records(state: RunState, back: str = "") -> RunStatus:
         return _between_rounds(state, back)
     if state.drain is not None:
         return RunStatus(
-            Phase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
+            RunPhase.PAUSING, f"round {running.number} pauses: {cause_text(state.drain.cause, state)}"
         )
-    return RunStatus(Phase.RUNNING, f"running {round_text(running)}")
+    return RunStatus(RunPhase.RUNNING, f"running {round_text(running)}")
 
 
 def _between_rounds(state: RunState, back: str) -> RunStatus:
     if state.requeued:
-        return RunStatus(Phase.REQUEUED, "given back to Slurm" + (f" ({back})" if back else ""))
+        return RunStatus(RunPhase.REQUEUED, "given back to Slurm" + (f" ({back})" if back else ""))
     if state.ended is not None:
-        return RunStatus(Phase.RESTARTING, f"between rounds: {ended_text(state.ended, state)}")
+        return RunStatus(RunPhase.RESTARTING, f"between rounds: {ended_text(state.ended, state)}")
     if state.epoch.submission < 0:
-        return RunStatus(Phase.UNKNOWN, "no agent has written a record yet")
+        return RunStatus(RunPhase.UNKNOWN, "no agent has written a record yet")
     names = f" of {names_text(state.expected)}" if state.expected else ""
-    return RunStatus(Phase.STARTING, f"the agents{names} meet for the next round")
+    return RunStatus(RunPhase.STARTING, f"the agents{names} meet for the next round")
 
 
 def _leaving(state: RunState, back: str) -> RunStatus:
     if state.drained is not None:
-        return RunStatus(Phase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
+        return RunStatus(RunPhase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
     drain = state.drain
     cause = who_asked(state, drain.cause).text or CAUSES[drain.cause] if drain is not None else ""
     step = "" if (state.stop_step or -1) < 0 else f"; all running ranks stop at step {state.stop_step}"
-    return RunStatus(Phase.DRAINING, f"draining: {cause}{step}")
+    return RunStatus(RunPhase.DRAINING, f"draining: {cause}{step}")
 
 
 def round_text(formed: RoundFormed) -> str:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from hpc_elastic.settings.setting import BUDGET, NUMBER, PATH, TEXT, Finish, Written, rows_of, setting
+from hpc_elastic.settings.setting import BUDGET, NUMBER, PATH, TEXT, FinishFlag, Written, rows_of, setting
 from hpc_elastic.settings.table import OF_FINISH
 
 
 class FinishSettings:
     """What the job script tells ``finish`` beside the settings of the job."""
 
-    run_dir = setting(PATH, None, "Run directory", to=Finish())
-    srun_exit_code = setting(NUMBER, 0, "Exit code of srun", to=Finish(), written=Written(metavar="RC"))
+    run_dir = setting(PATH, None, "Run directory", to=FinishFlag())
+    srun_exit_code = setting(NUMBER, 0, "Exit code of srun", to=FinishFlag(), written=Written(metavar="RC"))
     relaunch = setting(
-        NUMBER, 0, "How often srun was started again", to=Finish(), written=Written(metavar="K")
+        NUMBER, 0, "How often srun was started again", to=FinishFlag(), written=Written(metavar="K")
     )
     max_relaunch = setting(
-        BUDGET, 3, "How often srun may be started again in one start of the job", to=Finish()
+        BUDGET, 3, "How often srun may be started again in one start of the job", to=FinishFlag()
     )
     job_info = setting(
         TEXT,
         None,
         "Output of scontrol show job -o, where finish has no Slurm commands; it then ends with 81 for "
         "scontrol requeue and with 82 for scontrol requeuehold",
-        to=Finish(),
+        to=FinishFlag(),
     )
-    launch_failure = setting(TEXT, "", "The line of the job script that failed before srun", to=Finish())
+    launch_failure = setting(TEXT, "", "The line of the job script that failed before srun", to=FinishFlag())
     launch_failure_in = setting(
-        TEXT, "", "The part of the script that the line belongs to, such as setup", to=Finish()
+        TEXT, "", "The part of the script that the line belongs to, such as setup", to=FinishFlag()
     )
-    launch_failure_code = setting(NUMBER, None, "Exit code of that line", to=Finish())
+    launch_failure_code = setting(NUMBER, None, "Exit code of that line", to=FinishFlag())
 
 
 FINISH = (*rows_of(FinishSettings).values(), *OF_FINISH)

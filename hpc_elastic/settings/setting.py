@@ -32,7 +32,7 @@ AT_LEAST_1 = Bounds(1)
 POSITIVE = Bounds(0, is_least_allowed=False)
 
 
-class Kind(Generic[T]):
+class ValueKind(Generic[T]):
     """How the values of a setting are written.
 
     Args:
@@ -60,9 +60,9 @@ class Kind(Generic[T]):
         self.choices = choices
 
 
-def choice(*words: str) -> Kind[Any]:
+def choice(*words: str) -> ValueKind[Any]:
     """Return the kind of a setting that is one of some words."""
-    return Kind(", ".join(f"`{word}`" for word in words), "|".join(words), choices=words)
+    return ValueKind(", ".join(f"`{word}`" for word in words), "|".join(words), choices=words)
 
 
 class Agent(NamedTuple):
@@ -82,7 +82,7 @@ class Sbatch(NamedTuple):
     option: str
 
 
-class Finish(NamedTuple):
+class FinishFlag(NamedTuple):
     """``hpc-elastic finish`` reads it at the end of the job script."""
 
     default: Any = ...
@@ -111,11 +111,11 @@ class Setting(NamedTuple):
         panel: the heading under which help shows it.
     """
 
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     default: Any
     help: str
     usual: Any = None
-    to: Agent | Sbatch | Finish | None = None
+    to: Agent | Sbatch | FinishFlag | None = None
     written: Written = AS_NAMED
     name: str = ""
     panel: str = ""
@@ -193,28 +193,28 @@ def _number_text(seconds: float) -> str:
 
 @overload
 def setting(
-    kind: Kind[T],
+    kind: ValueKind[T],
     default: None,
     help: str,
     usual: T | None = None,
-    to: Agent | Sbatch | Finish | None = None,
+    to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
 ) -> T | None: ...
 @overload
 def setting(
-    kind: Kind[T],
+    kind: ValueKind[T],
     default: T,
     help: str,
     usual: None = None,
-    to: Agent | Sbatch | Finish | None = None,
+    to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
 ) -> T: ...
 def setting(
-    kind: Kind[Any],
+    kind: ValueKind[Any],
     default: Any,
     help: str,  # noqa: A002 - the column's name
     usual: Any = None,
-    to: Agent | Sbatch | Finish | None = None,
+    to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = AS_NAMED,
 ) -> Any:
     """Return a row, which a type checker takes for a value of the setting.
@@ -254,25 +254,29 @@ def agents(value: T | None) -> T:
     return cast("T", cast("Setting", value).reader_default)
 
 
-TEXT: Kind[str] = Kind("text", "TEXT")
-PATH: Kind[str] = Kind("path", "DIR")
-SWITCH: Kind[bool] = Kind("true or false", "")
-NUMBER: Kind[int] = Kind("whole number", "N")
-BUDGET: Kind[int] = Kind("whole number, 0 or more", "N", bounds=AT_LEAST_0)
-COUNT: Kind[int] = Kind("whole number, 1 or more", "N", bounds=AT_LEAST_1)
-SECONDS: Kind[float] = Kind("a time", "TIME", "S", AT_LEAST_0)
-INTERVAL: Kind[float] = Kind("a time, more than 0", "TIME", "S", POSITIVE)
-SILENCE: Kind[str | int | float] = Kind("a time, `auto` or `off`", "TIME|auto|off", "S|auto|off")
-TIME_LIMIT: Kind[str | int] = Kind("a time limit", "TIME")
-NODES: Kind[str | int] = Kind("`N` or `MIN:MAX`", "N|MIN:MAX")
-GPUS: Kind[str | int] = Kind("`N` or `TYPE:N`", "N|TYPE:N")
-MEMORY: Kind[str] = Kind("a size: `480G`, `500M`; 0 for all", "SIZE")
-SIZE: Kind[str] = Kind("bytes, or with a unit of 1024: `500M`, `2G`", "SIZE")
-UNASKED: Kind[str] = Kind("`term`, `run-on` or `signal:NAME`", "term|run-on|signal:NAME")
-WORDS: Kind[tuple[str, ...]] = Kind("a list of words, or text that is split as in a shell", "PREFIX")
-LINES: Kind[tuple[str, ...]] = Kind("a list of lines, or text", "LINE")
-NAMES: Kind[tuple[str, ...]] = Kind("a list of names, or text with blanks or commas", "NAME")
-SIGNALS: Kind[tuple[str, ...]] = Kind("a list of signals, or text with commas", "SIG,...")
-TEXTS: Kind[tuple[str, ...]] = Kind("texts with commas between them", "TEXT,...")
-OPTIONS: Kind[dict[str, str | int | float | bool]] = Kind("a table of options of sbatch", "NAME=VALUE")
-VARIABLES: Kind[dict[str, str]] = Kind("a table of variables", "NAME=VALUE")
+TEXT: ValueKind[str] = ValueKind("text", "TEXT")
+PATH: ValueKind[str] = ValueKind("path", "DIR")
+SWITCH: ValueKind[bool] = ValueKind("true or false", "")
+NUMBER: ValueKind[int] = ValueKind("whole number", "N")
+BUDGET: ValueKind[int] = ValueKind("whole number, 0 or more", "N", bounds=AT_LEAST_0)
+COUNT: ValueKind[int] = ValueKind("whole number, 1 or more", "N", bounds=AT_LEAST_1)
+SECONDS: ValueKind[float] = ValueKind("a time", "TIME", "S", AT_LEAST_0)
+INTERVAL: ValueKind[float] = ValueKind("a time, more than 0", "TIME", "S", POSITIVE)
+SILENCE: ValueKind[str | int | float] = ValueKind("a time, `auto` or `off`", "TIME|auto|off", "S|auto|off")
+TIME_LIMIT: ValueKind[str | int] = ValueKind("a time limit", "TIME")
+NODES: ValueKind[str | int] = ValueKind("`N` or `MIN:MAX`", "N|MIN:MAX")
+GPUS: ValueKind[str | int] = ValueKind("`N` or `TYPE:N`", "N|TYPE:N")
+MEMORY: ValueKind[str] = ValueKind("a size: `480G`, `500M`; 0 for all", "SIZE")
+SIZE: ValueKind[str] = ValueKind("bytes, or with a unit of 1024: `500M`, `2G`", "SIZE")
+UNASKED: ValueKind[str] = ValueKind("`term`, `run-on` or `signal:NAME`", "term|run-on|signal:NAME")
+WORDS: ValueKind[tuple[str, ...]] = ValueKind(
+    "a list of words, or text that is split as in a shell", "PREFIX"
+)
+LINES: ValueKind[tuple[str, ...]] = ValueKind("a list of lines, or text", "LINE")
+NAMES: ValueKind[tuple[str, ...]] = ValueKind("a list of names, or text with blanks or commas", "NAME")
+SIGNALS: ValueKind[tuple[str, ...]] = ValueKind("a list of signals, or text with commas", "SIG,...")
+TEXTS: ValueKind[tuple[str, ...]] = ValueKind("texts with commas between them", "TEXT,...")
+OPTIONS: ValueKind[dict[str, str | int | float | bool]] = ValueKind(
+    "a table of options of sbatch", "NAME=VALUE"
+)
+VARIABLES: ValueKind[dict[str, str]] = ValueKind("a table of variables", "NAME=VALUE")

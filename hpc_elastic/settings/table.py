@@ -31,7 +31,7 @@ from hpc_elastic.settings.setting import (
     VARIABLES,
     WORDS,
     Agent,
-    Finish,
+    FinishFlag,
     Sbatch,
     Written,
     choice,
@@ -223,29 +223,29 @@ class FailuresAndHangs:
 class Requeues:
     """Requeues."""
 
-    max_requeues = setting(BUDGET, None, "How often the job is requeued, for any cause", 500, Finish())
-    max_node_losses = setting(BUDGET, None, "How often nodes may be lost", 100, Finish())
+    max_requeues = setting(BUDGET, None, "How often the job is requeued, for any cause", 500, FinishFlag())
+    max_node_losses = setting(BUDGET, None, "How often nodes may be lost", 100, FinishFlag())
     max_preemptions = setting(
-        BUDGET, None, "How often the job is requeued after a preemption", to=Finish(), written=_NO_LIMIT
+        BUDGET, None, "How often the job is requeued after a preemption", to=FinishFlag(), written=_NO_LIMIT
     )
     max_time_limits = setting(
-        BUDGET, None, "How often the job is requeued at its time limit", to=Finish(), written=_NO_LIMIT
+        BUDGET, None, "How often the job is requeued at its time limit", to=FinishFlag(), written=_NO_LIMIT
     )
     max_launch_failures = setting(
-        BUDGET, None, "How often the job is requeued after its agents could not start", 3, Finish()
+        BUDGET, None, "How often the job is requeued after its agents could not start", 3, FinishFlag()
     )
     max_starts_without_save = setting(
         BUDGET, None, "How many starts in a row may save nothing newer than they began from, of a program "
-        "that marks its checkpoints or ticks; 0: no limit", 3, Finish(),
+        "that marks its checkpoints or ticks; 0: no limit", 3, FinishFlag(),
     )
     on_budget_spent: Literal["hold", "fail"] | None = setting(
         choice("hold", "fail"), None, "The end of a job that has spent one of these budgets: hold lets it "
-        "wait in the queue until you release it, fail ends the run", "hold", Finish(),
+        "wait in the queue until you release it, fail ends the run", "hold", FinishFlag(),
     )
-    resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=Finish())
+    resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=FinishFlag())
     chain = setting(
         COUNT, None, "Queue so many jobs at once, which take the run up one after the other, in place of "
-        "requeues", to=Finish(0), written=Written(default="one job, which is requeued"),
+        "requeues", to=FinishFlag(0), written=Written(default="one job, which is requeued"),
     )
     chain_by: Literal["singleton", "afterany"] | None = setting(
         choice("singleton", "afterany"), None, "How a job of a chain waits: for the one before (afterany), "
@@ -316,7 +316,7 @@ class JobSettings(
 
 JOB = rows_of(*JobSettings.__bases__)
 RENDEZVOUS = tuple(row.name for row in JOB.values() if row.to is _MEETING)
-OF_FINISH = tuple(row for row in JOB.values() if isinstance(row.to, Finish))
+OF_FINISH = tuple(row for row in JOB.values() if isinstance(row.to, FinishFlag))
 OF_AGENT = tuple(row for row in JOB.values() if isinstance(row.to, Agent))
 
 

@@ -22,8 +22,8 @@ from hpc_elastic.node.listeners.asked_for import base_env_for, check_telemetry, 
 from hpc_elastic.node.listeners.telemetry_hooks import Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
-from hpc_elastic.node.probe.place import Agent as ProbedAgent
-from hpc_elastic.node.probe.place import Place as ProbedPlace
+from hpc_elastic.node.probe.place import ProbedNode as ProbedPlace
+from hpc_elastic.node.probe.place import ProbingAgent as ProbedAgent
 from hpc_elastic.node.probe.probe import Probe
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentParts

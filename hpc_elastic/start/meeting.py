@@ -18,7 +18,7 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import epoch_now
-from hpc_elastic.record.journal import Checkpoint, Decision, Epoch, Member
+from hpc_elastic.record.journal import Decision, Epoch, MarkedCheckpoint, Member
 from hpc_elastic.record.run_directory import holds_submitted_run, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
@@ -132,12 +132,12 @@ def current_epoch(
     return Epoch(known.submission + another, slurm.link, slurm.restart_count, 0)
 
 
-def _latest_checkpoint(paths: RunPaths) -> Checkpoint | None:
+def _latest_checkpoint(paths: RunPaths) -> MarkedCheckpoint | None:
     try:
         found = checkpoints.latest(paths)
     except OSError as error:
         raise StoreError(f"{paths.checkpoints}: {error.strerror}") from error
-    return Checkpoint(found.step, found.path) if found else None
+    return MarkedCheckpoint(found.step, found.path) if found else None
 
 
 def _batch_host() -> str:

@@ -9,7 +9,7 @@ from hpc_elastic.meet.rules import RendezvousSettings
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.budgets import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
@@ -57,7 +57,7 @@ class LaunchOptions(NamedTuple):
     keep_logs: int = agents(JobSettings.keep_logs)
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
-    budgets: Budgets = Budgets()  # of all causes but crashes
+    budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes
 
 
 class OpenAgent(NamedTuple):

@@ -19,7 +19,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.report import log_files
-from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.lifecycle import JobFacts
@@ -37,15 +37,15 @@ _BEGIN_S = 30.0  # until the runner of a run without Slurm has told its pid
 _LOOK_S = 0.05
 _SHARED = SharedLook()  # one for all jobs of this process
 _WORDS = {
-    Phase.QUEUED: "PENDING",
-    Phase.UNKNOWN: "PENDING",
-    Phase.REQUEUED: "REQUEUED",
-    Phase.DONE: "COMPLETED",
-    Phase.FAILED: "FAILED",
-    Phase.HELD: "REQUEUE_HOLD",
-    Phase.STOPPED: "CANCELLED",
-    Phase.CANCELLED: "CANCELLED",
-    Phase.GONE: "FAILED",
+    RunPhase.QUEUED: "PENDING",
+    RunPhase.UNKNOWN: "PENDING",
+    RunPhase.REQUEUED: "REQUEUED",
+    RunPhase.DONE: "COMPLETED",
+    RunPhase.FAILED: "FAILED",
+    RunPhase.HELD: "REQUEUE_HOLD",
+    RunPhase.STOPPED: "CANCELLED",
+    RunPhase.CANCELLED: "CANCELLED",
+    RunPhase.GONE: "FAILED",
 }
 """What submitit calls the phases; a run that is lost, preempted or between two starts is RUNNING."""
 
@@ -98,9 +98,9 @@ class _Standing(NamedTuple):
         """Return where a run stands, whose job Slurm has told of or not."""
         status = status_of(RunView.of(run, job))
         word = _WORDS.get(status.phase, "RUNNING")
-        if status.phase is Phase.CANCELLED and run.is_local:
+        if status.phase is RunPhase.CANCELLED and run.is_local:
             word = "INTERRUPTED"  # as a job of submitit's local executor
-        if status.phase is Phase.GONE and job is not None and not job.word.startswith("COMPLETED"):
+        if status.phase is RunPhase.GONE and job is not None and not job.word.startswith("COMPLETED"):
             word = (job.word or word).split()[0]  # such as CANCELLED or TIMEOUT
         return cls(status, word)
 
@@ -131,7 +131,7 @@ class HpcElasticJob(Job[R]):
         give_up_at = clock.monotonic() + _BEGIN_S
         while not first_job_id(run.directory):
             status = run.status()
-            if status.phase is Phase.GONE or clock.monotonic() > give_up_at:
+            if status.phase is RunPhase.GONE or clock.monotonic() > give_up_at:
                 raise UncompletedJobError(f"the run in {run.directory} did not begin: {status.text}")
             clock.sleep(_LOOK_S)
         job: HpcElasticJob[Any] = cls(folder, first_job_id(run.directory))
@@ -196,7 +196,7 @@ class HpcElasticJob(Job[R]):
     def done(self, force_check: bool = False) -> bool:  # noqa: FBT001, FBT002 - submitit's signature
         """Tell whether the run has ended for good. A lost node or a requeue is no end."""
         phase = self._standing(force=force_check).status.phase
-        return phase.is_final or phase is Phase.GONE
+        return phase.is_final or phase is RunPhase.GONE
 
     def _standing(self, *, force: bool = False) -> _Standing:
         """Return where the run stands; that its job is gone is never believed of an old answer."""
@@ -205,7 +205,7 @@ class HpcElasticJob(Job[R]):
             run = read_run(RunPaths(self.run.directory))  # which tells what is wrong, if anything is
         if not force:
             standing = _Standing.of(run, ask_job(run, _SHARED).job)
-            if standing.status.phase is not Phase.GONE:
+            if standing.status.phase is not RunPhase.GONE:
                 return standing
             run = read_run(run.paths)
         return _Standing.of(run, ask_job(run, Slurm()).job)
@@ -270,7 +270,7 @@ class HpcElasticJob(Job[R]):
         found = [
             file.path
             for attempt in log_files.attempts(paths)
-            for file in log_files.worker_files(paths, attempt, log_files.Wanted(rank), None)
+            for file in log_files.worker_files(paths, attempt, log_files.WantedLogs(rank), None)
             if file.path.endswith(name)
         ]
         if not found and not log_files.attempts(paths):

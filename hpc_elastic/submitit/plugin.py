@@ -131,7 +131,7 @@ class HpcElasticExecutor(Executor):
         specs = self._specs([function.name_of(delayed.function) for delayed in delayed_submissions])
         at_once = names.array_parallelism(self.parameters)
         jobs: list[Job[Any]] = [
-            *submission.submit(submission.Wanted(self.folder, specs, calls, self._local, at_once))
+            *submission.submit(submission.WantedJobs(self.folder, specs, calls, self._local, at_once))
         ]
         return jobs
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _Start = Callable[[], list[HpcElasticJob[Any]]]
 
 
-class Wanted(NamedTuple):
+class WantedJobs(NamedTuple):
     """The submission of an executor."""
 
     folder: Path  # of the executor; may contain %j
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     at_once: int | None = None  # how many tasks of an array may run at once, if anybody has said so
 
 
-def submit(wanted: Wanted) -> list[HpcElasticJob[Any]]:
+def submit(wanted: WantedJobs) -> list[HpcElasticJob[Any]]:
     """Submit all calls; if one cannot be, those before it are cancelled.
 
     Raises:
@@ -53,7 +53,7 @@ def submit(wanted: Wanted) -> list[HpcElasticJob[Any]]:
         return _submit(wanted, place)
 
 
-def _submit(wanted: Wanted, place: Path) -> list[HpcElasticJob[Any]]:
+def _submit(wanted: WantedJobs, place: Path) -> list[HpcElasticJob[Any]]:
     jobs: list[HpcElasticJob[Any]] = []
     for begin in _starts(wanted, place):
         try:
@@ -70,7 +70,7 @@ def _submit(wanted: Wanted, place: Path) -> list[HpcElasticJob[Any]]:
     return jobs
 
 
-def _check(wanted: Wanted, place: Path) -> None:
+def _check(wanted: WantedJobs, place: Path) -> None:
     if options.has_control(str(place)):
         raise InputError(
             f"the folder {str(place)!r} has control characters in its name", where="folder", fix="rename it"
@@ -103,7 +103,7 @@ def _check(wanted: Wanted, place: Path) -> None:
         )
 
 
-def _starts(wanted: Wanted, place: Path) -> Iterator[_Start]:
+def _starts(wanted: WantedJobs, place: Path) -> Iterator[_Start]:
     """Return the submitter of the calls: one array where Slurm can have one, else one by one."""
     if _is_array(wanted):
         yield from (partial(_as_array, part, place) for part in _parts(wanted))
@@ -111,13 +111,13 @@ def _starts(wanted: Wanted, place: Path) -> Iterator[_Start]:
         yield from (partial(_as_job, wanted, index, place) for index in range(len(wanted.calls)))
 
 
-def _is_array(wanted: Wanted) -> bool:
+def _is_array(wanted: WantedJobs) -> bool:
     """Tell whether there are several calls, each of which is one job that Slurm requeues."""
     spec = wanted.specs[0]
     return len(wanted.calls) > 1 and wanted.local is None and spec.mode == "step" and not spec.chain
 
 
-def _parts(wanted: Wanted) -> Iterator[Wanted]:
+def _parts(wanted: WantedJobs) -> Iterator[WantedJobs]:
     """Return the calls in portions that Slurm takes as one array.
 
     Raises:
@@ -142,13 +142,13 @@ def _max_array_size() -> int | None:
         return None
 
 
-def _as_array(part: Wanted, place: Path) -> list[HpcElasticJob[Any]]:
+def _as_array(part: WantedJobs, place: Path) -> list[HpcElasticJob[Any]]:
     stem = new_run_dir(place, part.specs[0].name)
     runs = call_array.submit_array(part.specs, part.calls, stem, part.at_once or call_array.AT_ONCE)
     return [HpcElasticJob.of_run(part.folder, run) for run in runs]
 
 
-def _as_job(wanted: Wanted, index: int, place: Path) -> list[HpcElasticJob[Any]]:
+def _as_job(wanted: WantedJobs, index: int, place: Path) -> list[HpcElasticJob[Any]]:
     spec = wanted.specs[index]
     if spec.run_dir is None:
         spec = spec.model_copy(update={"run_dir": new_run_dir(place, spec.name)})

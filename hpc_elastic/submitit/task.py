@@ -221,11 +221,11 @@ def _hand_back(env: JobEnvironment, paths: RunPaths) -> None:
         sys.exit(0)
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.end.finish import Finish  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.end.lifecycle import Budgets  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.end.lifecycle import RequeueBudgets  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.job_start import Start  # noqa: PLC0415 - rare
 
     start = Start.from_environ(paths, os.environ, relaunch=0, srun_exit_code=0)
-    ended = Finish(start, Budgets(max_relaunch=0), Slurm(), SystemClock(), _say).run()
+    ended = Finish(start, RequeueBudgets(max_relaunch=0), Slurm(), SystemClock(), _say).run()
     if ended.state.ending is not None:
         raise UncompletedJobError(f"the run in {paths.root} is {ended.state.ending.decision.value}")
     sys.exit(0)

@@ -18,7 +18,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.testing.fake_slurm.cluster.model import State
 
@@ -122,7 +122,7 @@ def _ended(root: Any, start: tuple[int, int, bool, str]) -> Ended | None:
     )
     said: list[str] = []
     try:
-        ended = Finish(begun, Budgets(), Slurm(), FastClock(), said.append).run()
+        ended = Finish(begun, RequeueBudgets(), Slurm(), FastClock(), said.append).run()
     except (HpcElasticError, OSError):
         return None  # told in one line; the script then ends as failed
     expect(bool(said), "nothing was said")

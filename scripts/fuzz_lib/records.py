@@ -41,7 +41,7 @@ _STATE = dynamic_state.encode(
     dynamic_state.DynamicState(
         3,
         complete=True,
-        participants={_NODE: dynamic_state.Place(0, 1234)},
+        participants={_NODE: dynamic_state.NodePlace(0, 1234)},
         beats={_NODE: 4},
         members=(_NODE,),
     )

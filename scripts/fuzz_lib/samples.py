@@ -13,7 +13,6 @@ from hpc_elastic.record.journal import (
     Asked,
     Budget,
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainExplained,
@@ -26,6 +25,7 @@ from hpc_elastic.record.journal import (
     FailedAlike,
     FailedLeaving,
     HangSuspected,
+    MarkedCheckpoint,
     Member,
     NeverAsked,
     NodeLeft,
@@ -62,7 +62,7 @@ _FAILURE = {
 }  # fmt: skip
 _START = (
     EpochStarted(E0, "7", ("n1", "n2"), "n1", "1:2"),
-    RoundFormed(1, E0, _MEMBERS, "n1", 1234, Checkpoint(4, "/ckpt/4"), ("n3",)),
+    RoundFormed(1, E0, _MEMBERS, "n1", 1234, MarkedCheckpoint(4, "/ckpt/4"), ("n3",)),
 )
 _CRASHED = (
     *_START,

@@ -23,7 +23,7 @@ from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, EpochStarted
-from hpc_elastic.report.run_status import Phase
+from hpc_elastic.report.run_status import RunPhase
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.signs_of_life import SILENT_S
 from tests.slurm.test_signs_of_life import ROUND, LaterClock, tell, write
@@ -50,7 +50,7 @@ def test_values_come_back_by_rank() -> None:
     assert expected == run.results(LIMIT_S)
     assert expected[0] == run.result()
     assert "[1:rank 3] this is rank 3\n" == run.logs(3)
-    assert Phase.DONE is run.status().phase
+    assert RunPhase.DONE is run.status().phase
     assert "_scaled" == run.name
     again = Run(run.directory)
     assert expected == again.results()
@@ -81,7 +81,7 @@ def test_a_run_that_is_stopped_has_no_values() -> None:
     run = hpc_elastic.submit(patient, local=1)
     with pytest.raises(TimeoutError, match="has not ended in 0 s"):
         run.wait(0)
-    while not run.logs() and run.status().phase is not Phase.RUNNING:
+    while not run.logs() and run.status().phase is not RunPhase.RUNNING:
         threading.Event().wait(0.05)
     run.stop()
     with pytest.raises(NotDoneError, match="submit --resume"):
@@ -197,9 +197,9 @@ def test_a_run_whose_agents_are_silent_is_told(run_paths: RunPaths) -> None:
     write(run_paths, EpochStarted(Epoch(0, 0, 0, 0), f"{LOCAL_JOB}{os.getpid()}", ("n1",)), ROUND)
     tell(run_paths, 5)
     run = Run(run_paths.root)
-    assert Phase.RUNNING is run.status().phase
+    assert RunPhase.RUNNING is run.status().phase
     run._clock = LaterClock(SILENT_S + 60)
-    assert Phase.SILENT is run.status().phase
+    assert RunPhase.SILENT is run.status().phase
     assert "no agent has given a sign of life for" in run.status().text
 
 
@@ -246,7 +246,7 @@ def test_a_path_is_a_script_or_a_job_file(tmp_path: Path) -> None:
     run = hpc_elastic.submit(script, local=1)
     with pytest.raises(InputError, match="is no function, so it returns no values"):
         run.results()
-    assert Phase.DONE is run.wait(LIMIT_S).phase
+    assert RunPhase.DONE is run.wait(LIMIT_S).phase
     assert "trained" in run.logs()
     (tmp_path / "job.toml").write_text('command = "my_train.py"\nnodes = 3\n')
     with pytest.raises(InputError, match="--local 1 is outside nodes = 3"):
@@ -309,7 +309,7 @@ def test_what_a_command_line_would_warn_of_is_a_warning(monkeypatch: pytest.Monk
     with pytest.warns(UserWarning, match="odd\n  fix: give run_dir") as caught:
         run = hpc_elastic.submit(_nothing, local=1)
     assert __file__ == caught[0].filename
-    assert Phase.DONE is run.wait(LIMIT_S).phase
+    assert RunPhase.DONE is run.wait(LIMIT_S).phase
 
 
 def test_a_file_server_may_be_away(run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from chaos_lib.training import Mark, Shape
 from hpc_elastic.record.checkpoints import MarkName
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Decision,
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     Record,
     RoundEnded,
@@ -37,7 +37,7 @@ DONE = RunEnded(Decision.DONE, 0, "all workers succeeded", None)
 
 def formed(number: int, step: int = 0) -> RoundFormed:
     """Return a round that goes on from a step."""
-    return RoundFormed(number, EPOCH, MEMBERS, "n1", 1, Checkpoint(step, None) if step else None)
+    return RoundFormed(number, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(step, None) if step else None)
 
 
 def ended(number: int) -> RoundEnded:

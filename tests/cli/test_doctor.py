@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import __version__
-from hpc_elastic.cli.commands.doctor import Group, _directory, group_of
+from hpc_elastic.cli.commands.doctor import DoctorGroup, _directory, group_of
 from hpc_elastic.cli.commands.doctor_checks import package_finding, slurm_findings
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
@@ -238,8 +238,8 @@ STEP = {
 def test_a_step_of_several_nodes_is_recognized() -> None:
     """All its nodes meet under the same name."""
     one, two = [group_of({**STEP, "SLURMD_NODENAME": name}) for name in ("n1", "n2")]
-    assert Group(0, "n1", ("n1", "n2"), "17.0.0") == one
-    assert Group(1, "n2", ("n1", "n2"), "17.0.0") == two
+    assert DoctorGroup(0, "n1", ("n1", "n2"), "17.0.0") == one
+    assert DoctorGroup(1, "n2", ("n1", "n2"), "17.0.0") == two
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Drained,
     DrainRequested,
     DrillBegan,
     EpochStarted,
+    MarkedCheckpoint,
     Requeued,
     StopAgreed,
     Then,
@@ -32,7 +32,7 @@ COMES_BACK = (
     Drained(EPOCH, Cause.PREEMPTION, 60, "SIGTERM"),
     Requeued(EPOCH, Cause.PREEMPTION),
     EpochStarted(LATER, "7", ("n1", "n2"), sizes="2:2"),
-    ROUND._replace(number=2, epoch=LATER, checkpoint=Checkpoint(60, "")),
+    ROUND._replace(number=2, epoch=LATER, checkpoint=MarkedCheckpoint(60, "")),
 )
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpc_elastic.cli.run.command import parser
-from hpc_elastic.cli.run.nodes import Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run.nodes import RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.options import resolve
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
@@ -41,7 +41,7 @@ def step(number: int = 0, task: int = 0, tasks: int = 1, restart: int = 0) -> di
     }
 
 
-def place(*words: str, env: Mapping[str, str] | None = None) -> Place:
+def place(*words: str, env: Mapping[str, str] | None = None) -> RunPlace:
     """Return where the agent of a line would go."""
     args = parser().parse_args([*words, "train.py"])
     slurm = SlurmEnv.from_environ(env or {})

@@ -14,13 +14,13 @@ from hpc_elastic.record.journal import (
     Answer,
     Asked,
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     NodeUnfit,
     RanksStopped,
@@ -313,7 +313,7 @@ def test_starts_that_have_saved_nothing_are_told(
     entries: list[Entry] = []
     for number, step in enumerate(steps):
         epoch = Epoch(0, 0, number, 0)
-        checkpoint = None if step is None else Checkpoint(step, "")
+        checkpoint = None if step is None else MarkedCheckpoint(step, "")
         begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
         entries += [STARTED._replace(epoch=epoch), begun]
     lines = [line for line in told(paths, capfd, *entries).splitlines() if line.startswith("  saves ")]

@@ -24,7 +24,7 @@ from hpc_elastic.control_plane import (
     register_handler,
     worker_main,
 )
-from hpc_elastic.control_plane.handlers import Asked, _Handlers, answer
+from hpc_elastic.control_plane.handlers import HandlerCall, _Handlers, answer
 from hpc_elastic.control_plane.server import WorkerServer
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
@@ -334,7 +334,7 @@ def test_handlers_know_only_theirs() -> None:
     table = _Handlers({"one": _nothing})
     assert (_nothing, None) == (table.find("one"), table.find("two"))
     assert (200, b"pong", "text/plain") == (
-        answer("ping", Asked()).status,
-        answer("ping", Asked()).content,
-        answer("ping", Asked()).content_type,
+        answer("ping", HandlerCall()).status,
+        answer("ping", HandlerCall()).content,
+        answer("ping", HandlerCall()).content_type,
     )

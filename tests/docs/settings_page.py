@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from hpc_elastic.settings.setting import Agent, Finish, Sbatch, Setting
+from hpc_elastic.settings.setting import Agent, FinishFlag, Sbatch, Setting
 from hpc_elastic.settings.table import JOB
 from tests.docs.pages import DOCS
 
@@ -69,7 +69,7 @@ def _reader(row: Setting) -> str:
         return f"sbatch, `--{row.to.option}`"
     if isinstance(row.to, Agent):
         return "agents"
-    return "`finish`" if isinstance(row.to, Finish) else "`submit`"
+    return "`finish`" if isinstance(row.to, FinishFlag) else "`submit`"
 
 
 if __name__ == "__main__":

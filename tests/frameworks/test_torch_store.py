@@ -21,7 +21,7 @@ from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeout
 from hpc_elastic.frameworks import torch as elastic
 from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import meeting as meeting_module
-from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
+from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.kv.of_run import from_env
 from tests.store.kv_contract import KeyValueContract
@@ -185,7 +185,7 @@ class TestStore:
         monkeypatch.setattr(meeting_module, "_WARN_AFTER_S", 0.1)
         monkeypatch.setattr(addresses_module, "_resolves", bool)  # a name that rank 0's node alone knows
         meeting = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 1, LIMIT_S)
-        served = meeting.base({}, Wish((0,), NO_NAME))
+        served = meeting.base({}, StoreWish((0,), NO_NAME))
         with pytest.raises(StoreTimeoutError) as caught:
             elastic.store(environment(run_paths, 1, 2), timeout=1.5)
         what = f"rank 1 on {os.uname().nodename} cannot reach the store of rank 0 on {os.uname().nodename}"
@@ -199,9 +199,9 @@ class TestStore:
     def test_the_end_of_rank_0_is_told(self, run_paths: RunPaths, distributed: Any) -> None:
         """Also if it comes while others wait; they need not wait for the end of their time."""
         kv = from_env(environment(run_paths))
-        served = Meeting(distributed, kv, 0, 2, 1, LIMIT_S).base({}, Wish((0,), None))
+        served = Meeting(distributed, kv, 0, 2, 1, LIMIT_S).base({}, StoreWish((0,), None))
         other = Meeting(distributed, kv, 1, 2, 1, LIMIT_S)
-        found = other.base({}, Wish((0,), None))
+        found = other.base({}, StoreWish((0,), None))
         del served
         gc.collect()
         with pytest.raises(StoreError, match=r"rank 1 has lost the store of rank 0 in round 1; has"):
@@ -221,7 +221,7 @@ class TestStore:
         """Others may have read the first address already."""
         kv = from_env(environment(run_paths))
         first, second = (
-            Meeting(distributed, kv, 0, 1, 1, LIMIT_S).base({}, Wish((0,), None)) for _ in range(2)
+            Meeting(distributed, kv, 0, 1, 1, LIMIT_S).base({}, StoreWish((0,), None)) for _ in range(2)
         )
         assert first.port == second.port
         first.set("key", "value")

@@ -90,14 +90,14 @@ def copy_of(names: Sequence[str], place: Path) -> Path:
     return place
 
 
-def of(python: str, **environ: str) -> lookup.Answer:
+def of(python: str, **environ: str) -> lookup.InterpreterAnswer:
     """Return what comes of asking an interpreter, in a submit shell with other variables."""
     ask = "from hpc_elastic.isolated import lookup; print(json.dumps(lookup.ask(sys.argv[1])))"
     code = f"import json, sys; {ask}"
     done = run(*own_argv(sys.executable)[:2], "-c", code, python, **environ)
     assert done.returncode == 0, done.stderr
     where, is_installed, trouble = json.loads(done.stdout)
-    return lookup.Answer(OwnPath(tuple(where[0]), where[1]), is_installed, trouble)
+    return lookup.InterpreterAnswer(OwnPath(tuple(where[0]), where[1]), is_installed, trouble)
 
 
 @pytest.mark.slow

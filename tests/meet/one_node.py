@@ -8,7 +8,7 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import RendezvousSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.record.journal import Checkpoint, Epoch
+from hpc_elastic.record.journal import Epoch, MarkedCheckpoint
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.protocol import Store
@@ -34,7 +34,9 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
     ) -> SharedFsRendezvous:
         facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
         membership = Membership(store, clock, facts, epoch, settings)
-        around = Around(clock, lambda: Checkpoint(120, "/c"), open_store=lambda number: f"store of {number}")
+        around = Around(
+            clock, lambda: MarkedCheckpoint(120, "/c"), open_store=lambda number: f"store of {number}"
+        )
         told = RunFacts("run-1", "17", expected)
         run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
         return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.join_progress import too_few_text
-from hpc_elastic.meet.rules import Form, RendezvousSettings, TooFew, Wait
+from hpc_elastic.meet.rules import FormRound, RendezvousSettings, TooFew, Wait
 from hpc_elastic.record.journal import Cause, Drained, Entry, Record
 from hpc_elastic.record.member_names import MemberName, Phase, Seen, parse_name
 from hpc_elastic.record.node_faults import node_faults
@@ -26,7 +26,7 @@ def choose(settings: RendezvousSettings, *entries: Seen) -> rules.JoinAction:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (RendezvousSettings(min_nodes=2, max_nodes=3), Form((node_id("n1"), node_id("n2")))),
+        (RendezvousSettings(min_nodes=2, max_nodes=3), FormRound((node_id("n1"), node_id("n2")))),
         (THREE, TooFew(2, ("n3",), timed_out=True, ended=True)),
     ],
     ids=["the minimum is there", "it is not"],

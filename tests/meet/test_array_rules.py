@@ -7,7 +7,7 @@ from hpc_elastic.meet.rules import (
     AskToJoin,
     Dismissed,
     Fenced,
-    Form,
+    FormRound,
     JoinAction,
     Joining,
     RendezvousSettings,
@@ -59,8 +59,8 @@ PAUSED = (formed(1, A, B, C), drain(Then.REJOIN), left(B), loss(1))
 def test_nobody_waits_for_a_node_that_has_left() -> None:
     """Though a stale listing still shows it, or none has ever shown it."""
     both = {"a": joins(A), "c": joins(C)}
-    assert Form((A, C)) == step(A, PAUSED, **both)
-    assert Form((A, C)) == step(A, PAUSED, **both, b=("n2.1@12_1-0-0", Phase.STOPPED, 1))
+    assert FormRound((A, C)) == step(A, PAUSED, **both)
+    assert FormRound((A, C)) == step(A, PAUSED, **both, b=("n2.1@12_1-0-0", Phase.STOPPED, 1))
     unknown = (formed(1, A, B, C), drain(Then.REJOIN), loss(1))
     assert isinstance(step(A, unknown, **both, b=("n2.1@12_1-0-0", Phase.STOPPED, 1)), Wait)
 
@@ -70,7 +70,7 @@ def test_an_outdated_agent_stands_down_and_is_in_no_round() -> None:
     seen = {"a": joins(A), "b": joins(B), "again": joins(B_AGAIN)}
     entries = (formed(1, A, B), drain(Then.REJOIN), loss(1))
     assert isinstance(step(B, entries, **seen), Fenced)
-    assert Form((A, B_AGAIN)) == step(A, entries, **seen)
+    assert FormRound((A, B_AGAIN)) == step(A, entries, **seen)
     assert isinstance(step(B, (formed(1, A, C),), b=joins(B), again=("x.1@12_1-0-1", Phase.LEFT, 1)), Fenced)
 
 
@@ -102,13 +102,13 @@ def test_nobody_is_dismissed_while_a_place_may_become_free() -> None:
 def test_who_leaves_while_it_waits_is_in_no_round() -> None:
     """Its name still says that it waits."""
     both = {"a": joins(A, 1), "b": joins(B, 1)}
-    assert Form((A,)) == step(A, (left(B), SizeWanted(0, 1, "", None)), **both)
+    assert FormRound((A,)) == step(A, (left(B), SizeWanted(0, 1, "", None)), **both)
 
 
 def test_the_tasks_of_the_first_array_stay_longest() -> None:
     """A further array is given back first, whatever the nodes are called."""
     entries = (formed(1, D, A), drain(Then.REJOIN), loss(1), SizeWanted(0, 1, "", 0))
-    assert Form((A,)) == step(A, entries, a=joins(A), d=joins(D))
+    assert FormRound((A,)) == step(A, entries, a=joins(A), d=joins(D))
 
 
 def test_more_nodes_than_at_first_may_be_wanted() -> None:

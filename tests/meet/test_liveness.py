@@ -217,7 +217,7 @@ def test_two_losses_after_each_other_are_no_stall() -> None:
     members = roster(*both, running("n3", 15), running("n4", 11))
     view = joining(state, members)
     waited = rules.wait_on(view, rules.Waited(20), 20)
-    assert rules.Form((node_id("n1"), node_id("n2"))) == rules.join(view, waited, 20)
+    assert rules.FormRound((node_id("n1"), node_id("n2"))) == rules.join(view, waited, 20)
 
 
 def test_who_dies_before_the_first_round_is_not_waited_for() -> None:
@@ -225,7 +225,7 @@ def test_who_dies_before_the_first_round_is_not_waited_for() -> None:
     both = tuple(seen(node, at=20) for node in ("n1", "n2"))
     view = joining(after(start()), roster(*both, seen("n3", at=15)))
     formed_now = rules.join(view, rules.wait_on(view, rules.Waited(10), 20), 20)
-    assert rules.Form((node_id("n1"), node_id("n2"))) == formed_now
+    assert rules.FormRound((node_id("n1"), node_id("n2"))) == formed_now
     alone = joining(after(start()), roster(seen("n1", at=30), seen("n2", at=15), seen("n3", at=15)))
     gone = rules.join(alone, rules.wait_on(alone, rules.Waited(10), 30), 30)
     assert isinstance(gone, rules.TooFew)

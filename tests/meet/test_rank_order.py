@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.rules import (
     AskToJoin,
-    Form,
+    FormRound,
     JoinAction,
     Joining,
     RendezvousSettings,
@@ -33,7 +33,7 @@ def step(view: Joining, now: float = 0.0) -> JoinAction:
 def test_the_wanted_size_is_kept_to() -> None:
     """A round takes in as many nodes as are wanted, within the job's bounds."""
     for wanted, expected in ((2, EVERYBODY[:2]), (1, EVERYBODY[:2]), (9, EVERYBODY)):
-        assert Form(expected) == step(joining(after(start(), SizeWanted(0, wanted, "")), ALL_IN))
+        assert FormRound(expected) == step(joining(after(start(), SizeWanted(0, wanted, "")), ALL_IN))
 
 
 def test_a_spare_stands_by_a_round_of_the_wanted_size() -> None:
@@ -50,7 +50,7 @@ def test_a_spare_drives_nobody_out() -> None:
     members = roster(*(seen(node, round_number=2) for node in NODES))
     settings = SETTINGS._replace(max_nodes=2)
     view = joining(state, members, me="n2", settings=settings)
-    assert Form((node_id("n2"), node_id("n3"))) == step(view)
+    assert FormRound((node_id("n2"), node_id("n3"))) == step(view)
 
 
 def test_a_spare_does_not_overtake_a_member_that_is_on_its_way() -> None:
@@ -65,7 +65,9 @@ def test_a_spare_does_not_overtake_a_member_that_is_on_its_way() -> None:
     gone = roster(
         seen("n1", Phase.RUNNING, at=0), seen("n2", round_number=2, at=3), seen("n3", round_number=2, at=3)
     )
-    assert Form((node_id("n3"), node_id("n2"))) == step(view._replace(roster=gone, me=node_id("n3")), now=5)
+    assert FormRound((node_id("n3"), node_id("n2"))) == step(
+        view._replace(roster=gone, me=node_id("n3")), now=5
+    )
 
 
 def test_a_spare_takes_the_place_of_the_lost() -> None:
@@ -73,14 +75,14 @@ def test_a_spare_takes_the_place_of_the_lost() -> None:
     state = after(start(expected=("n1", "n2", "n3", "n4")), formed(1), loss(1, "n1"))
     members = roster(*(seen(node, round_number=2) for node in ("n2", "n3", "n4")))
     view = joining(state, members, me="n4")
-    assert Form((node_id("n4"), node_id("n2"), node_id("n3"))) == step(view)
+    assert FormRound((node_id("n4"), node_id("n2"), node_id("n3"))) == step(view)
 
 
 def test_a_smaller_round_closes_the_gap() -> None:
     """Without a replacement the ranks follow Slurm's order again."""
     state = after(start(), formed(1), loss(1, "n1"))
     members = roster(*(seen(node, round_number=2) for node in ("n2", "n3")))
-    assert Form((node_id("n2"), node_id("n3"))) == step(joining(state, members, me="n2"))
+    assert FormRound((node_id("n2"), node_id("n3"))) == step(joining(state, members, me="n2"))
 
 
 def test_of_two_agents_on_a_node_one_keeps_its_place() -> None:

@@ -11,11 +11,11 @@ from hpc_elastic.meet.rules import (
     Announce,
     AskToJoin,
     Fenced,
-    Form,
+    FormRound,
     JoinAction,
     Joined,
     Joining,
-    Leave,
+    LeaveRun,
     LookFirst,
     RendezvousSettings,
     Spare,
@@ -61,7 +61,7 @@ def step(view: Joining, now: float = 0.0, since: float = 0.0) -> JoinAction:
 
 def test_a_round_forms_when_everybody_is_in() -> None:
     """With all expected nodes there is nothing to wait for."""
-    assert Form(EVERYBODY) == step(joining(after(start()), ALL_IN))
+    assert FormRound(EVERYBODY) == step(joining(after(start()), ALL_IN))
 
 
 def test_only_the_first_node_forms_at_once() -> None:
@@ -74,9 +74,9 @@ def test_a_late_leader_is_not_waited_for() -> None:
     fresh = roster(seen("n1", at=2.0), seen("n2", at=2.0), seen("n3", at=2.0))
     second, third = (joining(after(start()), fresh, me=node) for node in ("n2", "n3"))
     assert Wait(3, ()) == step(second, now=0.9)
-    assert Form(EVERYBODY) == step(second, now=1.0)
+    assert FormRound(EVERYBODY) == step(second, now=1.0)
     assert Wait(3, ()) == step(third, now=1.9)
-    assert Form(EVERYBODY) == step(third, now=2.0)
+    assert FormRound(EVERYBODY) == step(third, now=2.0)
 
 
 def test_the_first_nodes_announce_a_start() -> None:
@@ -90,7 +90,7 @@ def test_the_first_nodes_announce_a_start() -> None:
 def test_a_run_that_ends_meanwhile_is_not_started_again() -> None:
     """The ending may land after the next start's agents have begun to join; a resubmission starts anew."""
     view = joining(after(start(), ending()), {})._replace(epoch=REQUEUED)
-    assert Leave() == step(view)
+    assert LeaveRun() == step(view)
     assert Announce() == step(view._replace(epoch=RESUBMITTED))
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_concluded_from_an_old_look() -> None:
     assert LookFirst() == step(view._replace(looked_at=98.0), since=100.0, now=100.0)
     full = joining(after(start()), ALL_IN)
     assert LookFirst() == step(full._replace(looked_at=-2.0))
-    assert Form(EVERYBODY) == step(full._replace(looked_at=-1.9))
+    assert FormRound(EVERYBODY) == step(full._replace(looked_at=-1.9))
 
 
 def test_between_rounds_the_job_is_not_given_up_in_haste() -> None:
@@ -116,7 +116,7 @@ def test_between_rounds_the_job_is_not_given_up_in_haste() -> None:
     assert isinstance(step(view, since=20, now=20), Wait)
     assert isinstance(step(view, since=20, now=22), TooFew)
     smaller = joining(state, members)
-    assert Form(EVERYBODY[:2]) == step(smaller, since=20, now=20)
+    assert FormRound(EVERYBODY[:2]) == step(smaller, since=20, now=20)
 
 
 def test_the_batch_host_is_waited_for_longer() -> None:
@@ -125,7 +125,7 @@ def test_the_batch_host_is_waited_for_longer() -> None:
     members = roster(seen("n1", round_number=2, at=20), seen("n2", round_number=2, at=20), seen("n3", at=10))
     view = joining(state, members)
     assert Wait(2, ("n3",)) == step(view, since=20, now=20)
-    assert Form(EVERYBODY[:2]) == step(view, since=20, now=22)
+    assert FormRound(EVERYBODY[:2]) == step(view, since=20, now=22)
 
 
 def test_only_a_few_look_at_all_the_others() -> None:
@@ -146,7 +146,7 @@ def test_last_call_ends_the_wait() -> None:
     fresh = roster(seen("n1", at=29.0), seen("n2", at=29.0))
     view = joining(after(start()), fresh)
     assert Wait(2, ("n3",)) == step(view, now=29.9)
-    assert Form(EVERYBODY[:2]) == step(view, now=30.0)
+    assert FormRound(EVERYBODY[:2]) == step(view, now=30.0)
 
 
 def test_last_call_starts_with_the_minimum() -> None:
@@ -183,7 +183,7 @@ def test_a_full_round_waits_for_nobody() -> None:
     """With the most nodes that are wanted there is nothing to wait for, whoever is expected."""
     members = roster(*(seen(node) for node in ("n1", "n2", "n3", "n4")))
     state = after(start(expected=("n1", "n2", "n3", "n4")))
-    assert Form(EVERYBODY) == step(joining(state, members))
+    assert FormRound(EVERYBODY) == step(joining(state, members))
 
 
 def test_without_a_list_there_is_a_last_call() -> None:
@@ -191,14 +191,14 @@ def test_without_a_list_there_is_a_last_call() -> None:
     state = after(start(expected=()))
     assert Wait(2, ()) == step(joining(state, TWO_IN), now=2.0)
     fresh = roster(seen("n1", at=29.0), seen("n2", at=29.0))
-    assert Form(EVERYBODY[:2]) == step(joining(state, fresh), now=30.0)
+    assert FormRound(EVERYBODY[:2]) == step(joining(state, fresh), now=30.0)
 
 
 def test_ranks_follow_slurm() -> None:
     """Nodes stand in Slurm's order, not in that of their names or arrival."""
     state = after(start(expected=("n3", "n1", "n2")))
     view = joining(state, ALL_IN, me="n3")
-    assert Form((node_id("n3"), node_id("n1"), node_id("n2"))) == step(view)
+    assert FormRound((node_id("n3"), node_id("n1"), node_id("n2"))) == step(view)
 
 
 def test_without_slurm_ranks_follow_names() -> None:
@@ -206,9 +206,9 @@ def test_without_slurm_ranks_follow_names() -> None:
     settings = RendezvousSettings(min_nodes=3, max_nodes=3)
     members = roster(seen("n10"), seen("n2"), seen("n9"))
     view = joining(after(start(expected=())), members, me="n2", settings=settings)
-    assert Form(("n2.1", "n9.1", "n10.1")) == step(view)
+    assert FormRound(("n2.1", "n9.1", "n10.1")) == step(view)
     view = joining(after(start(expected=("n10",))), members, me="n10", settings=settings)
-    assert Form(("n10.1", "n2.1", "n9.1")) == step(view)
+    assert FormRound(("n10.1", "n2.1", "n9.1")) == step(view)
 
 
 def test_the_silent_are_left_out() -> None:
@@ -233,7 +233,7 @@ def test_after_a_round_only_the_living_are_waited_for() -> None:
     """A lost node does not hold up the next round: no last call, no join timeout."""
     state = after(start(), formed(1), loss(1, "n3"))
     members = roster(*(seen(node, round_number=2, at=20) for node in ("n1", "n2")), seen("n3", Phase.RUNNING))
-    assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
+    assert FormRound(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
 
 
 @pytest.mark.parametrize("min_nodes", [2, 3])
@@ -247,7 +247,7 @@ def test_who_has_succeeded_in_a_round_that_failed_comes_back(min_nodes: int) -> 
     )
     assert Wait(2, ("n3",)) == step(on_its_way, now=20, since=20)
     back = joining(state, roster(*waiting, seen("n3", round_number=2, at=20)), settings=settings)
-    assert Form(EVERYBODY) == step(back, now=20, since=20)
+    assert FormRound(EVERYBODY) == step(back, now=20, since=20)
 
 
 def test_who_has_succeeded_and_is_silent_is_lost() -> None:
@@ -258,7 +258,7 @@ def test_who_has_succeeded_and_is_silent_is_lost() -> None:
         seen("n2", round_number=2, at=20),
         seen("n3", Phase.SUCCEEDED, at=8),
     )
-    assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
+    assert FormRound(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
     three = joining(state, members, settings=SETTINGS._replace(min_nodes=3))
     assert TooFew(2, ("n3",), timed_out=False) == step(three, now=20, since=20)
 
@@ -276,14 +276,14 @@ def test_who_had_succeeded_in_an_older_round_is_not_waited_for() -> None:
     members = roster(
         *(seen(node, round_number=3, at=20) for node in ("n1", "n2")), seen("n3", Phase.SUCCEEDED, at=19)
     )
-    assert Form(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
+    assert FormRound(EVERYBODY[:2]) == step(joining(state, members), now=20, since=20)
 
 
 def test_a_lost_node_that_comes_back_is_taken() -> None:
     """Who was lost and joins again is in."""
     state = after(start(), formed(1), loss(1, "n3"))
     members = roster(*(seen(node, round_number=2) for node in NODES))
-    assert Form(EVERYBODY) == step(joining(state, members))
+    assert FormRound(EVERYBODY) == step(joining(state, members))
 
 
 def test_too_few_are_left() -> None:
@@ -315,7 +315,7 @@ def test_enough_nodes_never_time_out() -> None:
     """The deadline is for the minimum; with it the last call decides."""
     members = roster(seen("n1", at=600), seen("n2", at=600))
     view = joining(after(start()), members)
-    assert Form(EVERYBODY[:2]) == join(view, Waited(since=0, quorum_since=500), 600)
+    assert FormRound(EVERYBODY[:2]) == join(view, Waited(since=0, quorum_since=500), 600)
 
 
 # Beside a round
@@ -358,7 +358,7 @@ def test_an_agent_that_came_back_is_a_newcomer() -> None:
 def test_nobody_joins_a_run_that_is_being_left(last: object) -> None:
     """A drain that leaves, or the end of the run, sends joining nodes away."""
     state = after(start(), formed(1), crash(1), last)  # type: ignore[arg-type]
-    assert Leave() == step(joining(state, ALL_IN))
+    assert LeaveRun() == step(joining(state, ALL_IN))
 
 
 def test_an_older_start_is_fenced() -> None:
@@ -424,7 +424,7 @@ def test_a_round_is_never_too_small_or_too_large(
     settings = RendezvousSettings(min_nodes=low, max_nodes=low + room)
     view = joining(after(start(expected=expected)), members, settings=settings)
     action = join(view, waited, now=100.0)
-    if isinstance(action, Form):
+    if isinstance(action, FormRound):
         assert low <= len(action.node_ids) <= low + room
         assert len(set(action.node_ids)) == len(action.node_ids)
         assert set(action.node_ids) <= set(rules.joiners(view, now=100.0))

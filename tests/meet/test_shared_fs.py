@@ -13,7 +13,7 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.meet.interface import RendezvousStoreInfo
 from hpc_elastic.meet.shared_fs import RendezvousInterruptedError
-from hpc_elastic.record.journal import Cause, Checkpoint, Decision, RoundFormed, Then
+from hpc_elastic.record.journal import Cause, Decision, MarkedCheckpoint, RoundFormed, Then
 from hpc_elastic.record.member_names import Phase
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -32,7 +32,7 @@ def test_one_node_has_a_round_at_once(node: MakeNode, clock: FakeClock) -> None:
 def test_the_round_tells_what_workers_need(node: MakeNode) -> None:
     """Address, port and checkpoint stand in the round's record."""
     info = node("n1", expected=("n1",)).next_rendezvous()
-    assert RoundFormed(1, E0, (member("n1"),), "127.0.0.1", 20_000, Checkpoint(120, "/c")) == info.round
+    assert RoundFormed(1, E0, (member("n1"),), "127.0.0.1", 20_000, MarkedCheckpoint(120, "/c")) == info.round
     assert RendezvousStoreInfo("127.0.0.1", 20_000) == info.bootstrap_store_info
     assert "store of 1" == info.store
 

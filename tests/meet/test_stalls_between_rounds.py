@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_elastic.meet.liveness import STALL_LEASES
 from hpc_elastic.meet.rules import (
-    Form,
+    FormRound,
     JoinAction,
     Joining,
     RendezvousSettings,
@@ -32,7 +32,7 @@ def test_most_nodes_silent_together_are_waited_for() -> None:
     settings = SETTINGS._replace(min_nodes=1)
     view = joining(state, stalled, settings=settings)
     assert Wait(1, ("n2", "n3")) == _step(view, 10)
-    assert Form((node_id("n1"),)) == _step(view, 13)
+    assert FormRound((node_id("n1"),)) == _step(view, 13)
 
 
 def test_too_few_are_told_once_a_stall_is_over() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.node.budgets import Budgets, spent
+from hpc_elastic.node.budgets import RestartBudgets, spent
 from hpc_elastic.record.journal import Cause, Entry, RoundEnded
 from hpc_elastic.record.state import RunState
 from tests.meet.build import REQUEUED, RESUBMITTED, after, formed, start
@@ -26,18 +26,18 @@ def state_of(cause: Cause, times: int) -> RunState:
 @pytest.mark.parametrize(
     ("cause", "budgets", "why"),
     [
-        (Cause.CRASH, Budgets(crash=2), "a worker failed and all 2 restarts are used"),
-        (Cause.CRASH, Budgets(crash=0), "a worker failed"),
-        (Cause.CRASH, Budgets(crash=1), "a worker failed and the 1 restart is used"),
-        (Cause.HANG, Budgets(hang=2), "the workers hung and all 2 restarts are used (max_hangs)"),
+        (Cause.CRASH, RestartBudgets(crash=2), "a worker failed and all 2 restarts are used"),
+        (Cause.CRASH, RestartBudgets(crash=0), "a worker failed"),
+        (Cause.CRASH, RestartBudgets(crash=1), "a worker failed and the 1 restart is used"),
+        (Cause.HANG, RestartBudgets(hang=2), "the workers hung and all 2 restarts are used (max_hangs)"),
         (
             Cause.NODE_LOSS,
-            Budgets(node_loss=1),
+            RestartBudgets(node_loss=1),
             "nodes were lost 2 times, and max_node_losses = 1",
         ),
     ],
 )
-def test_each_cause_spends_its_own_budget(cause: Cause, budgets: Budgets, why: str) -> None:
+def test_each_cause_spends_its_own_budget(cause: Cause, budgets: RestartBudgets, why: str) -> None:
     """The one beyond the limit is the last, and the reason names what can be changed."""
     limit = budgets.of(cause)
     assert limit is not None
@@ -47,17 +47,17 @@ def test_each_cause_spends_its_own_budget(cause: Cause, budgets: Budgets, why: s
 
 def test_hangs_cost_no_restart_and_lost_nodes_cost_nothing() -> None:
     """Budgets do not mix, and there is none for lost nodes unless somebody sets it."""
-    assert spent(state_of(Cause.HANG, 3), Budgets(crash=0)) is None
-    assert spent(state_of(Cause.NODE_LOSS, 9), Budgets(crash=0, hang=0)) is None
+    assert spent(state_of(Cause.HANG, 3), RestartBudgets(crash=0)) is None
+    assert spent(state_of(Cause.NODE_LOSS, 9), RestartBudgets(crash=0, hang=0)) is None
 
 
 def test_the_same_failure_again_ends_the_run_though_restarts_are_left() -> None:
     """Three times in a row with nothing saved; a run that is not asked for it goes on."""
     state = state_of(Cause.CRASH, 3)
-    assert spent(state, Budgets(crash=9)) is None
-    why = spent(state, Budgets(crash=9, same_failure=3)) or ""
+    assert spent(state, RestartBudgets(crash=9)) is None
+    why = spent(state, RestartBudgets(crash=9, same_failure=3)) or ""
     assert why.startswith("a worker failed: the same failure 3 times in a row, always on n1")
-    assert spent(state_of(Cause.CRASH, 2), Budgets(crash=9, same_failure=3)) is None
+    assert spent(state_of(Cause.CRASH, 2), RestartBudgets(crash=9, same_failure=3)) is None
 
 
 def test_counts_outlive_a_requeue_but_not_a_resubmission() -> None:
@@ -72,31 +72,31 @@ def test_counts_outlive_a_requeue_but_not_a_resubmission() -> None:
 def test_the_same_failure_spends_its_budget_at_once() -> None:
     """At the limit, not one later; also one that is its own limit."""
     for limit in (1, 2, 3):
-        budgets = Budgets(crash=9, same_failure=limit)
+        budgets = RestartBudgets(crash=9, same_failure=limit)
         assert spent(state_of(Cause.CRASH, limit), budgets)
         if limit > 1:
             assert spent(state_of(Cause.CRASH, limit - 1), budgets) is None
-    assert spent(state_of(Cause.CRASH, 3), Budgets(crash=9, same_failure=0)) is None
+    assert spent(state_of(Cause.CRASH, 3), RestartBudgets(crash=9, same_failure=0)) is None
 
 
 def test_another_ending_after_the_same_failures_is_not_held_for_one() -> None:
     """The newest round is what counts."""
     entries = (*ends(Cause.CRASH, 3), formed(4), RoundEnded(4, Cause.MEMBERSHIP, (), None))
-    assert spent(after(*entries), Budgets(crash=9, same_failure=3)) is None
+    assert spent(after(*entries), RestartBudgets(crash=9, same_failure=3)) is None
 
 
 def test_budgets_that_nobody_has_set() -> None:
     """Three restarts, three hangs; nodes may be lost as often as they like."""
-    assert (3, 3, None, None) == tuple(Budgets())
+    assert (3, 3, None, None) == tuple(RestartBudgets())
     assert [3, 3, None, None] == [
-        Budgets().of(cause) for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.PREEMPTION)
+        RestartBudgets().of(cause) for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.PREEMPTION)
     ]
-    assert spent(after(start(), formed(1)), Budgets(crash=0)) is None
+    assert spent(after(start(), formed(1)), RestartBudgets(crash=0)) is None
 
 
 def test_the_only_node_of_a_run_is_not_to_blame() -> None:
     """A failure that keeps to one node of several may be that node's."""
-    budgets = Budgets(crash=9, same_failure=2)
+    budgets = RestartBudgets(crash=9, same_failure=2)
     for nodes, words in (
         (("n1",), "on n1, the only node"),
         (("n1", "n2"), "always on n1: that node may be bad"),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.node.budgets import Budgets, spent
-from hpc_elastic.node.decision import Action, Facts, Group, Hang, decide
+from hpc_elastic.node.budgets import RestartBudgets, spent
+from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, decide
 from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
@@ -29,9 +29,9 @@ PRESENT = (Group.RUNNING, Group.FAILED)
 GONE = (Group.STOPPED, Group.SUCCEEDED)
 
 
-def facts(state: RunState, group: Group, **more: Any) -> Facts:
+def facts(state: RunState, group: Group, **more: Any) -> AgentFacts:
     """Return the facts of an agent in round 1 with three restarts."""
-    return Facts(state, E0, 1, group)._replace(**more)
+    return AgentFacts(state, E0, 1, group)._replace(**more)
 
 
 STATES = pytest.mark.parametrize(
@@ -162,23 +162,29 @@ def test_the_next_round_is_joined(state: RunState, group: Group) -> None:
 @pytest.mark.parametrize("group", GONE)
 def test_a_spent_budget_ends_the_run(group: Group) -> None:
     """After one failure more than there are restarts the run is given up, once all workers are gone."""
-    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=Budgets(crash=1)))
-    assert Action.WAIT == decide(facts(CRASHED, group, budgets=Budgets(crash=0)))
-    assert Action.GIVE_UP == decide(facts(CRASHED, group, budgets=Budgets(crash=0), everyone_stopped=True))
-    assert Action.GIVE_UP == decide(facts(CRASHED, group, budgets=Budgets(crash=0), waited_for_others=True))
+    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=RestartBudgets(crash=1)))
+    assert Action.WAIT == decide(facts(CRASHED, group, budgets=RestartBudgets(crash=0)))
+    assert Action.GIVE_UP == decide(
+        facts(CRASHED, group, budgets=RestartBudgets(crash=0), everyone_stopped=True)
+    )
+    assert Action.GIVE_UP == decide(
+        facts(CRASHED, group, budgets=RestartBudgets(crash=0), waited_for_others=True)
+    )
 
 
 @pytest.mark.parametrize("group", GONE)
 def test_a_crash_beside_a_lost_node_costs_no_run(group: Group) -> None:
     """Workers that fail because a peer's node vanished do not spend the budget: the others go on."""
     for stopped in (True, False):
-        known = facts(CRASHED, group, budgets=Budgets(crash=0), everyone_stopped=stopped, vanished=True)
+        known = facts(
+            CRASHED, group, budgets=RestartBudgets(crash=0), everyone_stopped=stopped, vanished=True
+        )
         assert Action.REJOIN == decide(known)
-    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=Budgets(crash=0), moved_on=True))
+    assert Action.REJOIN == decide(facts(CRASHED, group, budgets=RestartBudgets(crash=0), moved_on=True))
 
 
 def _is_spent(state: RunState, crashes: int) -> bool:
-    return spent(state, Budgets(crash=crashes)) is not None
+    return spent(state, RestartBudgets(crash=crashes)) is not None
 
 
 def test_only_failures_spend_the_budget() -> None:
@@ -201,12 +207,12 @@ def test_a_round_that_breaks_while_leaving_is_the_end_of_the_start(last: Entry) 
 # Over everything
 
 ANY_FACTS = st.builds(
-    Facts,
+    AgentFacts,
     state=st.lists(records.entries, max_size=12).map(lambda entries: after(start(), *entries)),
     epoch=st.just(E0) | records.epochs,
     round=records.rounds,
     group=st.sampled_from(Group),
-    budgets=st.builds(Budgets, crash=records.small, hang=records.small),
+    budgets=st.builds(RestartBudgets, crash=records.small, hang=records.small),
     hang=st.sampled_from(Hang),
     lost=st.just(()) | st.just(("n2",)),
     everyone_stopped=st.booleans(),
@@ -216,14 +222,14 @@ ANY_FACTS = st.builds(
 
 
 @given(told=ANY_FACTS)
-def test_nobody_leaves_workers_behind(told: Facts) -> None:
+def test_nobody_leaves_workers_behind(told: AgentFacts) -> None:
     """An agent rejoins, leaves or stands down only when its workers are gone."""
     if decide(told) in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN, Action.GIVE_UP, Action.REPORT_DONE):
         assert told.group.is_gone
 
 
 @given(told=ANY_FACTS)
-def test_only_the_newest_round_keeps_workers(told: Facts) -> None:
+def test_only_the_newest_round_keeps_workers(told: AgentFacts) -> None:
     """Workers that are not in the newest round, or not of the newest start, are always stopped."""
     running = told.state.running
     is_newest = running is not None and running.number == told.round and told.state.epoch <= told.epoch
@@ -232,7 +238,7 @@ def test_only_the_newest_round_keeps_workers(told: Facts) -> None:
 
 
 @given(told=ANY_FACTS)
-def test_a_wait_ends_with_the_barrier(told: Facts) -> None:
+def test_a_wait_ends_with_the_barrier(told: AgentFacts) -> None:
     """Once the workers are gone and the exit barrier's time is up, no agent waits any longer."""
     if told.group.is_gone and told.waited_for_others:
         stuck = told.group is Group.STOPPED and told.state.drain is None and told.state.running is not None
@@ -283,10 +289,10 @@ def test_what_else_has_happened_comes_before_a_hang(hang: Hang) -> None:
 def test_hangs_have_a_budget_of_their_own() -> None:
     """Crashes do not count for it, nor the other way round."""
     hung = after(start(), formed(1), RoundEnded(1, Cause.HANG, ("n1",), None))
-    budgets = Budgets(crash=0, hang=1)
+    budgets = RestartBudgets(crash=0, hang=1)
     assert Action.REJOIN == decide(facts(hung, Group.STOPPED, budgets=budgets))
     again = after(formed(2), RoundEnded(2, Cause.HANG, ("n1",), None), state=hung)
     known = facts(again, Group.STOPPED, budgets=budgets, everyone_stopped=True)._replace(round=2)
     assert Action.GIVE_UP == decide(known)
     crashed = after(start(), formed(1), crash(1))
-    assert Action.REJOIN == decide(facts(crashed, Group.STOPPED, budgets=Budgets(crash=1, hang=0)))
+    assert Action.REJOIN == decide(facts(crashed, Group.STOPPED, budgets=RestartBudgets(crash=1, hang=0)))

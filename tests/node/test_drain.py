@@ -13,8 +13,8 @@ import pytest
 from hpc_elastic.node.drain.asking import turn_to_ask_s
 from hpc_elastic.node.drain.drain import DurableWait, LocalDrain
 from hpc_elastic.node.setup.notices import DrainFile, LaterNotices
-from hpc_elastic.node.setup.stop_request import DrainTimes, Wish, first_words, granted, heard
-from hpc_elastic.node.workers.critical_section_wait import SAY_AGAIN_S, SUFFIX, Busy, Hold
+from hpc_elastic.node.setup.stop_request import DrainTimes, StopRequest, first_words, granted, heard
+from hpc_elastic.node.workers.critical_section_wait import SAY_AGAIN_S, SUFFIX, Busy, StopHold
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Member, RoundEnded, RoundFormed, Then
@@ -30,25 +30,25 @@ FORMED = RoundFormed(1, EPOCH, NODES, "n0", 1, None)
 
 def test_a_second_signal_only_makes_it_quicker() -> None:
     """The first one says why; of the limits the nearest holds; Ctrl-C twice does not wait."""
-    wish = heard(Wish(), Cause.TIME_LIMIT, "SIGUSR2", 100.0)
+    wish = heard(StopRequest(), Cause.TIME_LIMIT, "SIGUSR2", 100.0)
     wish = heard(wish, Cause.PREEMPTION, "SIGTERM", 50.0)
     wish = heard(wish, Cause.TIME_LIMIT, "SIGUSR2", 200.0)
-    assert Wish(Cause.TIME_LIMIT, "SIGUSR2", 50.0) == wish
-    twice = heard(heard(Wish(), Cause.INTERRUPT, "SIGINT", 9.0), Cause.INTERRUPT, "SIGINT", 10.0)
+    assert StopRequest(Cause.TIME_LIMIT, "SIGUSR2", 50.0) == wish
+    twice = heard(heard(StopRequest(), Cause.INTERRUPT, "SIGINT", 9.0), Cause.INTERRUPT, "SIGINT", 10.0)
     assert twice.at_once
 
 
 def test_what_slurm_grants_replaces_what_was_feared() -> None:
     """More time or less; a signal after that counts from then on. Without a signal nothing is granted."""
-    wish = heard(Wish(), Cause.PREEMPTION, "SIGTERM", 25.0)
+    wish = heard(StopRequest(), Cause.PREEMPTION, "SIGTERM", 25.0)
     assert 300.0 == granted(wish, 300.0).deadline
     assert 60.0 == heard(granted(wish, 300.0), Cause.PREEMPTION, "SIGTERM", 60.0).deadline
-    assert Wish() == granted(Wish(), 300.0)
+    assert StopRequest() == granted(StopRequest(), 300.0)
 
 
 def test_what_slurm_has_granted_only_shrinks() -> None:
     """A further signal may leave less time than the first one, never more."""
-    wish = granted(heard(Wish(), Cause.PREEMPTION, "SIGTERM", 25.0), 60.0)
+    wish = granted(heard(StopRequest(), Cause.PREEMPTION, "SIGTERM", 25.0), 60.0)
     assert 4.0 == granted(wish, 4.0).deadline
     assert 60.0 == granted(wish, 300.0).deadline
 
@@ -152,10 +152,10 @@ def test_a_run_directory_that_does_not_answer_asks_for_nothing(tmp_path: Path) -
 BUSY = (Busy(3, "saving", 88.0), Busy(4, "saving", 95.0))
 
 
-def hold(tmp_path: Path) -> tuple[Hold, list[str], Path]:
+def hold(tmp_path: Path) -> tuple[StopHold, list[str], Path]:
     """Return a hold, what it says, and the file that it shows."""
     said: list[str] = []
-    return Hold(said.append, str(tmp_path / "n1.1")), said, tmp_path / f"n1.1{SUFFIX}"
+    return StopHold(said.append, str(tmp_path / "n1.1")), said, tmp_path / f"n1.1{SUFFIX}"
 
 
 def test_a_critical_section_holds_the_end_up(tmp_path: Path) -> None:

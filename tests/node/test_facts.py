@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.node.budgets import Budgets
-from hpc_elastic.node.decision import Facts, Group
+from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import AgentFacts, Group
 from hpc_elastic.node.facts import gather
 from hpc_elastic.record.journal import Cause, RoundEnded
 from hpc_elastic.record.member_names import Phase
@@ -38,7 +38,7 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     seen = set()
     clock.tick_s = 0.001
     for _ in range(5000):
-        facts = gather(run, 1, Group.STOPPED, budgets=Budgets(crash=0), waited=False, wedged=False)
+        facts = gather(run, 1, Group.STOPPED, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
         assert facts.vanished or not facts.everyone_stopped
         seen.add((facts.vanished, facts.everyone_stopped))
     assert {(False, False), (True, True)} <= seen
@@ -52,10 +52,10 @@ def two(memory_store: MemoryStore, clock: FakeClock) -> tuple[SharedFsRendezvous
     return first, second
 
 
-def facts_of(node: SharedFsRendezvous, group: Group) -> Facts:
+def facts_of(node: SharedFsRendezvous, group: Group) -> AgentFacts:
     """Return the facts of a node that has just looked at the others."""
     node.run.membership.look()
-    return gather(node.run, 1, group, budgets=Budgets(crash=0), waited=False, wedged=False)
+    return gather(node.run, 1, group, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -114,7 +114,7 @@ def test_of_a_member_that_was_never_seen_nothing_is_known(
     membership.look()
     other = second.run.membership.node_id
     membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
-    facts = gather(first.run, 1, group, budgets=Budgets(crash=0), waited=False, wedged=False)
+    facts = gather(first.run, 1, group, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
     assert not facts.moved_on
 
 

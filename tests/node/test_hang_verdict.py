@@ -6,10 +6,18 @@ import pytest
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.hangs.groups import Frame, RankLook
-from hpc_elastic.node.hangs.verdict import Case, Evidence, Verdict, has_moved, judge, stopped, stopped_text
+from hpc_elastic.node.hangs.verdict import (
+    Case,
+    Evidence,
+    HangVerdict,
+    has_moved,
+    judge,
+    stopped,
+    stopped_text,
+)
 
 
-def judged(steps: dict[str, int], missing: tuple[str, ...] = ()) -> Verdict:
+def judged(steps: dict[str, int], missing: tuple[str, ...] = ()) -> HangVerdict:
     """Return the verdict over one rank on each node, asked for by n2."""
     looks = tuple(RankLook(rank, node, step) for rank, (node, step) in enumerate(steps.items()))
     return judge(Case("n2", "no step for 30 s", {1}), Evidence("hangs", looks, missing), 0.0)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.node.budgets import Budgets
-from hpc_elastic.node.decision import Action, Facts, Group, decide_blind
+from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import Action, AgentFacts, Group, decide_blind
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_log import read_state
 from tests.meet.build import E0, after, crash, formed, start
@@ -40,13 +40,13 @@ def test_what_is_done_while_nothing_can_be_read(
     group: Group, signalled: bool, waited: bool, action: Action
 ) -> None:
     """A passing outage costs time only; who is told to leave, or has waited long enough, leaves."""
-    facts = Facts(RUNNING, E0, 1, group, budgets=Budgets())
+    facts = AgentFacts(RUNNING, E0, 1, group, budgets=RestartBudgets())
     assert action is decide_blind(facts, signalled=signalled, waited=waited)
 
 
 def test_workers_of_a_round_that_is_over_end_though_nothing_can_be_read() -> None:
     """That much was known before."""
-    facts = Facts(CRASHED, E0, 1, Group.RUNNING, budgets=Budgets())
+    facts = AgentFacts(CRASHED, E0, 1, Group.RUNNING, budgets=RestartBudgets())
     assert Action.STOP_WORKERS is decide_blind(facts, signalled=False, waited=False)
 
 

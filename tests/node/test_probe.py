@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.place import Agent, Place
+from hpc_elastic.node.probe.place import ProbedNode, ProbingAgent
 from hpc_elastic.node.probe.probe import Probe, count_files, measure
 from hpc_elastic.node.probe.programs import run_program
 from hpc_elastic.node.probe.rules import ProbeOptions, judge
@@ -24,11 +24,11 @@ from tests.node.agents import SLEEP, MakeAgents, slurm, wait_for
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> ProbedNode:
     """Return this machine as a node below Slurm."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     where = str(tmp_path)
-    return Place("n1", where, where, where, 2, environ, below_slurm=True, gpus=None, is_first=True)
+    return ProbedNode("n1", where, where, where, 2, environ, below_slurm=True, gpus=None, is_first=True)
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def agent(said: list[str]) -> Iterator[Agent]:
+def agent(said: list[str]) -> Iterator[ProbingAgent]:
     """Return the agent around a probe."""
     loop = EventLoop(SystemClock())
-    yield Agent(loop, SystemClock(), said.append, lambda: None)
+    yield ProbingAgent(loop, SystemClock(), said.append, lambda: None)
     loop.close()
 
 
-def test_measuring_a_node(place: Place, tmp_path: Path) -> None:
+def test_measuring_a_node(place: ProbedNode, tmp_path: Path) -> None:
     """GPU files are counted, disks measured, CPUs of this process told."""
     for name in ("gpu0", "gpu1", "other"):
         (tmp_path / name).touch()
@@ -70,7 +70,7 @@ class Stalling(SystemClock):
 
 @pytest.mark.parametrize(("seconds", "is_fatal"), [((30.0, 0.1), False), ((30.0, 30.0), True)])
 def test_an_outage_that_is_over_is_no_fault_of_the_node(
-    place: Place, seconds: tuple[float, ...], is_fatal: bool
+    place: ProbedNode, seconds: tuple[float, ...], is_fatal: bool
 ) -> None:
     """All nodes have waited for the file system then; what goes on waiting stays out."""
     found = measure(place._replace(below_slurm=False), ProbeOptions(), Stalling(*seconds))
@@ -86,34 +86,36 @@ def test_counting_device_files(tmp_path: Path) -> None:
     assert 0 == count_files(f"{tmp_path}/none/nvidia*")
 
 
-def test_a_program_runs_to_its_end(place: Place, agent: Agent) -> None:
+def test_a_program_runs_to_its_end(place: ProbedNode, agent: ProbingAgent) -> None:
     """Its exit code and its last line are known, and it knows the node."""
     script = 'echo "$HPC_ELASTIC_NODE is slow"; echo; exit 3'
     said = run_program(("/bin/sh", "-c", script), 30, place, agent)
     assert (3, "n1 is slow") == (said.exit_code, said.last_line)
 
 
-def test_what_a_check_prints_is_shown_if_it_fails(place: Place, agent: Agent, said: list[str]) -> None:
+def test_what_a_check_prints_is_shown_if_it_fails(
+    place: ProbedNode, agent: ProbingAgent, said: list[str]
+) -> None:
     """The last lines go to the log, the very last one is the reason."""
     probe = Probe(ProbeOptions(command="seq 30; false"), place, agent)
     assert probe(RunState()).endswith("ended with 1 (0 is needed): 30")
     assert [f"health command: {number}" for number in range(21, 30)] == said
 
 
-def test_a_program_that_takes_too_long_is_killed(place: Place, agent: Agent) -> None:
+def test_a_program_that_takes_too_long_is_killed(place: ProbedNode, agent: ProbingAgent) -> None:
     """It and its children are gone after its time."""
     said = run_program(("/bin/sh", "-c", "echo begun; sleep 600 & sleep 600"), 0.3, place, agent)
     assert (None, "begun", False) == (said.exit_code, said.last_line, said.was_interrupted)
 
 
-def test_a_signal_to_the_agent_ends_the_program(place: Place, agent: Agent) -> None:
+def test_a_signal_to_the_agent_ends_the_program(place: ProbedNode, agent: ProbingAgent) -> None:
     """The agent has something else to do; nothing is held against the node."""
     agent.loop.signals.append(signal.SIGTERM)
     probe = Probe(ProbeOptions(command="sleep 600"), place, agent)
     assert "" == probe(RunState())
 
 
-def test_a_program_that_does_not_exist(place: Place, agent: Agent) -> None:
+def test_a_program_that_does_not_exist(place: ProbedNode, agent: ProbingAgent) -> None:
     """It counts as failed."""
     said = run_program(("/no/such/program",), 30, place, agent)
     assert 127 == said.exit_code
@@ -124,7 +126,9 @@ def failed(cause: Cause, node: str) -> RunState:
     return RunState(ended=RoundEnded(1, cause, (node,), None))
 
 
-def test_a_node_is_asked_again_after_a_failure_on_it(place: Place, agent: Agent, tmp_path: Path) -> None:
+def test_a_node_is_asked_again_after_a_failure_on_it(
+    place: ProbedNode, agent: ProbingAgent, tmp_path: Path
+) -> None:
     """It is looked at before the first round, and before another one if workers failed there."""
     log = tmp_path / "asked"
     probe = Probe(ProbeOptions(command=f"echo >> {log}"), place, agent)
@@ -145,7 +149,7 @@ def test_a_node_is_asked_again_after_a_failure_on_it(place: Place, agent: Agent,
 
 @pytest.mark.parametrize(("is_first", "lines"), [(True, 1), (False, 0)])
 def test_one_node_tells_what_all_find(
-    place: Place, agent: Agent, said: list[str], is_first: bool, lines: int
+    place: ProbedNode, agent: ProbingAgent, said: list[str], is_first: bool, lines: int
 ) -> None:
     """Too few CPUs for the workers are told by the first node alone, once: a failure changes nothing."""
     probe = Probe(ProbeOptions(), place._replace(workers=10_000, is_first=is_first), agent)
@@ -154,7 +158,9 @@ def test_one_node_tells_what_all_find(
     assert lines == len([line for line in said if "10000 workers share" in line])
 
 
-def test_a_closer_look_writes_into_the_run_directory(place: Place, agent: Agent, tmp_path: Path) -> None:
+def test_a_closer_look_writes_into_the_run_directory(
+    place: ProbedNode, agent: ProbingAgent, tmp_path: Path
+) -> None:
     """In the full mode a run directory in which nothing can be written keeps the node out."""
     options = ProbeOptions(mode="full")
     assert "" == Probe(options, place, agent)(RunState())
@@ -162,7 +168,7 @@ def test_a_closer_look_writes_into_the_run_directory(place: Place, agent: Agent,
     assert "run directory: writing" in Probe(options, place._replace(run_dir=gone), agent)(RunState())
 
 
-def test_nothing_is_looked_at_where_it_is_switched_off(place: Place, agent: Agent) -> None:
+def test_nothing_is_looked_at_where_it_is_switched_off(place: ProbedNode, agent: ProbingAgent) -> None:
     """With mode `off` a node without space joins."""
     options = ProbeOptions(min_space=1 << 60)
     assert "free" in Probe(options, place, agent)(RunState())

@@ -9,8 +9,8 @@ import pytest
 from hpc_elastic.node.probe.rules import (
     GIB,
     Disk,
-    Finding,
     Measured,
+    NodeFinding,
     ProbeOptions,
     judge,
     judge_command,
@@ -25,7 +25,7 @@ SOUND = Measured(
 )
 
 
-def fatal(findings: tuple[Finding, ...]) -> list[str]:
+def fatal(findings: tuple[NodeFinding, ...]) -> list[str]:
     """Return what keeps the node out."""
     return [finding.text for finding in findings if finding.is_fatal]
 

@@ -18,7 +18,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.node.hangs import verdict as hang_verdict
 from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack
 from hpc_elastic.node.hangs.hangs import read_lengths, write_lengths
-from hpc_elastic.node.hangs.look import Look, Place, Subject, read_looks
+from hpc_elastic.node.hangs.look import Look, LookPlace, Subject, read_looks
 from hpc_elastic.node.hangs.watch import Sign
 from hpc_elastic.node.setup.hang_times import Length
 from hpc_elastic.node.workers import process_facts
@@ -187,7 +187,7 @@ def test_what_a_node_writes_down(worker: Worker, tmp_path: Path) -> None:
     """A text per rank for people, and one file for the node that puts all together."""
     clock = SystemClock()
     pid = worker.start(ATTACHED + SLEEPER)
-    place = Place("n1", str(tmp_path / "hang-1"), str(tmp_path), {}, Memory(0, 8 << 30))
+    place = LookPlace("n1", str(tmp_path / "hang-1"), str(tmp_path), {}, Memory(0, 8 << 30))
     subject = Subject(5, 1, pid, worker.channel, Sign(7, 0, 7), 12.3, None, "/logs/5/stderr.log")
     look = Look(place, [subject], clock.monotonic())
     wait_until(lambda: look.is_complete(clock.monotonic()), "the look")

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.node.drain.stop_policy import Stopping
 from hpc_elastic.node.setup.agent_setup import AgentTimes
-from hpc_elastic.node.setup.stop_request import Wish
+from hpc_elastic.node.setup.stop_request import StopRequest
 from hpc_elastic.node.workers.local_group import KILL_AFTER_S
 from hpc_elastic.record.journal import Cause, Decision, RoundEnded
 from hpc_elastic.record.state import RunState
@@ -65,7 +65,7 @@ def test_who_is_done_as_well_leaves_the_word_to_the_first() -> None:
     assert 1 == len(said)
 
 
-NOTHING = Wish()
+NOTHING = StopRequest()
 
 
 class Ending:
@@ -77,7 +77,7 @@ class Ending:
         told: the longest that workers have after they were told to end [s].
     """
 
-    def __init__(self, state: RunState, wish: Wish = NOTHING, told: float = math.inf) -> None:
+    def __init__(self, state: RunState, wish: StopRequest = NOTHING, told: float = math.inf) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.said: list[str] = []
         self.now = 100.0
@@ -141,13 +141,13 @@ def test_before_the_round_has_ended_workers_have_their_time() -> None:
 @pytest.mark.parametrize(
     ("state", "wish"),
     [
-        (after(start(), formed(1), ending(Decision.CANCELLED)), Wish()),
-        (after(start(), formed(1), start(REQUEUED)), Wish()),
-        (after(start(), formed(1), crash(1)), Wish(Cause.INTERRUPT, "SIGINT", 1.0, at_once=True)),
+        (after(start(), formed(1), ending(Decision.CANCELLED)), StopRequest()),
+        (after(start(), formed(1), start(REQUEUED)), StopRequest()),
+        (after(start(), formed(1), crash(1)), StopRequest(Cause.INTERRUPT, "SIGINT", 1.0, at_once=True)),
     ],
     ids=["cancelled", "fenced", "Ctrl-C twice"],
 )
-def test_what_is_urgent_waits_for_no_critical_section(state: RunState, wish: Wish) -> None:
+def test_what_is_urgent_waits_for_no_critical_section(state: RunState, wish: StopRequest) -> None:
     """Others work already, or nobody wants the rest."""
     assert [("stop", 30.0, None)] == Ending(state, wish).end_round()
 
@@ -211,7 +211,7 @@ def test_before_its_time_a_drain_ends_nobody() -> None:
 @pytest.mark.parametrize(("cause", "done"), [(None, "gently"), (Cause.PREEMPTION, "sooner")])
 def test_who_sees_nothing_ends_its_workers_by_what_was_asked(cause: Cause | None, done: str) -> None:
     """Else by what was read before."""
-    node = Ending(after(start(), formed(1), crash(1)), Wish(cause, "SIGTERM", 120.0))
+    node = Ending(after(start(), formed(1), crash(1)), StopRequest(cause, "SIGTERM", 120.0))
     group: Any = SimpleNamespace(is_stopping=True)
     node.stopping.end_blind(group)
     assert [done] == [call[0] for call in node.calls]

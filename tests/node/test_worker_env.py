@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.ids import Env
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
-from hpc_elastic.record.journal import Checkpoint, Member, RoundFormed
+from hpc_elastic.record.journal import MarkedCheckpoint, Member, RoundFormed
 from tests.meet.build import E0, member, node_id
 
 MEMBERS = (member("n1", 2, "trainer"), member("n2", 3, "reader"), member("n3", 1, "trainer"))
@@ -56,7 +56,7 @@ def test_a_fixed_address_beats_the_rounds() -> None:
 
 def test_all_ranks_resume_from_the_rounds_checkpoint() -> None:
     """The checkpoint of the round's record is handed to every worker."""
-    formed = ROUND._replace(checkpoint=Checkpoint(120, "/saved/ö 120.pt"))
+    formed = ROUND._replace(checkpoint=MarkedCheckpoint(120, "/saved/ö 120.pt"))
     for node, local_rank in (("n1", 1), ("n3", 0)):
         saved = json.loads(env_of(node, local_rank, formed=formed)[Env.CHECKPOINT])
         assert {"step": 120, "path": "/saved/ö 120.pt"} == saved

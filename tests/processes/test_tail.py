@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.processes.sinks import Console
-from hpc_elastic.processes.tail import MAX_BAR, Limits, Tail, blocked_fds, pump_all
+from hpc_elastic.processes.tail import MAX_BAR, Tail, TailLimits, blocked_fds, pump_all
 from tests.multiprocessing.waiting import drain
 
 
@@ -73,7 +73,7 @@ def test_an_even_longer_line_comes_in_pieces(tmp_path: Path) -> None:
     size = 100_000
     log.write_bytes(b"x" * (3 * size + 5) + b"\n")
     with console.open("wb") as file:
-        Tail(str(log), file.fileno(), b"> ", limits=Limits(line=size)).finish()
+        Tail(str(log), file.fileno(), b"> ", limits=TailLimits(line=size)).finish()
     lines = console.read_bytes().split(b"\n")
     assert [len(line) for line in lines] == [size + 2] * 3 + [7, 0]
 
@@ -246,7 +246,7 @@ def test_a_console_that_is_too_far_behind_gets_the_newest_lines(
     """One line in the place of what was left out tells how much that is; nothing else is lost."""
     log = tmp_path / "log"
     log.write_bytes(flood(0, 5_000))
-    tail = Tail(str(log), pipe[1], b"[rank 3] ", limits=Limits(lag=1 << 20))
+    tail = Tail(str(log), pipe[1], b"[rank 3] ", limits=TailLimits(lag=1 << 20))
     tail.pump()
     with log.open("ab") as file:
         file.write(flood(5_000, 50_000))
@@ -259,7 +259,7 @@ def test_a_console_that_is_a_file_misses_nothing(tmp_path: Path) -> None:
     log, console = tmp_path / "log", tmp_path / "console"
     log.write_bytes(flood(0, 50_000))
     with console.open("wb") as file:
-        Tail(str(log), file.fileno(), b"", limits=Limits(lag=1 << 20)).finish()
+        Tail(str(log), file.fileno(), b"", limits=TailLimits(lag=1 << 20)).finish()
     assert log.read_bytes() == console.read_bytes()
 
 
@@ -271,7 +271,7 @@ def test_some_lines_are_shown_whatever_is_left_out(tmp_path: Path, pipe: tuple[i
         flood(0, 20_000) + ours[0] + ours[1] + flood(20_000, 40_000) + ours[2] + flood(40_000, 60_000)
     )
     always = re.compile(rb"\n\[[\d:]+\] ")
-    tail = Tail(str(log), pipe[1], b"", limits=Limits(lag=1 << 20, newest=1000, always=always))
+    tail = Tail(str(log), pipe[1], b"", limits=TailLimits(lag=1 << 20, newest=1000, always=always))
     tail.pump()
     received = read_on(tail, pipe[0])
     assert [ours[0] + ours[1], ours[2], flood(59_990, 60_000)] == accounted_for(received, log)[1:]
@@ -284,7 +284,7 @@ def test_of_a_very_long_line_the_newest_part_is_shown(
     """A line that is longer than what is to be shown is no reason to show nothing."""
     log = tmp_path / "log"
     log.write_bytes(b"first\n")
-    tail = Tail(str(log), pipe[1], b"", limits=Limits(line=1 << 22, lag=1 << 20, newest=999))
+    tail = Tail(str(log), pipe[1], b"", limits=TailLimits(line=1 << 22, lag=1 << 20, newest=999))
     tail.pump()
     with log.open("ab") as file:
         file.write(b"x" * (4 << 20) + end)
@@ -298,6 +298,6 @@ def test_any_bytes_may_be_left_out(tmp_path: Path, pipe: tuple[int, int]) -> Non
     """Bytes that are no UTF-8 are counted like all others, and those that are shown are unchanged."""
     log = tmp_path / "log"
     log.write_bytes((bytes(range(128, 256)) + b"\x00\xff\r\n") * 40_000)
-    tail = Tail(str(log), pipe[1], b"", limits=Limits(lag=1 << 20))
+    tail = Tail(str(log), pipe[1], b"", limits=TailLimits(lag=1 << 20))
     tail.pump()
     assert 2 == len(accounted_for(read_on(tail, pipe[0]), log))

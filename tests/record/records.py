@@ -9,7 +9,6 @@ from hpc_elastic.record.journal import (
     Asked,
     Budget,
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainExplained,
@@ -22,6 +21,7 @@ from hpc_elastic.record.journal import (
     FailedAlike,
     FailedLeaving,
     HangSuspected,
+    MarkedCheckpoint,
     Member,
     NeverAsked,
     NodeLeft,
@@ -48,7 +48,7 @@ nodes = st.sampled_from(("n1", "n2", "n3"))
 epochs = st.just(Epoch(0, 0, 0, 0)) | st.builds(Epoch, small, small, small, small)  # many fit together
 members = st.builds(Member, nodes.map(lambda node: f"{node}.1"), nodes, st.integers(1, 8), text)
 causes = st.sampled_from(Cause)
-checkpoints = st.none() | st.builds(Checkpoint, small, st.none() | text)
+checkpoints = st.none() | st.builds(MarkedCheckpoint, small, st.none() | text)
 failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=3)
 rounds = st.integers(1, 4)
 budgets = st.none() | st.sampled_from(Budget)

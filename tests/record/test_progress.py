@@ -6,13 +6,13 @@ import pytest
 
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     Record,
     RoundEnded,
@@ -46,7 +46,7 @@ class Story:
     def round(self, step: int | None) -> Story:
         """Have workers begin from a step."""
         self.rounds += 1
-        checkpoint = None if step is None else Checkpoint(step, "")
+        checkpoint = None if step is None else MarkedCheckpoint(step, "")
         self.entries.append(RoundFormed(self.rounds, self.epoch, MEMBERS, "n1", 1, checkpoint))
         return self
 

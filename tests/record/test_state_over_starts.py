@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.meet.rules import Announce, Leave, Waited, join
+from hpc_elastic.meet.rules import Announce, LeaveRun, Waited, join
 from hpc_elastic.record.journal import Cause, Decision, Drained, DrainRequested, Epoch, RunEnded, Then
 from hpc_elastic.record.state import fits, is_released
 from tests.meet.build import (
@@ -48,7 +48,7 @@ def test_only_a_held_run_is_started_again_by_its_job(decision: Decision) -> None
     state = after(start(), formed(1), ending(decision))
     view = joining(state, {})._replace(epoch=REQUEUED)
     action = join(view, Waited(since=-100.0), 0.0)
-    assert (Announce if decision is Decision.HELD else Leave) is type(action)
+    assert (Announce if decision is Decision.HELD else LeaveRun) is type(action)
 
 
 @pytest.mark.parametrize(

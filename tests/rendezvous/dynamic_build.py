@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.dynamic.rules import Limits, Quorum, View
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place
+from hpc_elastic.rendezvous.dynamic.rules import Quorum, StateView, TimeLimits
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace
 
-LIMITS = Limits(min_nodes=2, max_nodes=3, last_call=30.0, interval=5.0, lease=15.0)
+LIMITS = TimeLimits(min_nodes=2, max_nodes=3, last_call=30.0, interval=5.0, lease=15.0)
 FOREVER = 1e9
 
 
@@ -19,13 +19,13 @@ N1, N2, N3, N4, N10 = (node(name) for name in ("n1", "n2", "n3", "n4", "n10"))
 
 def gathering(*nodes: NodeDesc, number: int = 0) -> DynamicState:
     """Return a round that is not complete yet."""
-    places = {one: Place(-1, 20_000 + place) for place, one in enumerate(nodes)}
+    places = {one: NodePlace(-1, 20_000 + place) for place, one in enumerate(nodes)}
     return DynamicState(round=number, participants=places, beats=dict.fromkeys(nodes, 1))
 
 
 def running(*nodes: NodeDesc, number: int = 0) -> DynamicState:
     """Return a complete round."""
-    places = {one: Place(rank, 20_000 + rank) for rank, one in enumerate(nodes)}
+    places = {one: NodePlace(rank, 20_000 + rank) for rank, one in enumerate(nodes)}
     return DynamicState(
         round=number,
         complete=True,
@@ -53,10 +53,10 @@ def view(
     me: NodeDesc = N1,
     *,
     now: float = 0.0,
-    limits: Limits = LIMITS,
+    limits: TimeLimits = LIMITS,
     quorum_since: float | None = None,
     leaving: bool = False,
-) -> View:
+) -> StateView:
     """Return what a node knows; it has just beaten."""
     quorum = None if quorum_since is None else Quorum(state.round, quorum_since)
-    return View(state, me, limits, now, now, quorum, 25_000, leaving)
+    return StateView(state, me, limits, now, now, quorum, 25_000, leaving)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
-from hpc_elastic.meet.store_contact import Turn
+from hpc_elastic.meet.store_contact import ContactTurn
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder
-from hpc_elastic.rendezvous.dynamic.rules import Action
+from hpc_elastic.rendezvous.dynamic.rules import NodeAction
 from hpc_elastic.rendezvous.dynamic.state import NodeDesc
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import LIMITS, N1, N2, N3
@@ -22,7 +22,7 @@ class _Node:
         self.clock = FakeClock(10_000.0 + offset_s)
         self.holder = StateHolder(backend, me, LIMITS, self.clock)
 
-    def step(self, operation: rules.Operation) -> Action:
+    def step(self, operation: rules.Operation) -> NodeAction:
         """Look, and take one action."""
         self.holder.read()
         view = self.holder.view()
@@ -42,8 +42,8 @@ def _three(offset_s: float = 0.0) -> list[_Node]:
     backend = MemoryRendezvousBackend()
     nodes = [_Node(backend, N1), _Node(backend, N2, offset_s), _Node(backend, N3)]
     for node in nodes:
-        assert Action.ADD_TO_PARTICIPANTS is node.step(rules.join)
-    assert [Action.FINISH] * 3 == [node.step(rules.join) for node in nodes]
+        assert NodeAction.ADD_TO_PARTICIPANTS is node.step(rules.join)
+    assert [NodeAction.FINISH] * 3 == [node.step(rules.join) for node in nodes]
     return nodes
 
 
@@ -58,7 +58,7 @@ def test_clocks_are_not_compared(offset_s: float) -> None:
     nodes = _three(offset_s)
     for _ in range(50):
         _pass(nodes, LIMITS.interval)
-        assert [Action.KEEP_ALIVE] * 3 == [node.step(rules.keep_alive) for node in nodes]
+        assert [NodeAction.KEEP_ALIVE] * 3 == [node.step(rules.keep_alive) for node in nodes]
         assert [[N1, N2, N3]] * 3 == [node.members for node in nodes]
     last_beat = nodes[0].clock.monotonic()
     while len(nodes[0].members) == 3:
@@ -85,7 +85,7 @@ def test_who_was_given_up_does_not_beat() -> None:
     nodes = _three()
     assert nodes[0].holder.write(rules.without(nodes[0].holder.read(), {N2}))
     _pass(nodes, LIMITS.interval)
-    assert Action.FINISH is nodes[1].step(rules.keep_alive)
+    assert NodeAction.FINISH is nodes[1].step(rules.keep_alive)
     assert 1 == rules.nodes_waiting(nodes[1].holder.read(), N2, 0)
 
 
@@ -93,11 +93,11 @@ def test_the_first_to_write_wins() -> None:
     """A node that was overtaken takes the others' state and chooses again."""
     nodes = _three()
     nodes[1].holder.read()
-    states = [rules.apply(Action.KEEP_ALIVE, node.holder.view()) for node in nodes[:2]]
+    states = [rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()) for node in nodes[:2]]
     assert nodes[0].holder.write(states[0])
     assert not nodes[1].holder.write(states[1])
     assert states[0] == nodes[1].holder.state
-    assert Action.FINISH is nodes[1].step(rules.join)
+    assert NodeAction.FINISH is nodes[1].step(rules.join)
 
 
 class _ForgetfulBackend(MemoryRendezvousBackend):
@@ -112,10 +112,10 @@ class _ForgetfulBackend(MemoryRendezvousBackend):
 def test_a_state_that_vanished_is_an_empty_one() -> None:
     """After the loss of its state a rendezvous begins anew."""
     node = _Node(_ForgetfulBackend(), N1)
-    assert node.holder.write(rules.apply(Action.ADD_TO_PARTICIPANTS, node.holder.view()))
-    assert not node.holder.write(rules.apply(Action.KEEP_ALIVE, node.holder.view()))
+    assert node.holder.write(rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
+    assert not node.holder.write(rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()))
     assert {} == node.holder.state.participants
-    assert node.holder.write(rules.apply(Action.ADD_TO_PARTICIPANTS, node.holder.view()))
+    assert node.holder.write(rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
 
 
 class _BusyBackend(MemoryRendezvousBackend):
@@ -143,7 +143,7 @@ class _ClockSleeper:
 def test_nobody_tries_for_ever() -> None:
     """A node that never gets its state through gives up after the deadline and the rollback."""
     node = _Node(_BusyBackend(), N1)
-    turn = Turn(node.clock, _ClockSleeper(node.clock))
+    turn = ContactTurn(node.clock, _ClockSleeper(node.clock))
     began = node.clock.monotonic()
     with turn.taken(), pytest.raises(RendezvousTimeoutError, match="within 60 s: 1 of 2 nodes are there"):
         Executor("r", node.holder, turn).run(rules.join, 60.0)

@@ -9,12 +9,12 @@ import pytest
 from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.executor import StateHolder
-from hpc_elastic.rendezvous.dynamic.rules import Action, Limits
+from hpc_elastic.rendezvous.dynamic.rules import NodeAction, TimeLimits
 from hpc_elastic.rendezvous.dynamic.state import DynamicState
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import FOREVER, node
 
-LIMITS = Limits(min_nodes=2, max_nodes=4, last_call=10.0, interval=5.0, lease=20.0)
+LIMITS = TimeLimits(min_nodes=2, max_nodes=4, last_call=10.0, interval=5.0, lease=20.0)
 
 
 class _SimNode:
@@ -48,7 +48,7 @@ class _SimNode:
         action = self.operation(view, FOREVER)
         if action in rules._APPLY:
             self._chosen = rules.apply(action, view)
-        elif action is Action.FINISH:
+        elif action is NodeAction.FINISH:
             self._finish(state)
 
     def _finish(self, state: DynamicState) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.rules import Action, Operation, Pulse, Quorum, View
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place
+from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Quorum, StateView
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace
 from tests.rendezvous.dynamic_build import (
     FOREVER,
     LIMITS,
@@ -28,27 +28,27 @@ CLOSED = DynamicState(closed=True)
 @pytest.mark.parametrize(
     ("known", "action"),
     [
-        (view(DynamicState()), Action.ADD_TO_PARTICIPANTS),
-        (view(gathering(N2)), Action.ADD_TO_PARTICIPANTS),
-        (view(beside(gathering(N2), waiting=(N1,))), Action.ADD_TO_PARTICIPANTS),
-        (view(gathering(N1)), Action.SYNC),
-        (view(gathering(N1))._replace(beat_at=-5.0), Action.KEEP_ALIVE),
-        (view(gathering(N1, N2), now=29.0, quorum_since=0.0), Action.SYNC),
-        (view(gathering(N1, N2), now=30.0, quorum_since=0.0), Action.MARK_RENDEZVOUS_COMPLETE),
-        (view(gathering(N1), now=99.0, quorum_since=0.0), Action.SYNC),
-        (view(running(N1, N2)), Action.FINISH),
-        (view(running(N2, N3)), Action.ADD_TO_WAIT_LIST),
-        (view(beside(running(N2, N3), waiting=(N1,))), Action.SYNC),
-        (view(FULL, N4), Action.ADD_TO_REDUNDANCY_LIST),
-        (view(beside(FULL, waiting=(N4,)), N4), Action.SYNC),
-        (view(beside(FULL, spare=(N4,)), N4), Action.SYNC),
-        (view(beside(FULL, spare=(N4,)), N4)._replace(beat_at=-5.0), Action.KEEP_ALIVE),
-        (view(beside(running(N1, N2), spare=(N4,)), N4), Action.REMOVE_FROM_REDUNDANCY_LIST),
-        (view(CLOSED), Action.ERROR_CLOSED),
-        (view(beside(FULL, spare=(N4,))._replace(closed=True), N4), Action.ERROR_CLOSED),
+        (view(DynamicState()), NodeAction.ADD_TO_PARTICIPANTS),
+        (view(gathering(N2)), NodeAction.ADD_TO_PARTICIPANTS),
+        (view(beside(gathering(N2), waiting=(N1,))), NodeAction.ADD_TO_PARTICIPANTS),
+        (view(gathering(N1)), NodeAction.SYNC),
+        (view(gathering(N1))._replace(beat_at=-5.0), NodeAction.KEEP_ALIVE),
+        (view(gathering(N1, N2), now=29.0, quorum_since=0.0), NodeAction.SYNC),
+        (view(gathering(N1, N2), now=30.0, quorum_since=0.0), NodeAction.MARK_RENDEZVOUS_COMPLETE),
+        (view(gathering(N1), now=99.0, quorum_since=0.0), NodeAction.SYNC),
+        (view(running(N1, N2)), NodeAction.FINISH),
+        (view(running(N2, N3)), NodeAction.ADD_TO_WAIT_LIST),
+        (view(beside(running(N2, N3), waiting=(N1,))), NodeAction.SYNC),
+        (view(FULL, N4), NodeAction.ADD_TO_REDUNDANCY_LIST),
+        (view(beside(FULL, waiting=(N4,)), N4), NodeAction.SYNC),
+        (view(beside(FULL, spare=(N4,)), N4), NodeAction.SYNC),
+        (view(beside(FULL, spare=(N4,)), N4)._replace(beat_at=-5.0), NodeAction.KEEP_ALIVE),
+        (view(beside(running(N1, N2), spare=(N4,)), N4), NodeAction.REMOVE_FROM_REDUNDANCY_LIST),
+        (view(CLOSED), NodeAction.ERROR_CLOSED),
+        (view(beside(FULL, spare=(N4,))._replace(closed=True), N4), NodeAction.ERROR_CLOSED),
     ],
 )
-def test_joining(known: View, action: Action) -> None:
+def test_joining(known: StateView, action: NodeAction) -> None:
     """Each situation of a node that wants to be in has its action."""
     assert action is rules.join(known, FOREVER)
 
@@ -56,40 +56,47 @@ def test_joining(known: View, action: Action) -> None:
 @pytest.mark.parametrize(
     ("state", "me", "action"),
     [
-        (gathering(N1), N1, Action.REMOVE_FROM_PARTICIPANTS),
-        (beside(running(N2, N3), waiting=(N1,)), N1, Action.REMOVE_FROM_WAIT_LIST),
-        (running(N2, N3), N1, Action.ERROR_TIMEOUT),
-        (DynamicState(), N1, Action.ERROR_TIMEOUT),
-        (running(N1, N2), N1, Action.FINISH),
-        (beside(FULL, spare=(N4,)), N4, Action.SYNC),
+        (gathering(N1), N1, NodeAction.REMOVE_FROM_PARTICIPANTS),
+        (beside(running(N2, N3), waiting=(N1,)), N1, NodeAction.REMOVE_FROM_WAIT_LIST),
+        (running(N2, N3), N1, NodeAction.ERROR_TIMEOUT),
+        (DynamicState(), N1, NodeAction.ERROR_TIMEOUT),
+        (running(N1, N2), N1, NodeAction.FINISH),
+        (beside(FULL, spare=(N4,)), N4, NodeAction.SYNC),
     ],
 )
-def test_a_deadline_is_rolled_back(state: DynamicState, me: NodeDesc, action: Action) -> None:
+def test_a_deadline_is_rolled_back(state: DynamicState, me: NodeDesc, action: NodeAction) -> None:
     """After the deadline a node takes itself out; a round that is there, and a spare, have none."""
     assert action is rules.join(view(state, me, now=101.0), 100.0)
 
 
 def test_nobody_rolls_back_for_ever() -> None:
     """If taking itself out does not work either, the node gives up."""
-    assert Action.ERROR_TIMEOUT is rules.join(view(gathering(N1), now=106.0), 100.0)
+    assert NodeAction.ERROR_TIMEOUT is rules.join(view(gathering(N1), now=106.0), 100.0)
 
 
 @pytest.mark.parametrize(
     ("operation", "state", "before", "after"),
     [
-        (rules.exit_round, running(N1, N2), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
-        (rules.exit_round, running(N2), Action.FINISH, Action.FINISH),
-        (rules.close, running(N1), Action.MARK_RENDEZVOUS_CLOSED, Action.ERROR_TIMEOUT),
-        (rules.close, CLOSED, Action.FINISH, Action.FINISH),
-        (rules.leave, running(N1), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
-        (rules.leave, beside(FULL, waiting=(N1,)), Action.REMOVE_FROM_PARTICIPANTS, Action.ERROR_TIMEOUT),
-        (rules.leave, running(N2), Action.FINISH, Action.FINISH),
-        (rules.leave, CLOSED, Action.FINISH, Action.FINISH),
-        (rules.keep_alive, running(N1), Action.FINISH, Action.ERROR_TIMEOUT),
-        (rules.keep_alive, running(N2), Action.FINISH, Action.FINISH),
+        (rules.exit_round, running(N1, N2), NodeAction.REMOVE_FROM_PARTICIPANTS, NodeAction.ERROR_TIMEOUT),
+        (rules.exit_round, running(N2), NodeAction.FINISH, NodeAction.FINISH),
+        (rules.close, running(N1), NodeAction.MARK_RENDEZVOUS_CLOSED, NodeAction.ERROR_TIMEOUT),
+        (rules.close, CLOSED, NodeAction.FINISH, NodeAction.FINISH),
+        (rules.leave, running(N1), NodeAction.REMOVE_FROM_PARTICIPANTS, NodeAction.ERROR_TIMEOUT),
+        (
+            rules.leave,
+            beside(FULL, waiting=(N1,)),
+            NodeAction.REMOVE_FROM_PARTICIPANTS,
+            NodeAction.ERROR_TIMEOUT,
+        ),
+        (rules.leave, running(N2), NodeAction.FINISH, NodeAction.FINISH),
+        (rules.leave, CLOSED, NodeAction.FINISH, NodeAction.FINISH),
+        (rules.keep_alive, running(N1), NodeAction.FINISH, NodeAction.ERROR_TIMEOUT),
+        (rules.keep_alive, running(N2), NodeAction.FINISH, NodeAction.FINISH),
     ],
 )
-def test_other_operations(operation: Operation, state: DynamicState, before: Action, after: Action) -> None:
+def test_other_operations(
+    operation: Operation, state: DynamicState, before: NodeAction, after: NodeAction
+) -> None:
     """Before and after the deadline."""
     late = view(state, now=101.0)._replace(beat_at=0.0)
     assert (before, after) == (operation(view(state), 100.0), operation(late, 100.0))
@@ -98,16 +105,16 @@ def test_other_operations(operation: Operation, state: DynamicState, before: Act
 def test_leaving_takes_a_node_off_every_list() -> None:
     """A node that waits or stands by goes from there."""
     waits, stands = beside(running(N2), waiting=(N1,)), beside(FULL, spare=(N4,))
-    assert Action.REMOVE_FROM_WAIT_LIST is rules.leave(view(waits), FOREVER)
-    assert Action.REMOVE_FROM_REDUNDANCY_LIST is rules.leave(view(stands, N4), FOREVER)
+    assert NodeAction.REMOVE_FROM_WAIT_LIST is rules.leave(view(waits), FOREVER)
+    assert NodeAction.REMOVE_FROM_REDUNDANCY_LIST is rules.leave(view(stands, N4), FOREVER)
 
 
 def test_a_beat_is_given_when_it_is_due() -> None:
     """A timer that wakes a little early still beats; a node that was given up does not."""
     state = running(N1, N2)
-    assert Action.FINISH is rules.keep_alive(view(state, now=3.0)._replace(beat_at=0.0), FOREVER)
-    assert Action.KEEP_ALIVE is rules.keep_alive(view(state, now=4.9)._replace(beat_at=0.0), FOREVER)
-    assert Action.FINISH is rules.keep_alive(view(state, N3, now=4.9)._replace(beat_at=0.0), FOREVER)
+    assert NodeAction.FINISH is rules.keep_alive(view(state, now=3.0)._replace(beat_at=0.0), FOREVER)
+    assert NodeAction.KEEP_ALIVE is rules.keep_alive(view(state, now=4.9)._replace(beat_at=0.0), FOREVER)
+    assert NodeAction.FINISH is rules.keep_alive(view(state, N3, now=4.9)._replace(beat_at=0.0), FOREVER)
 
 
 # What actions change
@@ -115,14 +122,14 @@ def test_a_beat_is_given_when_it_is_due() -> None:
 
 def test_a_participant_brings_a_port_and_a_beat() -> None:
     """Joining takes the node off the wait list and advances its counter."""
-    state = rules.apply(Action.ADD_TO_PARTICIPANTS, view(beside(gathering(N2), waiting=(N1,))))
-    assert Place(-1, 25_000) == state.participants[N1]
+    state = rules.apply(NodeAction.ADD_TO_PARTICIPANTS, view(beside(gathering(N2), waiting=(N1,))))
+    assert NodePlace(-1, 25_000) == state.participants[N1]
     assert (frozenset(), 2, False) == (state.wait_list, state.beats[N1], state.complete)
 
 
 def test_the_last_place_completes_the_round() -> None:
     """With the most nodes that are wanted nobody waits any longer."""
-    state = rules.apply(Action.ADD_TO_PARTICIPANTS, view(gathering(N2, N3)))
+    state = rules.apply(NodeAction.ADD_TO_PARTICIPANTS, view(gathering(N2, N3)))
     assert state.complete
     assert (N1, N2, N3) == state.members
     assert ("n1", 25_000) == (state.master_addr, state.master_port)
@@ -130,24 +137,24 @@ def test_the_last_place_completes_the_round() -> None:
 
 def test_ranks_follow_numbers_in_names() -> None:
     """Node 2 comes before node 10."""
-    state = rules.apply(Action.MARK_RENDEZVOUS_COMPLETE, view(gathering(N10, N2)))
+    state = rules.apply(NodeAction.MARK_RENDEZVOUS_COMPLETE, view(gathering(N10, N2)))
     assert [0, 1] == [state.participants[one].rank for one in (N2, N10)]
     assert ("n2", 20_001) == (state.master_addr, state.master_port)
 
 
 def test_waiting_and_standing_by() -> None:
     """A node is on one list at a time."""
-    spare = rules.apply(Action.ADD_TO_REDUNDANCY_LIST, view(FULL, N4))
+    spare = rules.apply(NodeAction.ADD_TO_REDUNDANCY_LIST, view(FULL, N4))
     assert {N4} == spare.redundancy_list
-    waits = rules.apply(Action.ADD_TO_WAIT_LIST, view(spare, N4))
+    waits = rules.apply(NodeAction.ADD_TO_WAIT_LIST, view(spare, N4))
     assert (frozenset({N4}), frozenset(), 2) == (waits.wait_list, waits.redundancy_list, waits.beats[N4])
-    gone = rules.apply(Action.REMOVE_FROM_WAIT_LIST, view(waits, N4))
+    gone = rules.apply(NodeAction.REMOVE_FROM_WAIT_LIST, view(waits, N4))
     assert (frozenset(), False) == (gone.wait_list, N4 in gone.beats)
 
 
 def test_closing_says_who() -> None:
     """Who finds the rendezvous closed can be told by whom."""
-    state = rules.apply(Action.MARK_RENDEZVOUS_CLOSED, view(FULL))
+    state = rules.apply(NodeAction.MARK_RENDEZVOUS_CLOSED, view(FULL))
     assert (True, "n1_1_0") == (state.closed, state.closed_by)
 
 
@@ -176,9 +183,9 @@ def test_who_vanishes_is_lost_and_who_leaves_is_not() -> None:
 def test_a_place_that_was_left_on_purpose_is_not_free() -> None:
     """A spare does not make a finishing run start again."""
     left = rules.without(FULL, {N2}, went=True)
-    assert Action.SYNC is rules.join(view(beside(left, spare=(N4,)), N4), FOREVER)
+    assert NodeAction.SYNC is rules.join(view(beside(left, spare=(N4,)), N4), FOREVER)
     lost = rules.without(FULL, {N2})
-    assert Action.REMOVE_FROM_REDUNDANCY_LIST is rules.join(view(beside(lost, spare=(N4,)), N4), FOREVER)
+    assert NodeAction.REMOVE_FROM_REDUNDANCY_LIST is rules.join(view(beside(lost, spare=(N4,)), N4), FOREVER)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +239,13 @@ def test_a_counter_that_stands_still_is_dead() -> None:
 @pytest.mark.parametrize(
     ("now", "action"),
     [
-        (100.0, Action.SYNC),
-        (100.1, Action.REMOVE_FROM_PARTICIPANTS),
-        (105.0, Action.REMOVE_FROM_PARTICIPANTS),
-        (105.1, Action.ERROR_TIMEOUT),
+        (100.0, NodeAction.SYNC),
+        (100.1, NodeAction.REMOVE_FROM_PARTICIPANTS),
+        (105.0, NodeAction.REMOVE_FROM_PARTICIPANTS),
+        (105.1, NodeAction.ERROR_TIMEOUT),
     ],
 )
-def test_a_deadline_has_passed_after_it(now: float, action: Action) -> None:
+def test_a_deadline_has_passed_after_it(now: float, action: NodeAction) -> None:
     """At its moment there is time left; taking itself out has five seconds more."""
     known = view(gathering(N1), now=now)._replace(beat_at=now)
     assert action is rules.join(known, 100.0)
@@ -248,8 +255,8 @@ def test_a_deadline_has_passed_after_it(now: float, action: Action) -> None:
 def test_other_operations_may_use_their_last_moment(operation: Operation) -> None:
     """They fail after it."""
     known = view(running(N1, N2), now=100.0)._replace(beat_at=0.0)
-    assert Action.ERROR_TIMEOUT is not operation(known, 100.0)
-    assert Action.ERROR_TIMEOUT is operation(known._replace(now=100.1), 100.0)
+    assert NodeAction.ERROR_TIMEOUT is not operation(known, 100.0)
+    assert NodeAction.ERROR_TIMEOUT is operation(known._replace(now=100.1), 100.0)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +279,8 @@ def test_when_the_last_call_is_over(nodes: tuple[NodeDesc, ...], quorum: Quorum 
 
 def test_a_spare_is_beside_a_round_that_has_room() -> None:
     """Then it goes to the wait list by way of joining again; with none it stands by."""
-    assert Action.ADD_TO_WAIT_LIST is rules.join(view(running(N1, N2), N4), FOREVER)
-    assert Action.ADD_TO_REDUNDANCY_LIST is rules.join(view(running(N1, N2, N3), N4), FOREVER)
+    assert NodeAction.ADD_TO_WAIT_LIST is rules.join(view(running(N1, N2), N4), FOREVER)
+    assert NodeAction.ADD_TO_REDUNDANCY_LIST is rules.join(view(running(N1, N2, N3), N4), FOREVER)
 
 
 def test_each_way_out_takes_a_node_off_its_list_only() -> None:
@@ -290,6 +297,6 @@ def test_each_way_out_takes_a_node_off_its_list_only() -> None:
 
 def test_keeping_alive_advances_the_own_counter_by_one() -> None:
     """Nobody else's; one that was given up begins at one."""
-    state = rules.apply(Action.KEEP_ALIVE, view(FULL))
+    state = rules.apply(NodeAction.KEEP_ALIVE, view(FULL))
     assert {**FULL.beats, N1: FULL.beats[N1] + 1} == state.beats
-    assert 1 == rules.apply(Action.KEEP_ALIVE, view(FULL, N4)).beats[N4]
+    assert 1 == rules.apply(NodeAction.KEEP_ALIVE, view(FULL, N4)).beats[N4]

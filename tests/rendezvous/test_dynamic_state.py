@@ -13,7 +13,7 @@ from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.state import (
     DynamicState,
     NodeDesc,
-    Place,
+    NodePlace,
     encode,
     names,
     parse,
@@ -32,7 +32,7 @@ _groups = st.frozensets(_nodes, max_size=4)
         complete=st.booleans(),
         closed=st.booleans(),
         closed_by=st.text(),
-        participants=st.dictionaries(_nodes, st.builds(Place, st.integers(-1, 9), st.integers(0, 65535))),
+        participants=st.dictionaries(_nodes, st.builds(NodePlace, st.integers(-1, 9), st.integers(0, 65535))),
         wait_list=_groups,
         redundancy_list=_groups,
         beats=st.dictionaries(_nodes, st.integers(0, 1000)),

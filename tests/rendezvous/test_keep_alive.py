@@ -13,7 +13,7 @@ from hpc_elastic.errors import (
     RendezvousStateError,
     StoreError,
 )
-from hpc_elastic.meet.store_contact import LastKnown, Turn, until_lease
+from hpc_elastic.meet.store_contact import ContactTurn, LastKnown, until_lease
 from hpc_elastic.rendezvous.dynamic.keep_alive import KeepAlive
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
@@ -139,7 +139,7 @@ class _Source:
 def test_a_fresh_value_is_not_read_again(clock: FakeClock) -> None:
     """A monitor loop that asks often reads now and then."""
     source = _Source()
-    known = LastKnown(source.read, 0, Turn(clock), fresh_s=1.0, lease=4.0)
+    known = LastKnown(source.read, 0, ContactTurn(clock), fresh_s=1.0, lease=4.0)
     assert [1, 1, 1] == [known.get(), known.get(), known.get()]
     source.value = 2
     clock.advance(0.9)
@@ -155,7 +155,7 @@ def test_a_fresh_value_is_not_read_again(clock: FakeClock) -> None:
 def test_the_last_value_holds_for_a_lease(clock: FakeClock, error: Exception) -> None:
     """An error passes, or is told after a lease; an answer starts the lease anew."""
     source = _Source()
-    known = LastKnown(source.read, 0, Turn(clock), fresh_s=1.0, lease=4.0)
+    known = LastKnown(source.read, 0, ContactTurn(clock), fresh_s=1.0, lease=4.0)
     known.get()
     for _ in range(2):
         source.error = error
@@ -178,12 +178,12 @@ def test_other_errors_are_not_held_back(clock: FakeClock) -> None:
     source = _Source()
     source.error = RendezvousStateError("rubbish")
     with pytest.raises(RendezvousStateError):
-        LastKnown(source.read, 0, Turn(clock), fresh_s=1.0, lease=4.0).get()
+        LastKnown(source.read, 0, ContactTurn(clock), fresh_s=1.0, lease=4.0).get()
 
 
 def test_a_step_that_hangs_does_not_hang_the_others(clock: FakeClock) -> None:
     """Who cannot have the turn gets the last value."""
-    source, turn = _Source(), Turn(clock)
+    source, turn = _Source(), ContactTurn(clock)
     known = LastKnown(source.read, 0, turn, fresh_s=1.0, lease=0.01)
     with turn.taken():
         assert (0, 0) == (known.get(), source.reads)
@@ -194,7 +194,7 @@ def test_a_step_that_hangs_does_not_hang_the_others(clock: FakeClock) -> None:
 
 def test_who_waits_lets_others_in(clock: FakeClock) -> None:
     """The turn is free during a wait, and taken again after it."""
-    turn = Turn(clock)
+    turn = ContactTurn(clock)
     waiting = threading.Event()
 
     def wait() -> None:
@@ -218,7 +218,7 @@ def test_who_waits_lets_others_in(clock: FakeClock) -> None:
 
 def test_a_step_is_tried_again(clock: FakeClock) -> None:
     """An answer that comes within the lease is an answer."""
-    turn = Turn(clock)
+    turn = ContactTurn(clock)
     errors = [StoreError("no answer"), RendezvousConnectionError("no answer")]
 
     def step() -> str:

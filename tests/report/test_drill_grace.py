@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.report.drill.grace import Judgement, judge
-from hpc_elastic.report.drill.report import Course, Phase, verdict
+from hpc_elastic.report.drill.report import Course, DrillPhase, verdict
 from hpc_elastic.slurm.client.deadlines import Site
 
 BACK = RoundFormed(2, Epoch(0, 0, 1, 0), (Member("n1.1", "n1", 1),), "n1", 1, None)
@@ -17,7 +17,7 @@ BARE = Site(kill_wait_s=30.0)
 
 def took(resumed: RoundFormed | None = BACK, **spans_s: float) -> Course:
     """Return what followed a drill, by the names of the phases."""
-    phases = [Phase(name, after_s, "") for name, after_s in spans_s.items()]
+    phases = [DrillPhase(name, after_s, "") for name, after_s in spans_s.items()]
     return Course(phases, resumed, None, 0, agreed=True)
 
 

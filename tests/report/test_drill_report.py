@@ -8,7 +8,6 @@ import pytest
 
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainExplained,
@@ -16,6 +15,7 @@ from hpc_elastic.record.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     NodeLeft,
     Note,
@@ -194,7 +194,7 @@ def test_workers_without_a_step_since_the_last_checkpoint_have_nothing_to_save(
 ) -> None:
     """They stop where they have begun, and show nothing of how long a save takes."""
     step = 80 if Saved(80, 12.5) in saved else 60
-    back = formed(2)._replace(checkpoint=Checkpoint(step, ""))
+    back = formed(2)._replace(checkpoint=MarkedCheckpoint(step, ""))
     course = follow(PREEMPT, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, agreed), back, saved=saved)
     assert had_nothing == course.had_nothing_to_save
 

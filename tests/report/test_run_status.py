@@ -23,7 +23,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.report.run_status import Phase, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.slurm.end.lifecycle import GONE, JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0, 0)
@@ -65,48 +65,48 @@ def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None,
 @pytest.mark.parametrize(
     ("entries", "facts", "phase", "words"),
     [
-        ((), job("PENDING", "Priority"), Phase.QUEUED, "Slurm's reason: Priority"),
-        ((), job("RUNNING"), Phase.STARTING, "have not spoken"),
-        ((), None, Phase.UNKNOWN, "no agent"),
-        ((STARTED,), job("RUNNING"), Phase.STARTING, "n1, n2 meet"),
-        ((STARTED, FIRST_ROUND), job("RUNNING"), Phase.RUNNING, "round 1 on n1, n2 (4 workers)"),
-        ((STARTED, FIRST_ROUND), None, Phase.RUNNING, "round 1 on n1, n2 (4 workers)"),
+        ((), job("PENDING", "Priority"), RunPhase.QUEUED, "Slurm's reason: Priority"),
+        ((), job("RUNNING"), RunPhase.STARTING, "have not spoken"),
+        ((), None, RunPhase.UNKNOWN, "no agent"),
+        ((STARTED,), job("RUNNING"), RunPhase.STARTING, "n1, n2 meet"),
+        ((STARTED, FIRST_ROUND), job("RUNNING"), RunPhase.RUNNING, "round 1 on n1, n2 (4 workers)"),
+        ((STARTED, FIRST_ROUND), None, RunPhase.RUNNING, "round 1 on n1, n2 (4 workers)"),
         (
             (STARTED, FIRST_ROUND, RoundEnded(1, Cause.CRASH, ("n1",), {})),
             None,
-            Phase.RESTARTING,
+            RunPhase.RESTARTING,
             "worker failed",
         ),
         (
             (STARTED, FIRST_ROUND, DRAIN, StopAgreed(1, 9)),
             None,
-            Phase.DRAINING,
+            RunPhase.DRAINING,
             "time limit; all running ranks stop at step 9",
         ),
         (
             (STARTED, FIRST_ROUND, DRAIN, Drained(EPOCH, Cause.TIME_LIMIT, 9, "")),
             None,
-            Phase.REQUEUED,
+            RunPhase.REQUEUED,
             "at step 9",
         ),
-        ((STARTED, FIRST_ROUND), job("PENDING", "BeginTime", 1), Phase.REQUEUED, "BeginTime"),
-        ((STARTED, Requeued(EPOCH, Cause.LAUNCH_FAILURE)), None, Phase.REQUEUED, "given back to Slurm"),
-        ((STARTED, FIRST_ROUND), job("RUNNING", restarts=1), Phase.STARTING, "have not spoken"),
+        ((STARTED, FIRST_ROUND), job("PENDING", "BeginTime", 1), RunPhase.REQUEUED, "BeginTime"),
+        ((STARTED, Requeued(EPOCH, Cause.LAUNCH_FAILURE)), None, RunPhase.REQUEUED, "given back to Slurm"),
+        ((STARTED, FIRST_ROUND), job("RUNNING", restarts=1), RunPhase.STARTING, "have not spoken"),
         (
             (STARTED, FIRST_ROUND),
             job("FAILED"),
-            Phase.GONE,
+            RunPhase.GONE,
             "ended as FAILED, and its agents have recorded no end",
         ),
-        ((STARTED, FIRST_ROUND), GONE, Phase.GONE, "not there any more"),
-        ((STARTED, RunEnded(Decision.DONE, 0, "", None)), job("PENDING"), Phase.DONE, "done"),
-        ((STARTED, RunEnded(Decision.FAILED, 1, "why", None)), None, Phase.FAILED, "why"),
-        ((STARTED, RunEnded(Decision.STOPPED, 0, "", None)), None, Phase.STOPPED, "stopped"),
-        ((STARTED, RunEnded(Decision.CANCELLED, 130, "", None)), GONE, Phase.CANCELLED, "cancelled"),
+        ((STARTED, FIRST_ROUND), GONE, RunPhase.GONE, "not there any more"),
+        ((STARTED, RunEnded(Decision.DONE, 0, "", None)), job("PENDING"), RunPhase.DONE, "done"),
+        ((STARTED, RunEnded(Decision.FAILED, 1, "why", None)), None, RunPhase.FAILED, "why"),
+        ((STARTED, RunEnded(Decision.STOPPED, 0, "", None)), None, RunPhase.STOPPED, "stopped"),
+        ((STARTED, RunEnded(Decision.CANCELLED, 130, "", None)), GONE, RunPhase.CANCELLED, "cancelled"),
     ],
 )
 def test_the_status_of_a_run(
-    entries: tuple[Entry, ...], facts: JobFacts | None, phase: Phase, words: str
+    entries: tuple[Entry, ...], facts: JobFacts | None, phase: RunPhase, words: str
 ) -> None:
     """Records tell what happens inside a start of the job, Slurm tells whether there is one."""
     found = status_of(RunView(state_of(*entries), 0, "7", facts))
@@ -134,8 +134,8 @@ def test_between_rounds_those_who_ended_the_last_one_are_named() -> None:
 def test_a_run_that_was_submitted_again_is_not_what_its_last_ending_says() -> None:
     """The ending belongs to the submission before."""
     state = state_of(STARTED, RunEnded(Decision.FAILED, 1, "why", None))
-    assert Phase.QUEUED is status_of(RunView(state, 1, "8", job("PENDING"))).phase
-    assert Phase.UNKNOWN is status_of(RunView(state, 1, "8", None)).phase
+    assert RunPhase.QUEUED is status_of(RunView(state, 1, "8", job("PENDING"))).phase
+    assert RunPhase.UNKNOWN is status_of(RunView(state, 1, "8", None)).phase
 
 
 DRAINED = Drained(EPOCH, Cause.TIME_LIMIT, 9, "")
@@ -145,35 +145,35 @@ PREEMPTED = Drained(EPOCH, Cause.PREEMPTION, None, "")
 @pytest.mark.parametrize(
     ("drained", "facts", "phase", "text"),
     [
-        (DRAINED, None, Phase.STOPPED, "stopped: the time limit, saved step 9"),
-        (PREEMPTED, None, Phase.STOPPED, "stopped: preemption"),
-        (DRAINED._replace(cause=Cause.STOP), GONE, Phase.STOPPED, "stopped by the user, saved step 9"),
-        (DRAINED, job("COMPLETED"), Phase.STOPPED, "stopped: the time limit, saved step 9"),
-        (PREEMPTED, job("CANCELLED"), Phase.STOPPED, "stopped: the job was cancelled"),
-        (DRAINED, job("RUNNING"), Phase.DRAINING, "drained at step 9 (the time limit), leaves the nodes"),
+        (DRAINED, None, RunPhase.STOPPED, "stopped: the time limit, saved step 9"),
+        (PREEMPTED, None, RunPhase.STOPPED, "stopped: preemption"),
+        (DRAINED._replace(cause=Cause.STOP), GONE, RunPhase.STOPPED, "stopped by the user, saved step 9"),
+        (DRAINED, job("COMPLETED"), RunPhase.STOPPED, "stopped: the time limit, saved step 9"),
+        (PREEMPTED, job("CANCELLED"), RunPhase.STOPPED, "stopped: the job was cancelled"),
+        (DRAINED, job("RUNNING"), RunPhase.DRAINING, "drained at step 9 (the time limit), leaves the nodes"),
         (
             PREEMPTED,
             job("PENDING", restarts=1),
-            Phase.REQUEUED,
+            RunPhase.REQUEUED,
             "requeued after preemption, waits for nodes",
         ),
     ],
 )
 def test_a_drained_run_without_a_script_of_ours_is_over(
-    drained: Drained, facts: JobFacts | None, phase: Phase, text: str
+    drained: Drained, facts: JobFacts | None, phase: RunPhase, text: str
 ) -> None:
     """Nobody is known to requeue it; if its script or Slurm does, it is requeued like any other."""
     state = state_of(STARTED, FIRST_ROUND, drained)
     assert (phase, text) == status_of(RunView(state, -1, "7", facts, has_script=False))
     requeued = state_of(STARTED, FIRST_ROUND, drained, Requeued(EPOCH, drained.cause))
-    assert Phase.REQUEUED is status_of(RunView(requeued, -1, "7", None, has_script=False)).phase
+    assert RunPhase.REQUEUED is status_of(RunView(requeued, -1, "7", None, has_script=False)).phase
 
 
 def test_a_drained_run_whose_job_has_ended_says_so() -> None:
     """Its agents have recorded what they did; only the requeue is missing."""
     state = state_of(STARTED, FIRST_ROUND, DRAINED)
     found = status_of(RunView(state, 0, "7", job("CANCELLED")))
-    assert (Phase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found
+    assert (RunPhase.GONE, "job 7 ended as CANCELLED, drained at step 9 (the time limit)") == found
 
 
 @pytest.mark.parametrize(("entries", "restarts"), [((Requeued(EPOCH, Cause.PREEMPTION),), 0), ((), 1)])
@@ -182,7 +182,7 @@ def test_a_job_that_was_cancelled_in_the_queue_says_so(entries: tuple[Entry, ...
     state = state_of(STARTED, FIRST_ROUND, PREEMPTED, *entries)
     found = status_of(RunView(state, 0, "7", job("CANCELLED", restarts=restarts)))
     text = "job 7 was cancelled while it waited in the queue, drained (preemption)"
-    assert (Phase.GONE, text) == found
+    assert (RunPhase.GONE, text) == found
 
 
 def test_a_phase_is_equal_to_its_word() -> None:
@@ -194,7 +194,7 @@ def test_silence_is_told_with_what_slurm_says() -> None:
     """Records of a run whose last agent was killed say that it runs; its members do not."""
     view = RunView(state_of(STARTED, FIRST_ROUND), 0, "7", job("RUNNING"), silent_s=45.0)
     told = status_of(view)
-    assert Phase.SILENT is told.phase
+    assert RunPhase.SILENT is told.phase
     assert "no agent has given a sign of life for 45 s; Slurm says: job 7 RUNNING" in told.text
     assert "running round 1 on n1, n2" in told.text
     assert "Slurm did not tell" in status_of(view._replace(job=None)).text
@@ -203,12 +203,12 @@ def test_silence_is_told_with_what_slurm_says() -> None:
 def test_a_job_that_is_gone_needs_no_look_at_members() -> None:
     """Slurm knows best; so it does of a requeued job that waits."""
     view = RunView(state_of(STARTED, FIRST_ROUND), 0, "7", GONE, silent_s=45.0)
-    assert Phase.GONE is status_of(view).phase
-    assert Phase.REQUEUED is status_of(view._replace(job=job("PENDING", restarts=1))).phase
+    assert RunPhase.GONE is status_of(view).phase
+    assert RunPhase.REQUEUED is status_of(view._replace(job=job("PENDING", restarts=1))).phase
 
 
 def test_a_held_run_is_told_as_such() -> None:
     """A run that waits for its user is neither running nor failed."""
     held = RunEnded(Decision.HELD, 75, "max_preemptions = 0 is spent", None)
     told = status_of(RunView(state_of(STARTED, FIRST_ROUND, held), 0, "7", None))
-    assert (Phase.HELD, True) == (told.phase, "max_preemptions" in told.text)
+    assert (RunPhase.HELD, True) == (told.phase, "max_preemptions" in told.text)

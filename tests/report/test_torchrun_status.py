@@ -26,18 +26,18 @@ def mark(node: str, phase: Phase, at: float, pid: int = 1) -> Mark:
 @pytest.mark.parametrize(
     ("phases", "phase", "words"),
     [
-        ((Phase.RUNNING, Phase.RUNNING), run_status.Phase.RUNNING, "running round 1 on 2 nodes: n1, n2"),
+        ((Phase.RUNNING, Phase.RUNNING), run_status.RunPhase.RUNNING, "running round 1 on 2 nodes: n1, n2"),
         (
             (Phase.SUCCEEDED, Phase.SUCCEEDED),
-            run_status.Phase.GONE,
+            run_status.RunPhase.GONE,
             "all agents have left after round 1 (n1, n2); how their workers ended is not recorded here",
         ),
-        ((Phase.SUCCEEDED, Phase.RUNNING), run_status.Phase.RUNNING, "running round 1 on 2 nodes: n1, n2"),
+        ((Phase.SUCCEEDED, Phase.RUNNING), run_status.RunPhase.RUNNING, "running round 1 on 2 nodes: n1, n2"),
     ],
     ids=["all run", "all left", "one left"],
 )
 def test_a_run_whose_agents_have_left_does_not_run(
-    phases: tuple[Phase, Phase], phase: run_status.Phase, words: str
+    phases: tuple[Phase, Phase], phase: run_status.RunPhase, words: str
 ) -> None:
     """Nobody records the end of the last round."""
     marks = (mark("n1", phases[0], 1.0), mark("n2", phases[1], 1.0))

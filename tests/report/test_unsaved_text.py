@@ -6,13 +6,13 @@ import pytest
 
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Drained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
     FailedLeaving,
+    MarkedCheckpoint,
     Member,
     NodeTaken,
     Record,
@@ -24,7 +24,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.state import MOST_FAILED_LEAVING, RunState, apply, fold
 from hpc_elastic.report.drill.report import course_of, verdict
 from hpc_elastic.report.drill.traces import Blow
-from hpc_elastic.report.run_status import Phase, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.end.lifecycle import JobFacts, job_facts
@@ -73,7 +73,7 @@ def test_a_stop_step_without_its_checkpoint_is_told(saved: int | None, text: str
     assert told(*entries)[-1].endswith(text or f"checkpoint of step {saved}")
     state = fold(RunState(), records(*entries))
     waits = status_of(RunView(state, 0, "7", job("PENDING")))
-    assert (Phase.REQUEUED, f"requeued after SIGTERM, waits for nodes{text}") == waits
+    assert (RunPhase.REQUEUED, f"requeued after SIGTERM, waits for nodes{text}") == waits
     for view in (RunView(state, 0, "7", job("CANCELLED")), RunView(state, 0, "7", has_script=False)):
         assert (MISSING in status_of(view).text) == bool(text)
 
@@ -142,7 +142,7 @@ def test_a_drill_in_which_nothing_was_saved_has_failed(
     extra: tuple[Entry, ...], resumed: int | None, but: str
 ) -> None:
     """A run that comes back has not done what it was to for that."""
-    checkpoint = None if resumed is None else Checkpoint(resumed, "")
+    checkpoint = None if resumed is None else MarkedCheckpoint(resumed, "")
     entries = (
         *ON_ITS_WAY,
         *extra,
@@ -173,7 +173,7 @@ def test_a_start_that_begins_where_the_last_one_did_says_so(
     entries: list[Entry] = []
     for number, step in enumerate(steps):
         epoch = Epoch(0, 0, number, 0)
-        checkpoint = None if step is None else Checkpoint(step, "")
+        checkpoint = None if step is None else MarkedCheckpoint(step, "")
         begun = ROUND._replace(number=number + 1, epoch=epoch, checkpoint=checkpoint)
         entries += [STARTED._replace(epoch=epoch), begun, DRAIN, StopAgreed(number + 1, told_steps)]
     lines = [line for line in told(*entries) if line.startswith(f"round {len(steps)}: ")]

@@ -19,7 +19,7 @@ from hpc_elastic.cli.run.command import parser
 from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import RendezvousSettings
-from hpc_elastic.node.budgets import Budgets as AgentBudgets
+from hpc_elastic.node.budgets import RestartBudgets as AgentBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.setup.hang_times import HangOptions
@@ -28,9 +28,9 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings import setting as kinds
 from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.of_run import RUN
-from hpc_elastic.settings.setting import Kind, Sbatch, Setting
+from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind
 from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
-from hpc_elastic.slurm.end.lifecycle import Budgets as FinishBudgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets as FinishBudgets
 from hpc_elastic.slurm.job.options import FIELDS
 from hpc_elastic.slurm.job.script import agent_flags, finish_flags
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -38,7 +38,7 @@ from hpc_elastic.slurm.run_jobs.run_files import spec_trouble, stored_spec
 from hpc_elastic.start.options import LaunchOptions
 from hpc_elastic.submitit import HpcElasticExecutor
 
-WRITTEN: dict[Kind[Any], Any] = {  # a value of each kind, as in a job file
+WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
     kinds.TEXT: "some",
     kinds.PATH: "/some/where",
     kinds.SWITCH: True,

@@ -27,8 +27,8 @@ from hpc_elastic.meet.shared_fs import (
     Waiting,
 )
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.node.budgets import Budgets
-from hpc_elastic.node.decision import Action, Facts, Group, decide, decide_blind
+from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import Action, AgentFacts, Group, decide, decide_blind
 from hpc_elastic.node.facts import gather
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
@@ -307,14 +307,14 @@ class SimulatedAgent:
         if status.is_gone and self._barrier_since is None:
             self._barrier_since = self.node.monotonic()
 
-    def _facts(self, status: Group) -> Facts:
+    def _facts(self, status: Group) -> AgentFacts:
         since = self._barrier_since
         assert self.formed is not None
         waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
         wedged = self._wedged is not None
         return gather(
             *(self.shared, self.formed.number, status),
-            budgets=Budgets(crash=MAX_RESTARTS),
+            budgets=RestartBudgets(crash=MAX_RESTARTS),
             waited=waited,
             wedged=wedged,
         )._replace(leaves_alone=self._leaves_alone)

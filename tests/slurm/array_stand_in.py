@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.nodes import Node
+from hpc_elastic.slurm.client.nodes import ListedNode
 
 
 class ArraySlurm(Slurm):
@@ -26,7 +26,7 @@ class ArraySlurm(Slurm):
         refusal: the words in which sbatch refuses; empty if it does not.
     """
 
-    def __init__(self, tasks: Sequence[Task] = (), **fields: str) -> None:
+    def __init__(self, tasks: Sequence[SlurmTask] = (), **fields: str) -> None:
         super().__init__({})
         self.tasks = list(tasks)
         self.fields = {"JobState": "RUNNING", "Restarts": "0", "Reason": "None", "Requeue": "1", **fields}
@@ -35,7 +35,7 @@ class ArraySlurm(Slurm):
         self.refused = False
         self.later: dict[str, str] = {}
         self.most: int | None = 1001
-        self.all_nodes: list[Node] = []
+        self.all_nodes: list[ListedNode] = []
         self.commented: list[str] = []
         self.queued: list[Sequence[str]] = []
         self.refusal = ""
@@ -46,7 +46,7 @@ class ArraySlurm(Slurm):
         if what:
             self.done.append(what)
 
-    def array_tasks(self, token: str, array: str) -> list[Task]:  # noqa: ARG002 - it has only these
+    def array_tasks(self, token: str, array: str) -> list[SlurmTask]:  # noqa: ARG002 - it has only these
         """Return the tasks."""
         self._answer()
         return self.tasks
@@ -57,7 +57,7 @@ class ArraySlurm(Slurm):
         said, self.fields = self.fields, {**self.fields, **self.later}
         return said
 
-    def nodes(self, partitions: str | None) -> list[Node]:  # noqa: ARG002 - the same in all
+    def nodes(self, partitions: str | None) -> list[ListedNode]:  # noqa: ARG002 - the same in all
         """Return the nodes."""
         self._answer()
         return self.all_nodes

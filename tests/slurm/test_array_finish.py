@@ -26,10 +26,10 @@ from hpc_elastic.record.journal import (
     TaskStopped,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
-from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.array_finish import ArrayFinish
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions
@@ -46,9 +46,9 @@ STARTED = EpochStarted(EPOCH, "7", ())
 ME = "n2.1@7_1-0-0"
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1@7_0-0-0", "n1", 1), Member(ME, "n2", 1)), "n1", 1234, None)
 LEFT = NodeLeft(EPOCH, ME, "n2", Cause.PREEMPTION, "SIGTERM")
-MINE = Task("7", 1, JobState.RUNNING, "n2")
-OTHER = Task("7", 0, JobState.RUNNING, "n1")
-WAITING = Task("7", 2, JobState.PENDING)
+MINE = SlurmTask("7", 1, JobState.RUNNING, "n2")
+OTHER = SlurmTask("7", 0, JobState.RUNNING, "n1")
+WAITING = SlurmTask("7", 2, JobState.PENDING)
 
 
 class TaskEnd:
@@ -92,7 +92,7 @@ class TaskEnd:
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
         start = start._replace(launch_failure=failed_line(failure) if failure else None)
-        return ArrayFinish(start, Budgets(), self.slurm, clock or FakeClock(), self.said.append).run()
+        return ArrayFinish(start, RequeueBudgets(), self.slurm, clock or FakeClock(), self.said.append).run()
 
     def log(self, text: str) -> None:
         """Write what the batch script of task 1, and bash, have printed."""
@@ -121,7 +121,7 @@ def test_a_run_that_goes_back_as_a_whole_is_recorded_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("decision", "code"), [(Decision.DONE, 0), (Decision.FAILED, 3)])
 def test_a_verdict_takes_the_waiting_tasks_away(tmp_path: Path, decision: Decision, code: int) -> None:
     """Of all arrays of the run; those that run end by the record."""
-    further = Task("9", 0, JobState.PENDING)
+    further = SlurmTask("9", 0, JobState.PENDING)
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER, WAITING, further]))
     assert code == end.finish(STARTED, RunEnded(decision, code, "why", None), code=code).code
     assert ["cancel waiting 7", "cancel waiting 9"] == end.slurm.done

@@ -42,12 +42,12 @@ from hpc_elastic.slurm.end.array_lifecycle import (
 )
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
     Exit,
     Hold,
     Leave,
     Relaunch,
     Requeue,
+    RequeueBudgets,
     Resubmit,
 )
 from tests.slurm.failed_lines import failed_line
@@ -57,7 +57,7 @@ START = TaskStart("12_1", 1, 0)
 ME = f"n2.7{START.tag}"
 STARTED = EpochStarted(EPOCH, "12", ())
 ROUND = RoundFormed(1, EPOCH, (Member("n1.7@12_0-0-0", "n1", 2), Member(ME, "n2", 2)), "n1", 1, None)
-BUDGETS = Budgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
+BUDGETS = RequeueBudgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
 ALONE, SOME, WAITING = Others(0, 0), Others(2, 0), Others(0, 1)
 
 

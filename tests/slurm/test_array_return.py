@@ -12,7 +12,7 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import batch_log
@@ -28,7 +28,7 @@ WAITS = {
     "SubmitTime": "2026-11-21T20:00:00",
     "EligibleTime": "2026-11-21T20:02:01",
 }
-BACK = Task("7", 1, JobState.PENDING, "", "BeginTime")
+BACK = SlurmTask("7", 1, JobState.PENDING, "", "BeginTime")
 ENV = SlurmEnv(
     "7_0", "8", "train", 0, 0, True, "n1", 0, ("n1",), None, False, None, None, TaskStart("7_0", 0, 0)
 )
@@ -37,7 +37,7 @@ ENV = SlurmEnv(
 class Slurm(ArraySlurm):
     """One that changes tasks, too."""
 
-    def __init__(self, *tasks: Task, **fields: str) -> None:
+    def __init__(self, *tasks: SlurmTask, **fields: str) -> None:
         super().__init__(tasks, **fields)
         self.updated = threading.Event()
 
@@ -75,7 +75,7 @@ def test_who_waits_for_something_else_goes_on_waiting(fields: dict[str, str]) ->
 
 def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
     """Each by its own name, after one question for all."""
-    others = (Task("7", 0, JobState.RUNNING, "n1"), Task("7", 2, JobState.PENDING, "", "Resources"))
+    others = (SlurmTask("7", 0, JobState.RUNNING, "n1"), SlurmTask("7", 2, JobState.PENDING, "", "Resources"))
     slurm = Slurm(BACK, *others, **WAITS)
     assert ["7_1"] == start_returned(paths, "7", slurm)
     assert ["update 7_1 StartTime=now+3"] == slurm.done

@@ -13,11 +13,11 @@ from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Epoch, EpochStarted, SizeWanted
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.report.run_status import RunView, status_of
-from hpc_elastic.slurm.client.array_tasks import Task, max_array_size, parse_tasks
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, max_array_size, parse_tasks
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
-from hpc_elastic.slurm.operate.array_scale import Share, shares
+from hpc_elastic.slurm.operate.array_scale import TaskShare, shares
 from hpc_elastic.slurm.operate.scale import scale
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.array_job import begin_of, facts_of
@@ -29,8 +29,8 @@ from hpc_elastic.slurm.submit.submit import Submitter
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 
-FOUR = [Task("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
-MORE = Task("9", 0, JobState.RUNNING, "n9")
+FOUR = [SlurmTask("7", number, JobState.RUNNING, f"n{number}") for number in range(4)]
+MORE = SlurmTask("9", 0, JobState.RUNNING, "n9")
 COMMENT = "hpc_elastic:ab"
 QUEUE = [
     ("7", "0", "RUNNING", "n1", "None", "hpc_elastic:ab my comment"),
@@ -74,12 +74,12 @@ def test_the_largest_array_is_read_from_the_settings() -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (5, [Share("7", 4, 4), Share("9", 1, 1)]),
-        (4, [Share("7", 4, 4), Share("9", 1, 0)]),
-        (1, [Share("7", 4, 1), Share("9", 1, 0)]),
+        (5, [TaskShare("7", 4, 4), TaskShare("9", 1, 1)]),
+        (4, [TaskShare("7", 4, 4), TaskShare("9", 1, 0)]),
+        (1, [TaskShare("7", 4, 1), TaskShare("9", 1, 0)]),
     ],
 )
-def test_older_arrays_keep_their_tasks(wanted: int, expected: list[Share]) -> None:
+def test_older_arrays_keep_their_tasks(wanted: int, expected: list[TaskShare]) -> None:
     """An array of which nothing is needed gets none."""
     assert expected == shares([MORE, *FOUR], wanted)
 
@@ -143,7 +143,7 @@ def test_only_an_array_has_spares_to_keep(paths: RunPaths) -> None:
 def test_an_array_whose_tasks_are_all_suspended_is_suspended(paths: RunPaths) -> None:
     """One that runs has the run go on, or wait for the others."""
     paused = [task._replace(state=JobState.SUSPENDED) for task in FOUR]
-    facts, fields = facts_of([*paused, Task("7", 4, JobState.PENDING)])
+    facts, fields = facts_of([*paused, SlurmTask("7", 4, JobState.PENDING)])
     assert (JobState.SUSPENDED, 4) == (facts.state, facts.nodes)
     assert "4 tasks are suspended, 1 task waits" == fields["JobState"]
     assert "suspended by Slurm" == status_of(RunView.of(read_run(paths), facts)).text
@@ -153,7 +153,7 @@ def test_an_array_whose_tasks_are_all_suspended_is_suspended(paths: RunPaths) ->
 
 def test_an_array_looks_like_one_job(paths: RunPaths) -> None:
     """It runs as long as one task does; the restart counts of tasks say nothing about the run."""
-    waiting = Task("7", 4, JobState.PENDING)
+    waiting = SlurmTask("7", 4, JobState.PENDING)
     facts, fields = facts_of([*FOUR[:2], waiting])
     assert (JobState.RUNNING, 0, 2) == (facts.state, facts.restarts, facts.nodes)
     told = {"JobState": "2 tasks run, 1 task waits", "NodeList": "n0,n1", "NumTasks": "3"}
@@ -197,7 +197,7 @@ def test_the_tasks_that_wait_for_their_time_are_named_as_scontrol_takes_them() -
 
 def test_why_the_tasks_of_an_array_wait_is_known() -> None:
     """The array is held if all its tasks are, and none runs."""
-    waiting = [Task("7", number, JobState.PENDING, "", "JobHeldUser") for number in (0, 1)]
+    waiting = [SlurmTask("7", number, JobState.PENDING, "", "JobHeldUser") for number in (0, 1)]
     facts, fields = facts_of(waiting)
     assert (True, "JobHeldUser", "7") == (facts.held, fields["Reason"], fields["JobId"])
     assert not facts_of([waiting[0], waiting[1]._replace(reason="Resources")])[0].held

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.client.nodes import Node
+from hpc_elastic.slurm.client.nodes import ListedNode
 from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.script import RunNames, batch_log_pattern, render
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -96,10 +96,12 @@ def test_an_array_that_the_cluster_does_not_allow_is_refused() -> None:
 class PartitionSlurm(ArraySlurm):
     """Has a partition of 5 nodes, and no other."""
 
-    def nodes(self, partitions: str | None) -> list[Node]:
+    def nodes(self, partitions: str | None) -> list[ListedNode]:
         """Return its nodes."""
         self._answer()
-        return [Node(f"n{number}", "idle") for number in range(5)] if partitions in (None, "low") else []
+        return (
+            [ListedNode(f"n{number}", "idle") for number in range(5)] if partitions in (None, "low") else []
+        )
 
 
 def test_an_array_that_the_partition_cannot_hold_at_once_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.client.array_tasks import Task, arrays_of, max_array_size, parse_tasks
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of, max_array_size, parse_tasks
 from hpc_elastic.slurm.client.parse import JobState
 
 OURS = ("12", "0", "RUNNING", "n1", "None", "token a comment")
@@ -22,7 +22,7 @@ def test_tasks_of_the_submission_and_of_the_first_array_count() -> None:
     ]
     found = parse_tasks(rows, token="token", array="12")  # noqa: S106 - no password
     assert ["12_0", "13_4", "13_5", "12_1"] == [task.name for task in found]
-    assert Task("12", 0, JobState.RUNNING, "n1") == found[0]
+    assert SlurmTask("12", 0, JobState.RUNNING, "n1") == found[0]
     assert ("Priority", JobState.PENDING, "") == (found[1].reason, found[1].state, found[1].node)
     assert ["12_0", "12_1"] == [task.name for task in parse_tasks(rows, token="", array="12")]
 
@@ -46,13 +46,13 @@ def test_what_is_no_task_is_passed_over(row: tuple[str, ...]) -> None:
 )
 def test_who_runs_and_who_waits(state: JobState, runs: bool, waits: bool) -> None:
     """A task that is about to end does neither."""
-    task = Task("12", 0, state)
+    task = SlurmTask("12", 0, state)
     assert (runs, waits, "None") == (task.is_running, task.is_waiting, task.reason)
 
 
 def test_arrays_are_in_their_order() -> None:
     """By number, each once."""
-    tasks = [Task(array, 0, JobState.RUNNING) for array in ("100", "99", "100")]
+    tasks = [SlurmTask(array, 0, JobState.RUNNING) for array in ("100", "99", "100")]
     assert ("99", "100") == arrays_of(tasks)
 
 

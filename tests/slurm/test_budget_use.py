@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_elastic.record.journal import Cause, Requeued, RoundEnded
 from hpc_elastic.slurm.end.budget_use import budgets_of, use_of_causes
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from tests.meet.build import E0, after, formed, loss, start
 
 PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))
@@ -13,16 +13,16 @@ PREEMPTED_TWICE = Requeued(E0._replace(restart=1), Cause.PREEMPTION)
 
 def test_a_stored_spec_has_the_budgets_that_finish_is_given() -> None:
     """Survivors of a lost batch host decide by the same ones."""
-    assert Budgets() == budgets_of({})
+    assert RequeueBudgets() == budgets_of({})
     spec = {"max_requeues": 2, "max_preemptions": 1, "on_budget_spent": "fail", "resubmit": False}
     found = budgets_of(spec)
-    assert (2, 1, Budgets().max_node_losses) == (
+    assert (2, 1, RequeueBudgets().max_node_losses) == (
         found.max_requeues,
         found.max_preemptions,
         found.max_node_losses,
     )
     assert (False, False) == (found.holds, found.resubmits)
-    assert Budgets().max_requeues == budgets_of({"max_requeues": None}).max_requeues
+    assert RequeueBudgets().max_requeues == budgets_of({"max_requeues": None}).max_requeues
 
 
 def test_only_what_matters_is_told() -> None:
@@ -45,11 +45,11 @@ def test_hangs_have_a_limit_of_their_own() -> None:
 
 def test_each_budget_of_a_stored_spec_is_read() -> None:
     """Under its own name; what is none at all has its default, and zero is a limit."""
-    for number, name in enumerate(Budgets._fields):
+    for number, name in enumerate(RequeueBudgets._fields):
         if name in ("holds", "resubmits"):
             continue
         assert number == getattr(budgets_of({name: number}), name)
-        assert Budgets() == budgets_of({name: None})
+        assert RequeueBudgets() == budgets_of({name: None})
     assert (True, True) == (budgets_of({"on_budget_spent": "hold"}).holds, budgets_of({}).resubmits)
 
 

@@ -11,7 +11,7 @@ from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.drill.drill import Drill, Striker, Struck, Target, UnsureError, choose
@@ -117,9 +117,9 @@ class SiteSlurm(StepSlurm):
         """Return where the task is."""
         return {"JobState": "RUNNING", "Partition": "low" if job_ref == "7_1" else "high"}
 
-    def array_tasks(self, token: str, array: str) -> list[Task]:  # noqa: ARG002 - it has only this one
+    def array_tasks(self, token: str, array: str) -> list[SlurmTask]:  # noqa: ARG002 - it has only this one
         """Return the task."""
-        return [Task(array, 1, JobState.RUNNING, "n2")]
+        return [SlurmTask(array, 1, JobState.RUNNING, "n2")]
 
 
 def test_what_a_preemption_grants_is_that_of_the_target() -> None:

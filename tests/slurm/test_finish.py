@@ -12,13 +12,13 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     Note,
     Requeued,
@@ -31,7 +31,7 @@ from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.run_jobs import chain_links
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from tests.slurm.client.test_forged import HOSTILE
@@ -106,7 +106,7 @@ def finish(
     """End a start; return what is to be done and the lines for the log."""
     start = Start(paths, epoch, "7", 2, local=False, srun_exit_code=srun_exit_code)
     said: list[str] = []
-    ended = Finish(start, Budgets(), Slurm(job.environ), clock or FastClock(), said.append).run()
+    ended = Finish(start, RequeueBudgets(), Slurm(job.environ), clock or FastClock(), said.append).run()
     return ended, said
 
 
@@ -180,7 +180,7 @@ def test_a_start_that_has_saved_nothing_is_told_at_once(
     paths: RunPaths, job: FakeJob, stop: StopAgreed, words: str
 ) -> None:
     """From the first one on, before three of them hold the job."""
-    began = ROUND if stop.step < 0 else ROUND._replace(checkpoint=Checkpoint(4, ""))
+    began = ROUND if stop.step < 0 else ROUND._replace(checkpoint=MarkedCheckpoint(4, ""))
     saved = None if stop.step < 0 else 4
     write(paths, STARTED, began, DRAINED[2], stop, Drained(EPOCH, Cause.PREEMPTION, saved, ""))
     ended, said = finish(paths, job)
@@ -304,7 +304,7 @@ def test_a_run_that_comes_back_in_time_goes_on(paths: RunPaths, job: FakeJob) ->
                 os.rename(away, paths.root)
 
     begun = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=75, is_submitted=True)
-    assert 75 == Finish(begun, Budgets(), Slurm(job.environ), Clock(), print).run().code
+    assert 75 == Finish(begun, RequeueBudgets(), Slurm(job.environ), Clock(), print).run().code
 
 
 @pytest.mark.parametrize("for_good", [False, True])
@@ -331,7 +331,7 @@ def test_records_of_a_chain_that_cannot_be_read_for_a_while(
     if for_good:
         write(paths, RunEnded(Decision.DONE, 0, "", None))
     said: list[str] = []
-    ended = Finish(start, Budgets(), Slurm(job.environ), Clock(), said.append).run()
+    ended = Finish(start, RequeueBudgets(), Slurm(job.environ), Clock(), said.append).run()
     assert (0 if for_good else 75) == ended.code
     assert "stay in the queue and end at once" in said[-1] if for_good else "job 8 goes on" in said[-1]
 
@@ -412,7 +412,7 @@ def test_a_directory_that_nobody_knows_is_told_at_once(
     start = Start.from_environ(RunPaths(str(beside / "trian-1")), environ, relaunch=0, srun_exit_code=1)
     began = clock.monotonic()
     with pytest.raises(RunDirError, match="no agent has begun a run in it"):
-        Finish(start, Budgets(), Slurm(job.environ), clock, said.append).run()
+        Finish(start, RequeueBudgets(), Slurm(job.environ), clock, said.append).run()
     assert is_like_a_mount == (clock.monotonic() > began)
     told = "looking again for up to 30 s, a mount may come back: run directory"
     assert [is_like_a_mount] == [any(line.startswith(told) for line in said)]
@@ -436,7 +436,7 @@ def test_a_directory_that_was_taken_is_not_waited_for(paths: RunPaths, job: Fake
     environ = {"SLURM_JOB_ID": "7", "HPC_ELASTIC_SUBMISSION": "0", "HPC_ELASTIC_RUN_ID": "train-1"}
     start = Start.from_environ(paths, environ, relaunch=0, srun_exit_code=76)
     with pytest.raises(TakenOverError, match=words):
-        Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
+        Finish(start, RequeueBudgets(), Slurm(job.environ), clock, lambda _: None).run()
     assert (0.0, []) == (clock.monotonic(), job.calls)
 
 
@@ -449,7 +449,7 @@ def test_a_directory_of_other_files_is_not_the_runs(tmp_path: Path, job: FakeJob
 
     def look(clock: FastClock) -> HpcElasticError:
         with pytest.raises(RunDirError) as refused:
-            Finish(start, Budgets(), Slurm(job.environ), clock, lambda _: None).run()
+            Finish(start, RequeueBudgets(), Slurm(job.environ), clock, lambda _: None).run()
         return refused.value
 
     waits = FastClock()

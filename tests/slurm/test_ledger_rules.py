@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.client.nodes import Node, features_of, gpus_in, in_partitions, parse_nodes
-from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, Wanted, exclude, standings
+from hpc_elastic.slurm.client.nodes import ListedNode, features_of, gpus_in, in_partitions, parse_nodes
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, WantedNodes, exclude, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 NOW = 1_800_000_000.0
@@ -25,9 +25,9 @@ def event(fault: Fault, days_ago: float = 0.0, host: str = "n1") -> NodeEvent:
     return NodeEvent(host, fault, NOW - days_ago * DAY, "run-1", "run", "why")
 
 
-def nodes(count: int, state: str = "idle") -> list[Node]:
+def nodes(count: int, state: str = "idle") -> list[ListedNode]:
     """Return nodes n1, n2, ..."""
-    return [Node(f"n{number}", state) for number in range(1, count + 1)]
+    return [ListedNode(f"n{number}", state) for number in range(1, count + 1)]
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_a_job_keeps_enough_nodes(
     bad: list[str], count: int, least: int, left_out: list[str], kept: list[str]
 ) -> None:
     """The worst are left out as long as the wanted nodes and a margin are left."""
-    chosen = exclude(bad, nodes(count), Wanted(least))
+    chosen = exclude(bad, nodes(count), WantedNodes(least))
     assert (left_out, kept) == (list(chosen.nodes), list(chosen.kept))
     assert count - len(left_out) == chosen.left
 
 
 def test_a_node_that_is_down_is_left_out_for_nothing() -> None:
     """Nobody could use it anyway, so that it does not count."""
-    four = [*nodes(3), Node("n4", "down*")]
-    assert ("n4",) == exclude(["n4"], four, Wanted(3)).nodes
-    assert Exclusion((), ("n1",), 3) == exclude(["n1"], four, Wanted(3))
+    four = [*nodes(3), ListedNode("n4", "down*")]
+    assert ("n4",) == exclude(["n4"], four, WantedNodes(3)).nodes
+    assert Exclusion((), ("n1",), 3) == exclude(["n1"], four, WantedNodes(3))
 
 
 def test_a_node_that_is_down_is_kept_by_a_job_that_needs_all_nodes() -> None:
     """It may come back; without it Slurm would refuse the job, or let it wait for ever."""
-    four = [*nodes(3), Node("n4", "down*")]
-    assert Exclusion((), ("n4",), 3) == exclude(["n4"], four, Wanted(4))
-    two_down = [*nodes(2), Node("n3", "down*"), Node("n4", "drained")]
-    assert Exclusion(("n4",), ("n3",), 2) == exclude(["n4", "n3"], two_down, Wanted(3))
+    four = [*nodes(3), ListedNode("n4", "down*")]
+    assert Exclusion((), ("n4",), 3) == exclude(["n4"], four, WantedNodes(4))
+    two_down = [*nodes(2), ListedNode("n3", "down*"), ListedNode("n4", "drained")]
+    assert Exclusion(("n4",), ("n3",), 2) == exclude(["n4", "n3"], two_down, WantedNodes(3))
 
 
 @pytest.mark.parametrize(
@@ -117,29 +117,33 @@ def test_a_node_that_is_down_is_kept_by_a_job_that_needs_all_nodes() -> None:
 )
 def test_nodes_that_cannot_be_used(state: str) -> None:
     """They do not count among those that are left."""
-    assert Exclusion((), ("n1",), 1) == exclude(["n1"], [Node("n1", "idle"), Node("n2", state)], Wanted(1))
+    assert Exclusion((), ("n1",), 1) == exclude(
+        ["n1"], [ListedNode("n1", "idle"), ListedNode("n2", state)], WantedNodes(1)
+    )
 
 
 @pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "idle~", "mixed-", "completing", "planned"])
 def test_nodes_that_can_be_used(state: str) -> None:
     """A busy or sleeping node is one that the job may get."""
-    assert ("n1",) == exclude(["n1"], [Node("n1", "idle"), Node("n2", state)], Wanted(1)).nodes
+    assert ("n1",) == exclude(
+        ["n1"], [ListedNode("n1", "idle"), ListedNode("n2", state)], WantedNodes(1)
+    ).nodes
 
 
 def test_only_nodes_that_suit_the_job_count() -> None:
     """Others cannot take the place of a suspect one."""
     mixed = [
-        Node("n1", "idle", frozenset({"big"}), 4),
-        Node("n2", "idle", frozenset(), 4),
-        Node("n3", "idle"),
+        ListedNode("n1", "idle", frozenset({"big"}), 4),
+        ListedNode("n2", "idle", frozenset(), 4),
+        ListedNode("n3", "idle"),
     ]
-    assert ("n1",) == exclude(["n1"], mixed, Wanted(1)).nodes
-    assert ("n1",) == exclude(["n1"], mixed, Wanted(1, gpus=2)).nodes
-    assert () == exclude(["n1"], mixed, Wanted(2, gpus=2)).nodes
-    assert () == exclude(["n1"], mixed, Wanted(1, features=frozenset({"big"}))).nodes
-    assert () == exclude(["n1"], mixed, Wanted(1, features=None)).nodes
-    assert () == exclude(["n1"], mixed, Wanted(1, never=("n1",))).nodes
-    assert () == exclude(["n1"], mixed, Wanted(1, never=("n2", "n3"))).nodes
+    assert ("n1",) == exclude(["n1"], mixed, WantedNodes(1)).nodes
+    assert ("n1",) == exclude(["n1"], mixed, WantedNodes(1, gpus=2)).nodes
+    assert () == exclude(["n1"], mixed, WantedNodes(2, gpus=2)).nodes
+    assert () == exclude(["n1"], mixed, WantedNodes(1, features=frozenset({"big"}))).nodes
+    assert () == exclude(["n1"], mixed, WantedNodes(1, features=None)).nodes
+    assert () == exclude(["n1"], mixed, WantedNodes(1, never=("n1",))).nodes
+    assert () == exclude(["n1"], mixed, WantedNodes(1, never=("n2", "n3"))).nodes
 
 
 @pytest.mark.parametrize(
@@ -162,9 +166,9 @@ def test_constraints(text: str | None, features: frozenset[str] | None) -> None:
 def test_what_sinfo_lists() -> None:
     """Nodes with their state, features and GPUs, by partition; the default one has a star."""
     listed = parse_nodes(LISTED)
-    big = Node("node2", "down*", frozenset({"big", "fast"}), 4)
-    assert [Node("node1", "idle", frozenset(), 2), big] == in_partitions(listed, None)
-    assert [big, Node("node3", "mixed-")] == in_partitions(listed, "high")
+    big = ListedNode("node2", "down*", frozenset({"big", "fast"}), 4)
+    assert [ListedNode("node1", "idle", frozenset(), 2), big] == in_partitions(listed, None)
+    assert [big, ListedNode("node3", "mixed-")] == in_partitions(listed, "high")
     assert 3 == len(in_partitions(listed, "low,high"))
     assert [] == in_partitions(listed, "none")
 
@@ -180,18 +184,18 @@ def test_gpus_of_a_node(gres: str, count: int) -> None:
 
 def test_the_wanted_nodes_and_a_tenth_more_stay() -> None:
     """One beyond them may go, none of them; without GPUs or features asked for all nodes suit."""
-    assert ("n1",) == exclude(["n1"], nodes(12), Wanted(10)).nodes
-    assert () == exclude(["n1"], nodes(11), Wanted(10)).nodes
-    assert ("n1",) == exclude(["n1"], nodes(10), Wanted(9)).nodes
-    assert (9, 0, frozenset(), ()) == tuple(Wanted(9))
+    assert ("n1",) == exclude(["n1"], nodes(12), WantedNodes(10)).nodes
+    assert () == exclude(["n1"], nodes(11), WantedNodes(10)).nodes
+    assert ("n1",) == exclude(["n1"], nodes(10), WantedNodes(9)).nodes
+    assert (9, 0, frozenset(), ()) == tuple(WantedNodes(9))
 
 
 def test_as_many_gpus_as_wanted_are_enough() -> None:
     """A node with one less does not suit, nor one that lacks a feature."""
-    some = [Node("n1", "idle", frozenset("ab"), 2), Node("n2", "idle", frozenset("ab"), 2)]
-    assert ("n1",) == exclude(["n1"], some, Wanted(1, gpus=2, features=frozenset("ab"))).nodes
+    some = [ListedNode("n1", "idle", frozenset("ab"), 2), ListedNode("n2", "idle", frozenset("ab"), 2)]
+    assert ("n1",) == exclude(["n1"], some, WantedNodes(1, gpus=2, features=frozenset("ab"))).nodes
     for other in (some[1]._replace(gpus=1), some[1]._replace(features=frozenset("a"))):
-        wanted = Wanted(1, gpus=2, features=frozenset("ab"))
+        wanted = WantedNodes(1, gpus=2, features=frozenset("ab"))
         assert Exclusion((), ("n1",), 1) == exclude(["n1"], [some[0], other], wanted)
 
 
@@ -253,12 +257,12 @@ def test_commas_in_brackets_part_nothing() -> None:
 
 def test_as_many_nodes_that_are_down_are_left_out_as_may_come_back() -> None:
     """So many as are more than the job needs, and none beyond."""
-    down = [Node(f"n{number}", "down*") for number in (1, 2, 3)]
-    chosen = exclude(["n1", "n2", "n3"], [*down, Node("n4", "idle")], Wanted(least=2), RULES)
+    down = [ListedNode(f"n{number}", "down*") for number in (1, 2, 3)]
+    chosen = exclude(["n1", "n2", "n3"], [*down, ListedNode("n4", "idle")], WantedNodes(least=2), RULES)
     assert (("n1", "n2"), ("n3",), 1) == chosen
 
 
 def test_a_bad_node_that_does_not_suit_the_job_is_left_out_for_nothing() -> None:
     """Nobody misses it, however few there are."""
-    some = [Node("n1", "idle", gpus=0), Node("n2", "idle", gpus=1)]
-    assert Exclusion(("n1",), (), 1) == exclude(["n1"], some, Wanted(1, gpus=1))
+    some = [ListedNode("n1", "idle", gpus=0), ListedNode("n2", "idle", gpus=1)]
+    assert Exclusion(("n1",), (), 1) == exclude(["n1"], some, WantedNodes(1, gpus=1))

@@ -24,7 +24,6 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
     Exit,
     Facts,
     Hold,
@@ -32,6 +31,7 @@ from hpc_elastic.slurm.end.lifecycle import (
     Leave,
     Relaunch,
     Requeue,
+    RequeueBudgets,
     Resubmit,
     Standing,
     decide,
@@ -41,7 +41,7 @@ from hpc_elastic.slurm.end.lifecycle import (
 )
 
 EPOCH = Epoch(0, 0, 1, 0)
-BUDGETS = Budgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
+BUDGETS = RequeueBudgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 
 
@@ -290,7 +290,7 @@ def test_code_127_of_agents_that_had_started_is_no_reason_to_end() -> None:
 @pytest.mark.parametrize("entries", [drained(Cause.PREEMPTION), (STARTED, ROUND), ()])
 def test_a_local_run_that_was_told_to_end_is_stopped(entries: tuple[Entry, ...]) -> None:
     """Whoever ends the runner wants no other start, whatever its agents came to."""
-    choice = decide(facts(*entries)._replace(ended_by="SIGTERM"), Budgets())
+    choice = decide(facts(*entries)._replace(ended_by="SIGTERM"), RequeueBudgets())
     assert isinstance(choice, Exit)
     assert choice.record is not None
     assert (75, Decision.STOPPED) == (choice.code, choice.record.decision)

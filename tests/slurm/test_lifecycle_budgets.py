@@ -9,12 +9,12 @@ import pytest
 from hpc_elastic.record.journal import (
     Budget,
     Cause,
-    Checkpoint,
     Decision,
     Drained,
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     NodeUnfit,
     Requeued,
     RoundEnded,
@@ -95,7 +95,7 @@ def begun(*steps: int | None) -> list[Entry]:
     entries: list[Entry] = []
     for number, step in enumerate(steps, EPOCH.restart):
         epoch = Epoch(0, 0, number, 0)
-        checkpoint = None if step is None else Checkpoint(step, "")
+        checkpoint = None if step is None else MarkedCheckpoint(step, "")
         entries.append(EpochStarted(epoch, "7", ("n1", "n2")))
         entries.append(round_of(epoch, number)._replace(checkpoint=checkpoint))
     return entries

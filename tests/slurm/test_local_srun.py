@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.client.environment import SlurmEnv
-from hpc_elastic.slurm.local.srun import READY_FILE, Step, parse, share_of_gpus, task_environ
+from hpc_elastic.slurm.local.srun import READY_FILE, LocalStep, parse, share_of_gpus, task_environ
 from hpc_elastic.testing.waiting import wait_until
 
 
@@ -26,7 +26,7 @@ from hpc_elastic.testing.waiting import wait_until
 )
 def test_options_end_at_the_command(words: str) -> None:
     """What follows the first word that is no option belongs to the agent."""
-    assert Step(2, ("agent", "--nodes=9", "-N", "9")) == parse(words.split())
+    assert LocalStep(2, ("agent", "--nodes=9", "-N", "9")) == parse(words.split())
 
 
 @pytest.mark.parametrize("words", ["--nodes=0 agent", "--nodes=many agent", "--nodes=2", ""])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.requeue import PATIENCE_S, HandBack, Outcome, start_sooner
+from hpc_elastic.slurm.end.requeue import PATIENCE_S, HandBack, RequeueOutcome, start_sooner
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
@@ -33,29 +33,29 @@ def hand_back(job: FakeJob, clock: FakeClock | None = None) -> HandBack:
 
 def test_a_requeue_is_done_once(job: FakeJob) -> None:
     """The second time the job is in the queue already."""
-    assert Outcome.DONE is hand_back(job).requeue().outcome
-    assert Outcome.DONE is hand_back(job).requeue().outcome
+    assert RequeueOutcome.DONE is hand_back(job).requeue().outcome
+    assert RequeueOutcome.DONE is hand_back(job).requeue().outcome
     assert ["scontrol requeue 7"] == job.calls
 
 
 def test_a_job_that_is_cancelled_at_the_last_moment_is_not_brought_back(job: FakeJob) -> None:
     """Slurm would do it, so that the job is looked at right before."""
     job.set(JobState="COMPLETING")
-    assert Outcome.CANCELLED is hand_back(job).requeue().outcome
-    assert Outcome.CANCELLED is hand_back(job).hold("why").outcome
+    assert RequeueOutcome.CANCELLED is hand_back(job).requeue().outcome
+    assert RequeueOutcome.CANCELLED is hand_back(job).hold("why").outcome
     assert not any("requeue" in call for call in job.calls)
 
 
 def test_a_controller_that_is_away_is_waited_for(job: FakeJob) -> None:
     """For half an hour: nobody else is served either."""
     job.fail(requeue=3)
-    assert Outcome.DONE is hand_back(job).requeue().outcome
+    assert RequeueOutcome.DONE is hand_back(job).requeue().outcome
     job.set()
     job.fail(requeue=10_000)
     clock = SlowTries()
     began = clock.monotonic()
     handed = hand_back(job, clock).requeue()
-    assert Outcome.REFUSED is handed.outcome
+    assert RequeueOutcome.REFUSED is handed.outcome
     assert "Unable to contact" in handed.words
     assert clock.monotonic() - began >= PATIENCE_S
 
@@ -73,7 +73,7 @@ def test_a_controller_that_is_busy_has_refused_nothing(job: FakeJob, words: str)
     job.refuse("requeue", words)
     clock = SlowTries()
     began = clock.monotonic()
-    assert Outcome.REFUSED is hand_back(job, clock).requeue().outcome
+    assert RequeueOutcome.REFUSED is hand_back(job, clock).requeue().outcome
     assert clock.monotonic() - began >= PATIENCE_S
 
 
@@ -83,20 +83,20 @@ def test_a_refusal_is_taken_for_an_answer(job: FakeJob) -> None:
     clock = FakeClock()
     began = clock.monotonic()
     handed = hand_back(job, clock).requeue()
-    assert Outcome.REFUSED is handed.outcome
+    assert RequeueOutcome.REFUSED is handed.outcome
     assert "presently disabled" in handed.words
     assert clock.monotonic() - began < 10
 
 
 def test_a_job_is_held_with_its_reason(job: FakeJob) -> None:
     """A running one goes into the queue held; one that is there already is held there."""
-    assert Outcome.DONE is hand_back(job).hold("the budget is spent").outcome
+    assert RequeueOutcome.DONE is hand_back(job).hold("the budget is spent").outcome
     assert [
         "scontrol update JobId=7 Comment= | held: the budget is spent",
         "scontrol requeuehold 7",
     ] == job.calls
     job.set(JobState="PENDING", Restarts="1", Comment="token mine | held: before")
-    assert Outcome.DONE is hand_back(job).hold("again").outcome
+    assert RequeueOutcome.DONE is hand_back(job).hold("again").outcome
     assert ["scontrol update JobId=7 Comment=token mine | held: again", "scontrol hold 7"] == job.calls[-2:]
 
 

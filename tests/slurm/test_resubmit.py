@@ -11,7 +11,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.chain_links import Link, announce, new_link, read_links
 from hpc_elastic.slurm.run_jobs.job_start import Start
@@ -102,7 +102,7 @@ def test_a_finish_outlasts_a_controller_in_trouble(workdir: Path, slurm_dir: Sta
     paths = submitter().submit(request()).request.paths
     start = Start(paths, Epoch(0, 0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
-    ended = Finish(start, Budgets(), Slurm(), PatientClock(), said.append)._resubmit("it may not")
+    ended = Finish(start, RequeueBudgets(), Slurm(), PatientClock(), said.append)._resubmit("it may not")
     assert 75 == ended.code
     assert ended.state.ending is None
     assert "the run goes on as job" in said[-1]

@@ -11,7 +11,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, EpochStarted, Member, RoundFormed, SizeWanted
 from hpc_elastic.record.run_log import open_log, read_state
-from hpc_elastic.slurm.client.nodes import Node
+from hpc_elastic.slurm.client.nodes import ListedNode
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.operate.scale import scale
@@ -23,9 +23,9 @@ from hpc_elastic.slurm.submit.request import plan
 from tests.slurm.array_stand_in import ArraySlurm
 
 NODES = [
-    Node("n1", "idle", frozenset({"a100"}), 8),
-    Node("n2", "mixed", frozenset({"a100"}), 8),
-    Node("n3", "down*", frozenset({"h100"}), 4),
+    ListedNode("n1", "idle", frozenset({"a100"}), 8),
+    ListedNode("n2", "mixed", frozenset({"a100"}), 8),
+    ListedNode("n3", "down*", frozenset({"h100"}), 4),
 ]
 OPEN = {"TotalCPUs": "48", "MaxNodes": "UNLIMITED", "OverSubscribe": "NO"}
 

@@ -17,7 +17,7 @@ import pytest
 
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.check.findings import Finding, Level, directory_findings, pair_findings
-from hpc_elastic.store.check.pair import Limits, Member, PairProbe, PeerView, limits_on, probe_pair
+from hpc_elastic.store.check.pair import PairLimits, PairMember, PairProbe, PeerView, limits_on, probe_pair
 from hpc_elastic.store.check.probe import probe_directory, quick_probe
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.waiting import wait_until
@@ -193,7 +193,7 @@ class Node(NamedTuple):
         output, _ = self.process.communicate()
         path, me, mount, number, peers, lock_error, error = json.loads(output)
         views = tuple(PeerView(*each)._replace(mount=_mount(each[2])) for each in peers)
-        return PairProbe(path, Member(*me), _mount(mount), number, views, lock_error, error)
+        return PairProbe(path, PairMember(*me), _mount(mount), number, views, lock_error, error)
 
 
 def _mount(words: list[Any]) -> Mount:
@@ -337,8 +337,8 @@ def test_a_leader_without_locks_says_so(tmp_path: Path, node: StartNode) -> None
 
 def test_nodes_wait_longer_where_names_are_seen_late() -> None:
     """Else they would be taken for silent, or for alone."""
-    assert Limits(30.5, 16) == limits_on(Mount("/w", "nfs4"))
-    assert Limits(50, 55) == limits_on(Mount("/k", "fuse.sshfs"))
+    assert PairLimits(30.5, 16) == limits_on(Mount("/w", "nfs4"))
+    assert PairLimits(50, 55) == limits_on(Mount("/k", "fuse.sshfs"))
     assert limits_on(Mount("/s", "fuse.s3fs")).step < 300
 
 
@@ -349,17 +349,17 @@ def test_a_meeting_of_somebody_else_is_not_entered(tmp_path: Path) -> None:
     trap = tmp_path / ".hpc_elastic-doctor-17.0"
     trap.mkdir()
     os.chown(trap, 12345, 12345)
-    found = probe_pair(str(tmp_path), Member(0, "n0"), 2, "17.0", limits=Limits(0.1, 0.1, 0.1))
+    found = probe_pair(str(tmp_path), PairMember(0, "n0"), 2, "17.0", limits=PairLimits(0.1, 0.1, 0.1))
     assert [f"n0: {trap} belongs to another user"] == not_well(found)
 
 
 def test_a_directory_that_cannot_be_used_is_a_result() -> None:
     """With the words of the system."""
-    (value,) = not_well(probe_pair("/proc/self", Member(3, "n3"), 4, "17.0"))
+    (value,) = not_well(probe_pair("/proc/self", PairMember(3, "n3"), 4, "17.0"))
     assert value.startswith("n3: ")
 
 
-SEEN = PairProbe("/w", Member(0, "n0"), Mount("/w", "nfs4", "server:/w"), 2, ())
+SEEN = PairProbe("/w", PairMember(0, "n0"), Mount("/w", "nfs4", "server:/w"), 2, ())
 PEER = PeerView(1, "n1", SEEN.mount, 0.01, 0.0, "held", "3")
 
 

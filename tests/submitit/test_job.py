@@ -14,7 +14,7 @@ import submitit
 from submitit.core.utils import UncompletedJobError
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.report.run_status import Phase
+from hpc_elastic.report.run_status import RunPhase
 from hpc_elastic.submitit import HpcElasticJob
 from hpc_elastic.submitit import job as job_module
 from hpc_elastic.testing.fake_slurm import FakeSlurm
@@ -62,7 +62,7 @@ def test_a_job_is_cancelled_when_it_is_deleted(tmp_path: Path) -> None:
     run = job.run  # type: ignore[attr-defined]
     del job
     gc.collect()
-    assert Phase.CANCELLED is run.status().phase
+    assert RunPhase.CANCELLED is run.status().phase
 
 
 def _idle() -> None:

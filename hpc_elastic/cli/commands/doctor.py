@@ -39,7 +39,7 @@ Nodes = Annotated[
 ]
 
 
-class Group(NamedTuple):
+class DoctorGroup(NamedTuple):
     """The nodes that try a directory together, as Slurm told this process."""
 
     rank: int
@@ -79,7 +79,7 @@ def _check_words(words: Sequence[str], nodes: int | None) -> None:
         )
 
 
-def group_of(environ: Mapping[str, str]) -> Group | None:
+def group_of(environ: Mapping[str, str]) -> DoctorGroup | None:
     """Return the nodes of this job step; None outside a step of several nodes.
 
     Raises:
@@ -90,7 +90,7 @@ def group_of(environ: Mapping[str, str]) -> Group | None:
         return None
     node = slurm.node_name or os.uname().nodename
     meeting = f"{slurm.job_id}.{environ.get('SLURM_STEP_ID', '0')}.{slurm.restart_count}"
-    return Group(slurm.node_index, node, slurm.node_names, meeting)
+    return DoctorGroup(slurm.node_index, node, slurm.node_names, meeting)
 
 
 def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
@@ -159,17 +159,17 @@ def _srun_failed(code: int, words: Sequence[str]) -> Finding:
     )
 
 
-def _together(path: str, group: Group) -> int:
+def _together(path: str, group: DoctorGroup) -> int:
     """Try the directory as one of several nodes; only the first one prints what is well."""
     from hpc_elastic.store.check.findings import (  # noqa: PLC0415 - rare command
         Level,
         pair_findings,
         verdict,
     )
-    from hpc_elastic.store.check.pair import Member, probe_pair  # noqa: PLC0415
+    from hpc_elastic.store.check.pair import PairMember, probe_pair  # noqa: PLC0415
     from hpc_elastic.store.check.probe import nearest  # noqa: PLC0415
 
-    me = Member(group.rank, group.node)
+    me = PairMember(group.rank, group.node)
     pair = probe_pair(nearest(path), me, len(group.names), group.meeting)
     findings = [*_directory(path, is_alone=False), *pair_findings(pair, group.names)]
     if group.rank:

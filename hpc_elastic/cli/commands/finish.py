@@ -20,7 +20,7 @@ from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
+    RequeueBudgets,
 )
 from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
@@ -43,8 +43,10 @@ def main(argv: Sequence[str]) -> int:
         srun_exit_code=arguments.srun_exit_code,
     )
     start = start._replace(chain=arguments.chain, launch_failure=_failure(arguments))
-    limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in Budgets._fields}
-    budgets = Budgets(**limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit)
+    limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in RequeueBudgets._fields}
+    budgets = RequeueBudgets(
+        **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
+    )
     try:
         slurm, clock = _slurm_of(arguments.job_info), SystemClock()
         ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
@@ -68,7 +70,7 @@ def _slurm_of(job_info: str | None) -> Slurm:
     return SlurmByScript(job_info)
 
 
-def _finish_of(start: Start, budgets: Budgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
+def _finish_of(start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
     if start.task is None:
         return Finish(start, budgets, slurm, clock, _say).run
     from hpc_elastic.slurm.end.array_finish import ArrayFinish  # noqa: PLC0415 - only in array mode

@@ -22,8 +22,8 @@ from hpc_elastic.processes.tail import Tail
 from hpc_elastic.record.journal import Role, RoundFormed
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report import log_files
-from hpc_elastic.report.log_files import LogFile, Wanted
-from hpc_elastic.report.run_status import Phase, RunView, status_of
+from hpc_elastic.report.log_files import LogFile, WantedLogs
+from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
@@ -80,7 +80,7 @@ def logs(
             where="RUN",
             fix="read torchrun's own output (below Slurm that of the job), or give it --log-dir and --tee 3",
         )
-    wanted = Wanted(rank, node, attempt)
+    wanted = WantedLogs(rank, node, attempt)
     files = _files(found, wanted)
     if not files and not follow:
         if not _is_silent(found, wanted):
@@ -104,7 +104,7 @@ def _read(paths: RunPaths) -> RunFiles:
         raise RendezvousStateError(f"{error}\n  the logs themselves are in {paths.logs}") from None
 
 
-def _files(run: RunFiles, wanted: Wanted) -> list[LogFile]:
+def _files(run: RunFiles, wanted: WantedLogs) -> list[LogFile]:
     there = log_files.attempts(run.paths)
     newest = there[-1] if there else None
     attempt = wanted.attempt if wanted.attempt is not None else newest
@@ -114,10 +114,10 @@ def _files(run: RunFiles, wanted: Wanted) -> list[LogFile]:
         if wanted.node is None or ranks is not None:
             workers = log_files.worker_files(run.paths, attempt, wanted, ranks)
     files = [*log_files.agent_files(run.paths, wanted), *workers]
-    return files if files or wanted != Wanted() else log_files.batch_logs(run.paths)
+    return files if files or wanted != WantedLogs() else log_files.batch_logs(run.paths)
 
 
-def _is_silent(run: RunFiles, wanted: Wanted) -> bool:
+def _is_silent(run: RunFiles, wanted: WantedLogs) -> bool:
     """Tell whether the round had the workers that are meant: once it is over only what was written stays."""
     formed = [record.entry for record in run.records if isinstance(record.entry, RoundFormed)]
     rounds = [one for one in formed if wanted.attempt in (None, one.number)]
@@ -131,9 +131,9 @@ def _is_silent(run: RunFiles, wanted: Wanted) -> bool:
     return wanted.rank is None or wanted.rank in (range(newest.workers) if ranks is None else ranks)
 
 
-def _nothing(run: RunFiles, wanted: Wanted) -> InputError:
+def _nothing(run: RunFiles, wanted: WantedLogs) -> InputError:
     there = log_files.attempts(run.paths)
-    if wanted == Wanted() or not there:
+    if wanted == WantedLogs() or not there:
         return InputError(
             "there are no logs yet",
             where="RUN",
@@ -188,9 +188,9 @@ def _pump_all(tail: Tail) -> None:
             select.select([], [1], [], 1.0)
 
 
-def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
+def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> None:
     """Show what comes, over rounds and requeues, until the run has ended or its job is gone."""
-    said, ask_at = Phase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
+    said, ask_at = RunPhase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
     job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN, Role.COMMAND), None
     while True:
         if log.refresh().last != run.state.last:
@@ -202,11 +202,11 @@ def _follow(run: RunFiles, wanted: Wanted, shown: _Shown, clock: Clock) -> None:
         files = _files(run, wanted)
         shown.show(files, new_from_start=True)
         shown.finish(keep=files)
-        if where.phase.is_final or where.phase is Phase.GONE:
+        if where.phase.is_final or where.phase is RunPhase.GONE:
             shown.finish()
             say(f"--- {where.text}")
             return
-        if where.phase is not said and where.phase in (Phase.QUEUED, Phase.REQUEUED, Phase.SILENT):
+        if where.phase is not said and where.phase in (RunPhase.QUEUED, RunPhase.REQUEUED, RunPhase.SILENT):
             say(f"--- {where.text}")
         said = where.phase
         clock.sleep(_LOOK_S)

@@ -16,7 +16,7 @@ from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.nodes.ledger_rules import RULES, Standing, standings
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, NodeStanding, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 from hpc_elastic.text import visible
@@ -171,7 +171,7 @@ def _left_out() -> dict[str, list[str]]:
     return found
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """A line of the table."""
 
     node: str
@@ -183,10 +183,10 @@ class Row(NamedTuple):
     why: str
 
 
-def row_of(one: Standing, jobs: list[str]) -> Row:
+def row_of(one: NodeStanding, jobs: list[str]) -> NodeRow:
     """Return what is shown of a node."""
     last = one.last
-    return Row(
+    return NodeRow(
         one.host,
         f"{one.score:.2f}",
         _state(one, jobs),
@@ -197,13 +197,13 @@ def row_of(one: Standing, jobs: list[str]) -> Row:
     )
 
 
-def _state(one: Standing, jobs: list[str]) -> str:
+def _state(one: NodeStanding, jobs: list[str]) -> str:
     if jobs:
         return "excluded"
     return "suspect" if one.is_suspect else "ok"
 
 
-def _print_table(known: tuple[Standing, ...], left_out: dict[str, list[str]]) -> None:
+def _print_table(known: tuple[NodeStanding, ...], left_out: dict[str, list[str]]) -> None:
     rows = [_HEAD, *(row_of(one, left_out.get(one.host, [])) for one in known)]
     widths = [max(len(visible(row[column])) for row in rows) for column in range(len(_HEAD))]
     for row in rows:
@@ -211,7 +211,7 @@ def _print_table(known: tuple[Standing, ...], left_out: dict[str, list[str]]) ->
         say("  ".join(cells).rstrip())
 
 
-def _fields(one: Standing, left_out: dict[str, list[str]]) -> dict[str, object]:
+def _fields(one: NodeStanding, left_out: dict[str, list[str]]) -> dict[str, object]:
     jobs = left_out.get(one.host, [])
     return {
         "node": one.host,

@@ -15,18 +15,18 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_size import size_text
-from hpc_elastic.report.run_status import Phase, RunStatus, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.run_jobs.run_files import Asked, RunFiles, ask_job, read_run, with_excluded
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, with_excluded
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import visible
 
-_GOOD = (Phase.RUNNING, Phase.DONE)
+_GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
-_BAD = (Phase.FAILED, Phase.GONE, Phase.SILENT)
+_BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
 ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
 
@@ -55,11 +55,11 @@ def status(
     asked = with_excluded(ask_job(found, slurm), slurm)
     silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
     where = status_of(RunView.of(found, asked.job, silent_s))
-    is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is Phase.GONE)
+    is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is RunPhase.GONE)
     colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
     say_in_colour(visible(f"{found.name}: {where.text}"), colour, bold=True)
     facts = status_facts(found, asked)
-    if not where.phase.is_final and where.phase is not Phase.GONE:
+    if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
     for label, text in facts:
@@ -84,7 +84,7 @@ def _print_outside(run: RunFiles) -> None:
     if state.ending is not None or not run.job_id or not (state.requeued or state.drained):
         return
     where = status_of(RunView.of(run, ask_job(run, Slurm()).job))
-    if where.phase in (Phase.GONE, Phase.STOPPED):
+    if where.phase in (RunPhase.GONE, RunPhase.STOPPED):
         say(f"{date_text(SystemClock().wall())}  Slurm says now: {visible(where.text)}")
 
 
@@ -105,39 +105,39 @@ def _job_name(job_id: str) -> str:
     return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
 
 
-def _next(run: RunFiles, where: RunStatus, asked: Asked) -> str:
+def _next(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
     root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
-    if run.is_torchruns and phase is not Phase.SILENT:
+    if run.is_torchruns and phase is not RunPhase.SILENT:
         return f"read what torchrun has printed; to start it again: {again}"
-    if phase is Phase.SILENT:
+    if phase is RunPhase.SILENT:
         return _next_of_silent(run, asked)
-    if phase is Phase.HELD:
+    if phase is RunPhase.HELD:
         is_there = asked.job is None or asked.job.state.is_active
         release = f"scontrol release {run.job_id}"
         return f"hpc-elastic logs {root}; {_MENDED}: {release if is_there else again}"
-    if phase is Phase.GONE and batch_log(run):
+    if phase is RunPhase.GONE and batch_log(run):
         return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
-    if phase in (Phase.QUEUED, Phase.REQUEUED) and (helps := _what_helps(run, asked)):
+    if phase in (RunPhase.QUEUED, RunPhase.REQUEUED) and (helps := _what_helps(run, asked)):
         return helps
     told = {
-        Phase.DONE: f"hpc-elastic logs {root}",
-        Phase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
-        Phase.QUEUED: f"hpc-elastic status {root} once the job has started",
+        RunPhase.DONE: f"hpc-elastic logs {root}",
+        RunPhase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
+        RunPhase.QUEUED: f"hpc-elastic status {root} once the job has started",
     }
-    is_over = phase.is_final or phase is Phase.GONE or run.was_interrupted
+    is_over = phase.is_final or phase is RunPhase.GONE or run.was_interrupted
     if is_over and asked.job is not None and asked.job.state.is_active:  # not for long
         again = f"{first_to_do(run.job_id, asked.job.state)}, then {again}"
     return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
 
 
-def _what_helps(run: RunFiles, asked: Asked) -> str:
+def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
     """Tell what to do about a job that does not start by itself; empty if it does."""
     if asked.job is not None and asked.job.to_be_released:
         return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
     return what_helps(asked.fields, shlex.quote(run.paths.root))
 
 
-def _next_of_silent(run: RunFiles, asked: Asked) -> str:
+def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> str:
     """Tell what to do about a run whose agents are not heard of."""
     root = shlex.quote(run.paths.root)
     if asked.job is None:

@@ -7,7 +7,7 @@ import math
 
 from hpc_elastic.cli.run.values import signals
 from hpc_elastic.errors import InputError
-from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.budgets import RestartBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.setup.stop_request import DrainTimes, Unasked
@@ -18,7 +18,7 @@ _AUTO, _OFF = "auto", "off"
 _FIX = "give seconds, auto (learned from the run) or off"
 
 
-def budgets_of(args: argparse.Namespace) -> Budgets:
+def budgets_of(args: argparse.Namespace) -> RestartBudgets:
     """Return the budgets that were asked for.
 
     Raises:
@@ -26,7 +26,7 @@ def budgets_of(args: argparse.Namespace) -> Budgets:
     """
     if args.same_failure == 1:
         raise InputError("it is 1", where="--same-failure", fix="it must be 2 or more, or 0 for never")
-    return Budgets(args.max_restarts, args.max_hangs, same_failure=args.same_failure or None)
+    return RestartBudgets(args.max_restarts, args.max_hangs, same_failure=args.same_failure or None)
 
 
 def hang_options_of(args: argparse.Namespace) -> HangOptions:

@@ -20,7 +20,7 @@ from hpc_elastic.slurm.watch.process_tree import is_searched, read_cgroups, run_
 from hpc_elastic.text import visible_lines
 
 if TYPE_CHECKING:
-    from hpc_elastic.cli.run.options import Plan
+    from hpc_elastic.cli.run.options import RunPlan
 
 __all__ = ["main", "parser"]
 
@@ -80,7 +80,7 @@ def _forget_place_in_mpi() -> None:
         del os.environ[name]
 
 
-def _tell(plan: Plan) -> None:
+def _tell(plan: RunPlan) -> None:
     """Print where the run lives if nobody has said it, and what of the flags comes to nothing."""
     lines = [f"note: {note}\n" for note in (*plan.notes, *unshared(plan))]
     if not plan.place.is_named:
@@ -89,7 +89,7 @@ def _tell(plan: Plan) -> None:
         os.write(2, "".join(lines).encode(errors="surrogateescape"))
 
 
-def unshared(plan: Plan) -> list[str]:
+def unshared(plan: RunPlan) -> list[str]:
     """Return a hint if the nodes of a step meet where only this one can look.
 
     A run that was submitted needs none: `submit` has looked.

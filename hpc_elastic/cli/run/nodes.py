@@ -27,7 +27,7 @@ TORCHS_PORT: Final = 29500
 _SHELLS: Final = 0xFFFFFFF0  # steps from here on are Slurm's own: the shell of salloc, the batch script
 
 
-class Place(NamedTuple):
+class RunPlace(NamedTuple):
     """Where the nodes meet."""
 
     paths: RunPaths
@@ -140,7 +140,7 @@ def node_name(args: argparse.Namespace, slurm: SlurmEnv | None) -> str:
 
 def place_of(
     args: argparse.Namespace, environ: Mapping[str, str], slurm: SlurmEnv | None, max_nodes: int
-) -> Place:
+) -> RunPlace:
     """Return where this agent meets the others, or where it is alone.
 
     A directory that nobody has named is that of one run; who comes after its end gets the next one.
@@ -162,11 +162,11 @@ def place_of(
     given = args.run_dir or environ.get(Env.RUN_DIR)
     if given:
         paths = RunPaths(os.path.expanduser(given))
-        return Place(paths, run_id or paths.name, is_named=True)
+        return RunPlace(paths, run_id or paths.name, is_named=True)
     if not args.standalone and _names_directory(args):
         root = os.path.join(above_runs(os.path.expanduser(args.rdzv_endpoint)), own_name(run_id) or NO_ID)
         paths = RunPaths(first_open(root, _over(slurm, left_too=False)))
-        return Place(paths, run_id or paths.name, is_named=paths.root == RunPaths(root).root)
+        return RunPlace(paths, run_id or paths.name, is_named=paths.root == RunPaths(root).root)
     base = os.path.join((environ.get("SLURM_SUBMIT_DIR") if slurm else None) or _here(), RUNS_FOLDER)
     first = os.path.join(base, _default_name(args, environ, slurm, wanted, max_nodes))
     paths = RunPaths(first_open(first, _over(slurm, left_too=slurm is None)))
@@ -177,7 +177,7 @@ def place_of(
     )
     if max_nodes > 1:
         notes += _doubts(paths.root)
-    return Place(
+    return RunPlace(
         paths, wanted if wanted != NO_ID else run_id or paths.name, is_named=False, notes=tuple(notes)
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
-from hpc_elastic.cli.run.nodes import FIXED_MASTER, Place, check_room, node_name, place_of, settings_of
+from hpc_elastic.cli.run.nodes import FIXED_MASTER, RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.values import at_least, check_values, meanings, slots
 from hpc_elastic.cli.run.work import (
     check_binding,
@@ -34,12 +34,12 @@ from hpc_elastic.start.options import LaunchOptions
 _MAX_PORT = 65535
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What is to be started, and what to tell about it before."""
 
     options: LaunchOptions
     slurm: SlurmEnv | None  # what Slurm told, if this process is a step's task
-    place: Place
+    place: RunPlace
     notes: tuple[str, ...]
 
 
@@ -50,7 +50,7 @@ class Master(NamedTuple):
     port: int | None
 
 
-def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
     """Return checked options and what Slurm told.
 
     Raises:
@@ -104,7 +104,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         tracker_ids=args.tracker_ids,
         keep_logs=args.keep_logs,
     )
-    return Plan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
+    return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
 
 
 def _use_env(args: argparse.Namespace) -> list[str]:

@@ -16,8 +16,8 @@ from hpc_elastic.settings.setting import (
     SECONDS,
     TEXTS,
     Agent,
-    Kind,
     Setting,
+    ValueKind,
 )
 
 _COMMA: Final = "\0"  # stands for a comma that was written twice
@@ -66,7 +66,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
-_TYPES: dict[Kind[Any], Callable[[str], Any]] = {
+_TYPES: dict[ValueKind[Any], Callable[[str], Any]] = {
     BUDGET: whole,
     NUMBER: whole,
     SECONDS: seconds,

@@ -52,8 +52,8 @@ from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
 from hpc_elastic.slurm.run_jobs.batch_log import end_of
 from hpc_elastic.slurm.run_jobs.run_files import (
-    Asked,
     RunFiles,
+    SlurmAnswer,
     drain_times,
     is_array,
     newest_checkpoint,
@@ -76,7 +76,7 @@ NEVER_ASKS = (
 LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
 
-def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+def status_facts(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     """Return what is to be told of a run below its first line: (label, text), in order.
 
     Args:
@@ -118,7 +118,7 @@ def status_facts(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     return facts
 
 
-def _limit_s(run: RunFiles, asked: Asked) -> float | None:
+def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:
     """Return how long each start of the job may run [s], None if nobody knows."""
     job = asked.job
     if job is not None and job.state is JobState.RUNNING and job.granted_s is not None:
@@ -142,7 +142,7 @@ def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
     return [*never_asks, ("saves", text)] if text else never_asks
 
 
-def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:
+def _forgiven(run: RunFiles, asked: SlurmAnswer, now_s: float) -> frozenset[str]:
     """Return the nodes that were forgiven after whatever was held against them."""
     if not hosts(asked.fields.get("ExcNodeList")):
         return frozenset()
@@ -155,7 +155,7 @@ def _forgiven(run: RunFiles, asked: Asked, now_s: float) -> frozenset[str]:
     return frozenset(one.host for one in found if one.last.fault is Fault.FORGIVEN)
 
 
-def _chain(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+def _chain(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     """Return the jobs that are to follow, or that none is left for a run that is not done."""
     ending, size = run.state.ending, run.spec.get("chain")
     if run.successors:
@@ -215,7 +215,7 @@ def batch_log(run: RunFiles) -> list[str]:
     return [path] if os.path.exists(path) else []
 
 
-def _job_text(run: RunFiles, asked: Asked) -> str:
+def _job_text(run: RunFiles, asked: SlurmAnswer) -> str:
     if run.is_local:
         return f"{run.job_id} on one machine" + (
             "; it does not run here any more" if asked.job == GONE else ""
@@ -239,7 +239,7 @@ def _job_text(run: RunFiles, asked: Asked) -> str:
     return ", ".join([f"{run.job_id}: {asked.fields.get('JobState', '?')}", *more])
 
 
-def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+def _waits(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     """Return why the run waits: for its job in the queue, or for nodes that have not come."""
     text = queue_text(asked.fields)
     is_waiting = asked.job is not None and asked.job.state in _WAITING
@@ -249,7 +249,7 @@ def _waits(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
     return queued if is_waiting else [*queued, *_waits_for_nodes(run, asked)]
 
 
-def _waits_for_nodes(run: RunFiles, asked: Asked) -> list[tuple[str, str]]:
+def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     state = run.state
     names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
     if state.ending is not None or state.leaving or run.is_torchruns:

@@ -10,7 +10,7 @@ from hpc_elastic.clock import NO_TIME, SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.report.run_status import Phase, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
@@ -68,9 +68,9 @@ def _changed(run: RunFiles) -> str:
 
 def _standing(run: RunFiles) -> str:
     where = status_of(RunView.of(run))
-    if where.phase is Phase.UNKNOWN and run.job_id and not run.is_local:
+    if where.phase is RunPhase.UNKNOWN and run.job_id and not run.is_local:
         return "submitted"  # whether it waits or starts just now only Slurm knows
-    if run.is_torchruns and where.phase is Phase.GONE:
+    if run.is_torchruns and where.phase is RunPhase.GONE:
         return "torchrun's agents have left"
     if where.phase.is_final or not run.records:
         return where.phase.value

@@ -32,7 +32,7 @@ _CONNECT_S = 10.0  # what torch has at least for connecting, however little time
 _WARN_AFTER_S = 20.0  # an address that does not answer by then is not slow, but wrong
 
 
-class Wish(NamedTuple):
+class StoreWish(NamedTuple):
     """Where rank 0 is to listen."""
 
     ports: tuple[int, ...]
@@ -71,7 +71,7 @@ class Meeting:
     def _left_s(self) -> float:
         return max(0.0, self._deadline - SystemClock().monotonic())
 
-    def base(self, environ: Mapping[str, str], wish: Wish) -> Any:
+    def base(self, environ: Mapping[str, str], wish: StoreWish) -> Any:
         """Return the store of all ranks, served here if this is rank 0.
 
         Raises:
@@ -79,7 +79,7 @@ class Meeting:
         """
         return self._serve(environ, wish) if self._rank == 0 else self._reach(self._told())
 
-    def _serve(self, environ: Mapping[str, str], wish: Wish) -> Any:
+    def _serve(self, environ: Mapping[str, str], wish: StoreWish) -> Any:
         """Open the store and tell where it is, unless another process of rank 0 has done so."""
         where = addresses(environ, wish.address)
         here = listening_address(environ, wish.address)

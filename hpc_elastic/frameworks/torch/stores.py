@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch import shared
-from hpc_elastic.frameworks.torch.meeting import Meeting, Wish
+from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
 from hpc_elastic.ids import Env
 from hpc_elastic.store.kv.of_run import from_env
 from hpc_elastic.store.kv.store import seconds
@@ -45,7 +45,7 @@ class _Stores:
         self._uses = 0
         self._shared: list[Any] = []
 
-    def by_tcp(self, environ: Mapping[str, str], wish: Wish, timeout_s: float) -> Any:
+    def by_tcp(self, environ: Mapping[str, str], wish: StoreWish, timeout_s: float) -> Any:
         """Return a part of its own of torch's store, once all ranks have come."""
         distributed = _distributed()
         _, round_number, rank, world_size = self._place
@@ -103,7 +103,7 @@ def store(
             fix="for example ports=range(29500, 29600), or leave it out: any port that is free",
         )
     environ = os.environ if environ is None else environ
-    return _stores(_place(environ), os.getpid()).by_tcp(environ, Wish(chosen, address), seconds(timeout))
+    return _stores(_place(environ), os.getpid()).by_tcp(environ, StoreWish(chosen, address), seconds(timeout))
 
 
 def shared_store(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.setup.agent_setup import AgentParts
-from hpc_elastic.node.setup.notices import Early, Notice
+from hpc_elastic.node.setup.notices import EarlyNotice, Notice
 from hpc_elastic.record.journal import Then
 from hpc_elastic.record.state import RunState
 
@@ -61,7 +61,7 @@ class EarlyWarning:
         self._weighed: Warned | None = None
         self._is_asked = False
         self._held_since: float | None = None  # when it was heard that a warning is held [s]
-        self._untold: tuple[int, Early] | None = None  # round, and what is to be recorded of it
+        self._untold: tuple[int, EarlyNotice] | None = None  # round, and what is to be recorded of it
 
     def takes(self, name: str) -> bool:
         """Take a warning to be weighed; False: it is to be heeded at once.
@@ -104,7 +104,7 @@ class EarlyWarning:
         warned, self._weighed = self._weighed, None
         return warned
 
-    def hold(self, notice: Notice, early: Early) -> None:
+    def hold(self, notice: Notice, early: EarlyNotice) -> None:
         """Take over that the warning has come too early.
 
         Args:

@@ -12,7 +12,7 @@ from hpc_elastic.node.drain.asking import EarlyWarning, turn_to_ask_s
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.notices import BEATS, DrainFile, Notice
-from hpc_elastic.node.setup.stop_request import DrainTimes, Wish, first_words, granted, heard, told
+from hpc_elastic.node.setup.stop_request import DrainTimes, StopRequest, first_words, granted, heard, told
 from hpc_elastic.node.workers.local_group import KILL_AFTER_S, NO_STEP, LocalGroup
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import is_half_saved
@@ -71,7 +71,7 @@ class LocalDrain:
         """When workers that still run are ended, by the monotonic clock [s]."""
         return min((at for at in (self._wished, self._agreed) if at is not None), default=None)
 
-    def heed(self, wish: Wish) -> None:
+    def heed(self, wish: StopRequest) -> None:
         """Warn the workers of what this agent was asked for, before anybody else knows of it."""
         if wish.deadline is not None:
             self._wished = wish.deadline
@@ -155,7 +155,7 @@ class Signalled:
         self._explanation: Notice | None = None  # not told to the others yet
         self._explained: DrainExplained | None = None  # what the journal said last about a signal
         self.answer: Notice | None = None  # what Slurm says about a signal
-        self.wish = Wish()
+        self.wish = StopRequest()
 
     def begin(self, formed: RoundFormed) -> None:
         """Listen to what else may ask for a drain of a round."""

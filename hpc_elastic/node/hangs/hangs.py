@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpc_elastic.meet.shared_run import SharedRun
     from hpc_elastic.node.hangs.groups import RankLook
     from hpc_elastic.node.hangs.look import Look
-    from hpc_elastic.node.hangs.verdict import Evidence, Verdict
+    from hpc_elastic.node.hangs.verdict import Evidence, HangVerdict
     from hpc_elastic.node.setup.agent_setup import AgentParts
     from hpc_elastic.node.workers.local_group import LocalGroup
     from hpc_elastic.node.workers.process_facts import Usage
@@ -82,7 +82,7 @@ class Hangs:
         self._first: dict[int, RankLook] = {}  # what a first look has found, by rank
         self._again_at = math.inf
         self._is_told = False
-        self._verdict: Verdict | None = None
+        self._verdict: HangVerdict | None = None
 
     @property
     def detail(self) -> str:
@@ -217,7 +217,7 @@ class Hangs:
 
     def _begin(self, record: HangSuspected, now: float) -> None:
         """Have the workers write down where they are."""
-        from hpc_elastic.node.hangs.look import Look, Place, Subject  # noqa: PLC0415 - rare
+        from hpc_elastic.node.hangs.look import Look, LookPlace, Subject  # noqa: PLC0415 - rare
 
         self._drop_look()
         self._asked, self._gathered = _Asked(record, now), {}
@@ -237,7 +237,9 @@ class Hangs:
             for local_rank, pid in sorted(group.context.pids().items())
         ]
         parts = self._parts
-        where = Place(parts.run.node, self._directory(record), parts.scratch, parts.environ, read_memory())
+        where = LookPlace(
+            parts.run.node, self._directory(record), parts.scratch, parts.environ, read_memory()
+        )
         self._look = Look(where, subjects, now)
         self._watch.suspected_in_vain(now)  # until the contrary is proven
 

@@ -38,7 +38,7 @@ class Subject(NamedTuple):
     log: str = ""  # its stderr
 
 
-class Place(NamedTuple):
+class LookPlace(NamedTuple):
     """Where a look happens and what for."""
 
     node: str
@@ -57,7 +57,7 @@ class Look:
         now: monotonic time [s].
     """
 
-    def __init__(self, place: Place, subjects: Sequence[Subject], now: float) -> None:
+    def __init__(self, place: LookPlace, subjects: Sequence[Subject], now: float) -> None:
         self._place = place
         self._subjects = subjects
         self._until = now + DUMP_S

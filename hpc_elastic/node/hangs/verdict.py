@@ -14,7 +14,7 @@ _MUCH = 16 << 20  # bytes between two looks: more than log lines and trackers wr
 _MOST_AT_ONCE = 64  # files of nodes that are read before the agent shows again that it lives
 
 
-class Verdict(NamedTuple):
+class HangVerdict(NamedTuple):
     """What was found."""
 
     failure: FailureRecord  # of the first of the odd ranks
@@ -74,7 +74,7 @@ def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Coll
     return any(look.frames != then.frames or look.moved - then.moved >= _MUCH for look, then in pairs)
 
 
-def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:
+def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
     """Return who is the odd one out, else who made no progress.
 
     Args:
@@ -102,4 +102,4 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> Verdict:
         log=first.log,
         timestamp=wall_s,
     )
-    return Verdict(failure, nodes, first.step)
+    return HangVerdict(failure, nodes, first.step)

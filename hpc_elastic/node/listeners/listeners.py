@@ -48,7 +48,7 @@ class LinesHandler(Protocol):
 H = TypeVar("H", bound=LinesHandler)
 
 
-class Told(NamedTuple):
+class ToldListener(NamedTuple):
     """What is told about the agent beside the metrics and events themselves.
 
     Args:
@@ -114,16 +114,16 @@ def is_anybody_listening(destination: str) -> bool:
     return listens or not isinstance(logs, logging.NullHandler) or not configured_handler().ignores_all
 
 
-def _told(facts: Surroundings) -> Told:
+def _told(facts: Surroundings) -> ToldListener:
     labels = {"run_id": facts.run_id, "node": facts.node}
-    return Told({**labels, "run_dir": facts.run_dir, "pid": str(os.getpid())}, labels)
+    return ToldListener({**labels, "run_dir": facts.run_dir, "pid": str(os.getpid())}, labels)
 
 
 def _configured(
     name: str,
     environ: Mapping[str, str],
-    told: Told,
-    kinds: Mapping[str, Callable[[str, Told], Any]],
+    told: ToldListener,
+    kinds: Mapping[str, Callable[[str, ToldListener], Any]],
     take: Callable[[Any], Taken],
 ) -> list[Any]:
     """Make the handler that a variable asks for, and have it take everything; return what is to be closed."""
@@ -225,14 +225,14 @@ def _port(rest: str) -> int:
         raise ValueError(f"{rest!r} is no port") from None
 
 
-_METRICS: Mapping[str, Callable[[str, Told], Any]] = {
+_METRICS: Mapping[str, Callable[[str, ToldListener], Any]] = {
     CONSOLE: lambda _rest, _told: metrics.ConsoleMetricHandler(),
     "jsonl": lambda rest, _told: _opened(metrics.JsonLinesMetricHandler(_directory(rest))),
     "csv": lambda rest, _told: _opened(metrics.CsvMetricHandler(_directory(rest))),
     "prometheus": lambda rest, told: metrics.PrometheusTextfileHandler(rest, labels=told.labels),
     "prometheus-http": lambda rest, told: metrics.PrometheusHttpHandler(_port(rest), labels=told.labels),
 }
-_EVENTS: Mapping[str, Callable[[str, Told], Any]] = {
+_EVENTS: Mapping[str, Callable[[str, ToldListener], Any]] = {
     CONSOLE: lambda _rest, _told: logging.StreamHandler(),
     "jsonl": lambda rest, _told: _opened(events.JsonLinesEventHandler(_directory(rest))),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import events, metrics
 from hpc_elastic.node.listeners.telemetry import AgentEvents, Details, run_metrics, state_metrics
-from hpc_elastic.node.listeners.telemetry_hooks import Step, Surroundings, Telemetry
+from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, Surroundings, Telemetry
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
 
@@ -63,7 +63,7 @@ class NodeTelemetry(Telemetry):
     # what the agent tells
 
     @contextmanager
-    def step(self, step: Step) -> Iterator[None]:
+    def step(self, step: AgentStep) -> Iterator[None]:
         """Measure a block."""
         began, result = self._now(), "failure"
         try:

@@ -35,23 +35,23 @@ class Surroundings(NamedTuple):
     backend: str = "shared_fs"
 
 
-class Step(NamedTuple):
+class AgentStep(NamedTuple):
     """Something an agent does that takes time."""
 
     key: str  # its metrics are called <key>.success and so on; torch's method that does the same
     event: str = ""  # the state told by its event; none if it is empty
 
 
-RUN = Step("SimpleElasticAgent.run")
-RENDEZVOUS = Step("SimpleElasticAgent._rendezvous", "RENDEZVOUS")
-ASSIGN_RANKS = Step("SimpleElasticAgent._assign_worker_ranks", "ASSIGN_WORKER_RANKS")
-START = Step("LocalElasticAgent._start_workers")
+RUN = AgentStep("SimpleElasticAgent.run")
+RENDEZVOUS = AgentStep("SimpleElasticAgent._rendezvous", "RENDEZVOUS")
+ASSIGN_RANKS = AgentStep("SimpleElasticAgent._assign_worker_ranks", "ASSIGN_WORKER_RANKS")
+START = AgentStep("LocalElasticAgent._start_workers")
 
 
 class Telemetry:
     """Is told what the agent does; this one tells nobody."""
 
-    def step(self, _step: Step) -> AbstractContextManager[None]:
+    def step(self, _step: AgentStep) -> AbstractContextManager[None]:
         """Measure a block."""
         return nullcontext()
 

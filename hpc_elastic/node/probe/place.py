@@ -9,7 +9,7 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.node.loop import EventLoop
 
 
-class Place(NamedTuple):
+class ProbedNode(NamedTuple):
     """The node, as far as its probe has to know it."""
 
     node: str
@@ -23,7 +23,7 @@ class Place(NamedTuple):
     is_first: bool  # tells what all nodes find
 
 
-class Agent(NamedTuple):
+class ProbingAgent(NamedTuple):
     """The agent around the probe."""
 
     loop: EventLoop

@@ -10,15 +10,15 @@ import os
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.node.probe.place import Agent, Place
+from hpc_elastic.node.probe.place import ProbedNode, ProbingAgent
 from hpc_elastic.node.probe.rules import (
     FULL,
     NVIDIA,
     OFF,
     STUCK_S,
     Disk,
-    Finding,
     Measured,
+    NodeFinding,
     ProbeOptions,
     judge,
 )
@@ -37,7 +37,7 @@ class Probe:
         agent: the agent around.
     """
 
-    def __init__(self, options: ProbeOptions, place: Place, agent: Agent) -> None:
+    def __init__(self, options: ProbeOptions, place: ProbedNode, agent: ProbingAgent) -> None:
         self._options = options
         self._place = place
         self._agent = agent
@@ -56,9 +56,9 @@ class Probe:
         self._was_asked = True
         return self._tell(self._look())
 
-    def _look(self) -> tuple[Finding, ...]:
+    def _look(self) -> tuple[NodeFinding, ...]:
         options = self._options
-        found: tuple[Finding, ...] = ()
+        found: tuple[NodeFinding, ...] = ()
         if options.mode != OFF:
             measured = measure(self._place, options, self._agent.clock)
             found = judge(measured, options)
@@ -72,7 +72,7 @@ class Probe:
             found += ask_command(options, self._place, self._agent)
         return found
 
-    def _tell(self, findings: tuple[Finding, ...]) -> str:
+    def _tell(self, findings: tuple[NodeFinding, ...]) -> str:
         for finding in findings:
             is_mine = self._place.is_first or not finding.is_everywhere
             if is_mine and not finding.is_fatal and finding.text not in self._told:
@@ -81,7 +81,7 @@ class Probe:
         return next((finding.text for finding in findings if finding.is_fatal), "")
 
 
-def measure(place: Place, options: ProbeOptions, clock: Clock) -> Measured:
+def measure(place: ProbedNode, options: ProbeOptions, clock: Clock) -> Measured:
     """Measure what costs next to nothing; what cannot be measured is left out."""
     took_s = _listing_s(place.listed, clock)
     again_s = _listing_s(place.listed, clock) if took_s >= STUCK_S else None

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.node.probe.place import Agent, Place
+from hpc_elastic.node.probe.place import ProbedNode, ProbingAgent
 from hpc_elastic.node.probe.rules import (
     NVIDIA_SMI,
-    Finding,
     Measured,
+    NodeFinding,
     ProbeOptions,
     judge_command,
     judge_gpus,
@@ -43,7 +43,7 @@ class Said(NamedTuple):
         return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
 
 
-def ask_command(options: ProbeOptions, place: Place, agent: Agent) -> tuple[Finding, ...]:
+def ask_command(options: ProbeOptions, place: ProbedNode, agent: ProbingAgent) -> tuple[NodeFinding, ...]:
     """Run the user's own check; a node is fit if it ends with 0 in time."""
     said = run_program(("/bin/sh", "-c", options.command), options.timeout, place, agent)
     finding = None if said.was_interrupted else judge_command(said.exit_code, said.last_line, options)
@@ -55,11 +55,11 @@ def ask_command(options: ProbeOptions, place: Place, agent: Agent) -> tuple[Find
 
 
 def look_closely(
-    measured: Measured, options: ProbeOptions, place: Place, agent: Agent
-) -> tuple[Finding, ...]:
+    measured: Measured, options: ProbeOptions, place: ProbedNode, agent: ProbingAgent
+) -> tuple[NodeFinding, ...]:
     """Ask the GPUs' driver, and write into the run directory as agents do."""
     found = tuple(
-        Finding(f"run directory: {what}: {why}; hpc-elastic doctor tells more", is_fatal=True)
+        NodeFinding(f"run directory: {what}: {why}; hpc-elastic doctor tells more", is_fatal=True)
         for what, why in probe.quick_probe(place.run_dir).items()
         if why
     )
@@ -70,11 +70,11 @@ def look_closely(
         return found
     if said.exit_code is None:
         text = f"GPUs: nvidia-smi did not end within {options.timeout:g} s; tell the admins"
-        return (*found, Finding(text, is_fatal=True))
+        return (*found, NodeFinding(text, is_fatal=True))
     return (*found, *judge_gpus(said.exit_code, said.output, measured))
 
 
-def run_program(argv: tuple[str, ...], timeout_s: float, place: Place, agent: Agent) -> Said:
+def run_program(argv: tuple[str, ...], timeout_s: float, place: ProbedNode, agent: ProbingAgent) -> Said:
     """Run a program to its end, or until its time is up or the agent is signalled; then it is killed."""
     log = os.path.join(place.scratch, "probe.out")
     more = {Env.NODE: place.node, Env.RUN_DIR: place.run_dir}
@@ -94,7 +94,7 @@ def run_program(argv: tuple[str, ...], timeout_s: float, place: Place, agent: Ag
     return Said(exit_code, _tail(log), was_interrupted)
 
 
-def _dies(process: Process, agent: Agent) -> bool:
+def _dies(process: Process, agent: ProbingAgent) -> bool:
     """Wait for the end of a killed program; one that hangs in the kernel is left to itself."""
     until = agent.clock.monotonic() + _DYING_S
     while process.poll() is None and agent.clock.monotonic() < until:
@@ -102,7 +102,7 @@ def _dies(process: Process, agent: Agent) -> bool:
     return process.exit_code is not None
 
 
-def _wait(process: Process, until: float, agent: Agent) -> int | None:
+def _wait(process: Process, until: float, agent: ProbingAgent) -> int | None:
     while process.poll() is None:
         left_s = until - agent.clock.monotonic()
         if left_s <= 0 or agent.loop.signals:

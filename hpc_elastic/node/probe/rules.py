@@ -60,7 +60,7 @@ class Measured(NamedTuple):
     cpus_there: int = 0  # that the machine has; 0 if nobody looked
 
 
-class Finding(NamedTuple):
+class NodeFinding(NamedTuple):
     """Something that is not as it should be."""
 
     text: str  # what, its value, what is needed, what to do
@@ -68,7 +68,7 @@ class Finding(NamedTuple):
     is_everywhere: bool = False  # all nodes find the same: one of them tells
 
 
-def judge(found: Measured, options: ProbeOptions) -> tuple[Finding, ...]:
+def judge(found: Measured, options: ProbeOptions) -> tuple[NodeFinding, ...]:
     """Return what is wrong with a node, the worst first."""
     findings = [*_gpus(found, options), *_clock(found)]
     findings += [one for disk in found.disks for one in _disk(disk, options)]
@@ -76,7 +76,7 @@ def judge(found: Measured, options: ProbeOptions) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: not finding.is_fatal))
 
 
-def _gpus(found: Measured, options: ProbeOptions) -> list[Finding]:
+def _gpus(found: Measured, options: ProbeOptions) -> list[NodeFinding]:
     promised, there = found.gpus_promised, found.gpu_files
     if not promised:
         return []
@@ -89,7 +89,7 @@ def _gpus(found: Measured, options: ProbeOptions) -> list[Finding]:
     return [short_of(f"GPUs: {count_text(there, 'device file')} {found.gpu_pattern}", promised)]
 
 
-def short_of(what: str, promised: int) -> Finding:
+def short_of(what: str, promised: int) -> NodeFinding:
     """Return that there are fewer GPUs than promised.
 
     Args:
@@ -97,16 +97,16 @@ def short_of(what: str, promised: int) -> Finding:
         promised: how many there should be.
     """
     need = f"{promised} needed, as Slurm has promised"
-    return Finding(f"{what}, {need}; tell the admins: the node's GPU driver needs a look", is_fatal=True)
+    return NodeFinding(f"{what}, {need}; tell the admins: the node's GPU driver needs a look", is_fatal=True)
 
 
-def _clock(found: Measured) -> list[Finding]:
+def _clock(found: Measured) -> list[NodeFinding]:
     if not found.clock_went_back:
         return []
-    return [Finding("clock: the monotonic clock went back; the node needs a reboot", is_fatal=True)]
+    return [NodeFinding("clock: the monotonic clock went back; the node needs a reboot", is_fatal=True)]
 
 
-def _disk(disk: Disk, options: ProbeOptions) -> list[Finding]:
+def _disk(disk: Disk, options: ProbeOptions) -> list[NodeFinding]:
     mend = "make room or lower --probe-min-space and --probe-min-inodes"
     found = []
     if disk.free < options.min_space:
@@ -114,19 +114,19 @@ def _disk(disk: Disk, options: ProbeOptions) -> list[Finding]:
     if disk.inodes is not None and disk.inodes < options.min_inodes:
         found.append(f"{disk.path}: {disk.inodes} inodes free, {options.min_inodes} needed")
     fatal, everywhere = not disk.is_shared, disk.is_shared
-    return [Finding(f"{text}; {mend}", is_fatal=fatal, is_everywhere=everywhere) for text in found]
+    return [NodeFinding(f"{text}; {mend}", is_fatal=fatal, is_everywhere=everywhere) for text in found]
 
 
-def _look(found: Measured) -> list[Finding]:
+def _look(found: Measured) -> list[NodeFinding]:
     if found.look_s < _SLOW_S:
         return []
     text = f"run directory: a listing took {found.look_s:.1f} s, less than {_SLOW_S:g} s is usual"
     is_over = found.again_s is not None and found.again_s < STUCK_S  # an outage, which all nodes had
     is_fatal = found.look_s >= STUCK_S and not is_over
-    return [Finding(f"{text}; hpc-elastic doctor tells more", is_fatal=is_fatal)]
+    return [NodeFinding(f"{text}; hpc-elastic doctor tells more", is_fatal=is_fatal)]
 
 
-def _cpus(found: Measured) -> list[Finding]:
+def _cpus(found: Measured) -> list[NodeFinding]:
     few = found.cpus and found.cpus < found.workers
     bound = found.cpus and found.cpus_asked and found.cpus < found.cpus_asked
     if not few and not bound:
@@ -143,7 +143,7 @@ def _cpus(found: Measured) -> list[Finding]:
         mend = "the machine has no more, so start fewer workers on it"
     else:
         mend = "ask for --cpus-per-node or --exclusive, and give srun -c and --cpu-bind=none"
-    return [Finding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
+    return [NodeFinding(f"{text}; {mend}", is_fatal=False, is_everywhere=True)]
 
 
 def size_text(size: int) -> str:
@@ -169,7 +169,7 @@ NVIDIA_SMI = (
 )
 
 
-def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[Finding, ...]:
+def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFinding, ...]:
     """Return what is wrong with the GPUs by the words of ``nvidia-smi``.
 
     Args:
@@ -180,7 +180,7 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[Finding, .
     last = (output.strip().splitlines() or ["it said nothing"])[-1]
     if exit_code != 0:
         text = f"GPUs: nvidia-smi failed with exit code {exit_code}: {last}"
-        return (Finding(f"{text}; tell the admins", is_fatal=True),)
+        return (NodeFinding(f"{text}; tell the admins", is_fatal=True),)
     gpus = mine([gpu for gpu in map(_gpu, output.splitlines()) if gpu], found.gpus_visible or "")
     findings = []
     if found.gpus_promised and len(gpus) < found.gpus_promised:
@@ -188,10 +188,10 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[Finding, .
     for gpu in gpus:
         name = f"GPU {gpu.number} ({gpu.uuid})"
         if _LOST.search(f"{gpu.uuid} {gpu.uncorrectable}"):
-            findings.append(Finding(f"{name} does not answer; tell the admins", is_fatal=True))
+            findings.append(NodeFinding(f"{name} does not answer; tell the admins", is_fatal=True))
         elif gpu.uncorrectable.isdecimal() and int(gpu.uncorrectable) > 0:
             text = f"{name}: {gpu.uncorrectable} uncorrectable memory errors, 0 needed"
-            findings.append(Finding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
+            findings.append(NodeFinding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
     return tuple(findings)
 
 
@@ -207,7 +207,7 @@ def mine(gpus: list[Gpu], visible: str) -> list[Gpu]:
     return chosen or gpus
 
 
-def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> Finding | None:
+def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> NodeFinding | None:
     """Return what the user's own check says against a node.
 
     Args:
@@ -223,4 +223,4 @@ def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) 
         else f"ended with {exit_code} (0 is needed)"
     )
     said = f": {last_line}" if last_line else f", and printed nothing: {options.command}"
-    return Finding(f"health command {how}{said}", is_fatal=True)
+    return NodeFinding(f"health command {how}{said}", is_fatal=True)

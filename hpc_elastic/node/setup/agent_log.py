@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import Clock, clock_text
-from hpc_elastic.node.workers.worker_env import Place
+from hpc_elastic.node.workers.worker_env import RankPlace
 from hpc_elastic.record.journal import RoundFormed, SizeWanted
 from hpc_elastic.record.state import RunState
 from hpc_elastic.text import count_text
@@ -44,7 +44,7 @@ class AgentLog:
             except OSError:
                 continue
 
-    def round_formed(self, formed: RoundFormed, place: Place, restart: str = "") -> None:
+    def round_formed(self, formed: RoundFormed, place: RankPlace, restart: str = "") -> None:
         """Show a node's place in a new round; its first node shows the whole round.
 
         Args:

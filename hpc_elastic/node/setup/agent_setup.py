@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpc_elastic.clock import Clock
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.multiprocessing.context import StartSettings
-from hpc_elastic.node.budgets import Budgets
+from hpc_elastic.node.budgets import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_log import AgentLog
@@ -75,6 +75,6 @@ class AgentParts(NamedTuple):
     telemetry: TelemetryMaker = tell_nobody
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     environ: Mapping[str, str] = {}  # of this process, for what is started beside the workers
-    budgets: Budgets = Budgets()  # of all causes but crashes, whose budget is the spec's
+    budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes, whose budget is the spec's
     notices: Notices = NoNotices()  # what asks for a drain beside signals
     unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
-from hpc_elastic.node.budgets import Budgets, spent
+from hpc_elastic.node.budgets import RestartBudgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Cause, Decision
@@ -36,7 +36,7 @@ class Reports:
         self,
         run: SharedRun,
         log: AgentLog,
-        budgets: Budgets,
+        budgets: RestartBudgets,
         explain: Callable[[FailureRecord], FailureRecord] = lambda failure: failure,
         ran_s: Callable[[], float] = lambda: 0.0,
     ) -> None:

@@ -18,7 +18,7 @@ from hpc_elastic.store.plain_file import list_plain
 BEATS = 5  # a listing per heartbeat would be a third operation beside its two, for something so rare
 
 
-class Early(Protocol):
+class EarlyNotice(Protocol):
     """A warning before the time limit that has come too early."""
 
     @property
@@ -61,7 +61,7 @@ class Notice(Protocol):
         ...
 
     @property
-    def early(self) -> Early | None:
+    def early(self) -> EarlyNotice | None:
         """That the warning that was asked about has come too early, if it has; nothing is asked for then."""
         ...
 

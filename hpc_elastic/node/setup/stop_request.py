@@ -34,7 +34,7 @@ class DrainTimes(NamedTuple):
         return self.stop if cause in (Cause.PREEMPTION, Cause.INTERRUPT) else self.warning
 
 
-class Wish(NamedTuple):
+class StopRequest(NamedTuple):
     """The first signal says why the agent leaves; later ones make it quicker; Slurm may grant more."""
 
     cause: Cause | None = None
@@ -55,7 +55,9 @@ class Wish(NamedTuple):
         return "" if self.is_signal else self.detail
 
 
-def heard(wish: Wish, cause: Cause, detail: str, limit: float, *, is_signal: bool = False) -> Wish:
+def heard(
+    wish: StopRequest, cause: Cause, detail: str, limit: float, *, is_signal: bool = False
+) -> StopRequest:
     """Return the wish after another signal.
 
     Args:
@@ -66,12 +68,12 @@ def heard(wish: Wish, cause: Cause, detail: str, limit: float, *, is_signal: boo
         is_signal: whether it was a signal, and nothing else that asks.
     """
     if wish.cause is None or wish.deadline is None:
-        return Wish(cause, detail, limit, is_signal=is_signal)
+        return StopRequest(cause, detail, limit, is_signal=is_signal)
     again = wish.cause is Cause.INTERRUPT and cause is Cause.INTERRUPT
     return wish._replace(deadline=min(wish.deadline, limit), at_once=wish.at_once or again)
 
 
-def granted(wish: Wish, limit: float) -> Wish:
+def granted(wish: StopRequest, limit: float) -> StopRequest:
     """Return the wish when it is known why it was signalled, and how long there is for that.
 
     What Slurm says replaces what was assumed, be it more or less. What it has said before is a limit:

@@ -31,7 +31,7 @@ def words_of(busy: Sequence[Busy], now: float) -> str:
     return busy[0].words(now) + more
 
 
-class Hold:
+class StopHold:
     """Whether the workers of one round may be ended, and since when they may not.
 
     Args:

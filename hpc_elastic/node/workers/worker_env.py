@@ -19,7 +19,7 @@ DEVICES_ENV = "CUDA_VISIBLE_DEVICES"  # ROCm reads it, too
 OF_MPI = ("PMI_", "PMI2_", "PMIX_")
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where the workers of one node stand in a round."""
 
     group_rank: int
@@ -48,12 +48,12 @@ class RunEnv(NamedTuple):
     names_coordinator: bool = False  # of JAX: its own choice rests on one job for all nodes
 
 
-def place_of(members: tuple[Member, ...], node_id: str) -> Place:
+def place_of(members: tuple[Member, ...], node_id: str) -> RankPlace:
     """Return the place of a node's workers; nodes may have different numbers of workers and roles."""
     group_rank = next(i for i, member in enumerate(members) if member.node_id == node_id)
     me = members[group_rank]
     before = members[:group_rank]
-    return Place(
+    return RankPlace(
         group_rank=group_rank,
         base_rank=_slots(before),
         world_size=_slots(members),

@@ -3,53 +3,56 @@
 from __future__ import annotations
 
 from hpc_elastic.meet.rendezvous_events import Trail
-from hpc_elastic.rendezvous.dynamic.rules import Action
+from hpc_elastic.rendezvous.dynamic.rules import NodeAction
 from hpc_elastic.rendezvous.dynamic.state import DynamicState
 
 _EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
 # what torch calls the place where a node takes a step, and what it says of it
 _WHOLE = (  # what torch says of these is a sentence of its own
-    Action.KEEP_ALIVE,
-    Action.MARK_RENDEZVOUS_COMPLETE,
-    Action.MARK_RENDEZVOUS_CLOSED,
+    NodeAction.KEEP_ALIVE,
+    NodeAction.MARK_RENDEZVOUS_COMPLETE,
+    NodeAction.MARK_RENDEZVOUS_CLOSED,
 )
 _STEPS = {
-    Action.KEEP_ALIVE: (
+    NodeAction.KEEP_ALIVE: (
         "keep_alive",
         "The node '{node}' updated its keep-alive heartbeat time for the rendezvous '{run}'. Pending sync.",
     ),
-    Action.ADD_TO_PARTICIPANTS: ("add_to_participants", "added itself to the participants of round {round}"),
-    Action.ADD_TO_WAIT_LIST: ("add_to_wait_list", "added itself to the wait list of round {next}"),
-    Action.ADD_TO_REDUNDANCY_LIST: (
+    NodeAction.ADD_TO_PARTICIPANTS: (
+        "add_to_participants",
+        "added itself to the participants of round {round}",
+    ),
+    NodeAction.ADD_TO_WAIT_LIST: ("add_to_wait_list", "added itself to the wait list of round {next}"),
+    NodeAction.ADD_TO_REDUNDANCY_LIST: (
         "add_to_redundancy_list",
         "added itself to the redundancy list of round {next}",
     ),
-    Action.REMOVE_FROM_PARTICIPANTS: (
+    NodeAction.REMOVE_FROM_PARTICIPANTS: (
         "remove_from_participants",
         "removed itself from the participants of round {round}",
     ),
-    Action.REMOVE_FROM_WAIT_LIST: (
+    NodeAction.REMOVE_FROM_WAIT_LIST: (
         "remove_from_wait_list",
         "removed itself from the wait list of round {next}",
     ),
-    Action.REMOVE_FROM_REDUNDANCY_LIST: (
+    NodeAction.REMOVE_FROM_REDUNDANCY_LIST: (
         "remove_from_redundancy_list",
         "removed itself from the redundant list of round {next}",
     ),
-    Action.MARK_RENDEZVOUS_COMPLETE: (
+    NodeAction.MARK_RENDEZVOUS_COMPLETE: (
         "mark_rendezvous_complete",
         "The node '{node}' marked round {round} of the rendezvous '{run}' as complete. Pending sync.",
     ),
-    Action.MARK_RENDEZVOUS_CLOSED: (
+    NodeAction.MARK_RENDEZVOUS_CLOSED: (
         "mark_rendezvous_closed",
         "The node '{node}' marked the rendezvous '{run}' as closed. Pending sync.",
     ),
 }
-_BEATS = (Action.ADD_TO_PARTICIPANTS, Action.ADD_TO_WAIT_LIST, Action.ADD_TO_REDUNDANCY_LIST)
-_ENDS = (Action.MARK_RENDEZVOUS_COMPLETE, Action.MARK_RENDEZVOUS_CLOSED)
+_BEATS = (NodeAction.ADD_TO_PARTICIPANTS, NodeAction.ADD_TO_WAIT_LIST, NodeAction.ADD_TO_REDUNDANCY_LIST)
+_ENDS = (NodeAction.MARK_RENDEZVOUS_COMPLETE, NodeAction.MARK_RENDEZVOUS_CLOSED)
 
 
-def record_step(trail: Trail, action: Action, before: DynamicState, after: DynamicState) -> None:
+def record_step(trail: Trail, action: NodeAction, before: DynamicState, after: DynamicState) -> None:
     """Record a step by which a node changes the shared state, and its details.
 
     Args:
@@ -60,12 +63,12 @@ def record_step(trail: Trail, action: Action, before: DynamicState, after: Dynam
     """
     _record(trail, action, before.round)
     if action in _BEATS:
-        _record(trail, Action.KEEP_ALIVE, before.round)
-    if action is Action.ADD_TO_PARTICIPANTS and after.complete:
-        _record(trail, Action.MARK_RENDEZVOUS_COMPLETE, before.round)
+        _record(trail, NodeAction.KEEP_ALIVE, before.round)
+    if action is NodeAction.ADD_TO_PARTICIPANTS and after.complete:
+        _record(trail, NodeAction.MARK_RENDEZVOUS_COMPLETE, before.round)
 
 
-def _record(trail: Trail, action: Action, number: int) -> None:
+def _record(trail: Trail, action: NodeAction, number: int) -> None:
     what, text = _STEPS[action]
     frame = "{}" if action in _WHOLE else "The node '{{node}}' {} of the rendezvous '{{run}}'. Pending sync."
     message = frame.format(text).format(node=trail.who.name, run=trail.run_id, round=number, next=number + 1)

@@ -14,11 +14,11 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.meet.rendezvous_events import Trail, Who
-from hpc_elastic.meet.store_contact import Turn, until_lease
+from hpc_elastic.meet.store_contact import ContactTurn, until_lease
 from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.events import record_step, record_sync
-from hpc_elastic.rendezvous.dynamic.rules import Action, Limits, Operation, Pulse, Quorum, View
+from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Quorum, StateView, TimeLimits
 from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, encode, names, parse
 
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class StateHolder:
         clock: this node's clock.
     """
 
-    def __init__(self, backend: RendezvousBackend, me: NodeDesc, limits: Limits, clock: Clock) -> None:
+    def __init__(self, backend: RendezvousBackend, me: NodeDesc, limits: TimeLimits, clock: Clock) -> None:
         self._backend = backend
         self._clock = clock
         self.me = me
@@ -75,10 +75,10 @@ class StateHolder:
         self._take(data, began)
         return has_set
 
-    def view(self, port: int = 0, *, leaving: bool = False) -> View:
+    def view(self, port: int = 0, *, leaving: bool = False) -> StateView:
         """Return the facts for the rules."""
         now = self._clock.monotonic()
-        return View(self.state, self.me, self.limits, now, self._beat_at, self._quorum, port, leaving)
+        return StateView(self.state, self.me, self.limits, now, self._beat_at, self._quorum, port, leaving)
 
     def _take(self, data: bytes | None, began: float) -> None:
         """Keep the state that was read; a node that could not read it for long judges no other node."""
@@ -111,7 +111,9 @@ class Executor:
         trail: records the steps.
     """
 
-    def __init__(self, run_id: str, holder: StateHolder, turn: Turn, trail: Trail | None = None) -> None:
+    def __init__(
+        self, run_id: str, holder: StateHolder, turn: ContactTurn, trail: Trail | None = None
+    ) -> None:
         self._run_id = run_id
         self._holder = holder
         self._turn = turn
@@ -150,11 +152,11 @@ class Executor:
         while True:
             view = self._holder.view(port, leaving=leaving)
             action = operation(view, deadline.at)
-            if action is Action.FINISH:
+            if action is NodeAction.FINISH:
                 return
-            if action in (Action.ERROR_CLOSED, Action.ERROR_TIMEOUT):
+            if action in (NodeAction.ERROR_CLOSED, NodeAction.ERROR_TIMEOUT):
                 self._fail(action, view, deadline)
-            if action is Action.SYNC:
+            if action is NodeAction.SYNC:
                 self._turn.insist()
                 self._turn.wait(self._pause(looks))
                 looks += 1
@@ -166,7 +168,7 @@ class Executor:
             record_sync(self._trail, has_set=has_set)
             if has_set:
                 races = 0
-                if action is Action.REMOVE_FROM_REDUNDANCY_LIST and not leaving:
+                if action is NodeAction.REMOVE_FROM_REDUNDANCY_LIST and not leaving:
                     deadline = self._deadline(timeout)
             else:
                 races += 1
@@ -183,9 +185,9 @@ class Executor:
         longest = min(_LONGEST_PAUSE_S, self._holder.limits.interval / 2)
         return min(longest, _FIRST_PAUSE_S * 1.5 ** min(looks, 20))
 
-    def _fail(self, action: Action, view: View, deadline: Deadline) -> NoReturn:
+    def _fail(self, action: NodeAction, view: StateView, deadline: Deadline) -> NoReturn:
         state = view.state
-        if action is Action.ERROR_TIMEOUT:
+        if action is NodeAction.ERROR_TIMEOUT:
             raise RendezvousTimeoutError(self._timeout_text(view, deadline))
         if view.me in state.redundancy_list:
             raise RendezvousGracefulExitError(
@@ -193,7 +195,7 @@ class Executor:
             )
         raise RendezvousClosedError(f"The rendezvous '{self._run_id}' is closed (by {state.closed_by}).")
 
-    def _timeout_text(self, view: View, deadline: Deadline) -> str:
+    def _timeout_text(self, view: StateView, deadline: Deadline) -> str:
         state = view.state
         within = f"The rendezvous '{self._run_id}' did not complete within {deadline.timeout:g} s"
         if state.complete:

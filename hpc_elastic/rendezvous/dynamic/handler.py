@@ -17,7 +17,7 @@ from hpc_elastic.meet.interface import (
     full_host_name,
 )
 from hpc_elastic.meet.rendezvous_events import Trail, Who
-from hpc_elastic.meet.store_contact import LastKnown, Turn
+from hpc_elastic.meet.store_contact import ContactTurn, LastKnown
 from hpc_elastic.rendezvous.backend import RendezvousBackend
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder
@@ -65,7 +65,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._settings = checked(settings)
         self._backend = backend
         self._store = store
-        self._turn = Turn(clock or SystemClock())
+        self._turn = ContactTurn(clock or SystemClock())
         limits = limits_of(settings)
         self._holder = StateHolder(backend, node, limits, self._turn.clock)
         who = Who(repr(node), node.addr, node.pid, node.local_id)

@@ -23,7 +23,7 @@ def seconds(duration: float | Duration) -> float:
     return float(duration) if isinstance(duration, (int, float)) else duration.total_seconds()
 
 
-class _Shared:
+class _TimerState:
     """The data of the timer and its thread; the thread does not keep the timer alive."""
 
     def __init__(self, interval_s: float, call: Callable[[], object]) -> None:
@@ -50,7 +50,7 @@ class PeriodicTimer:
     ) -> None:
         self._name: str | None = None
         self._thread: threading.Thread | None = None
-        self._shared = _Shared(seconds(interval), lambda: function(*args, **kwargs))
+        self._shared = _TimerState(seconds(interval), lambda: function(*args, **kwargs))
 
     @property
     def name(self) -> str | None:
@@ -98,14 +98,14 @@ class PeriodicTimer:
             self._thread.join(timeout_s)
 
 
-def _end(shared: _Shared, thread: threading.Thread) -> None:
+def _end(shared: _TimerState, thread: threading.Thread) -> None:
     """End the thread of a timer without references; its last holder waits only for a moment."""
     shared.stop.set()
     if thread.is_alive() and thread is not threading.current_thread():
         thread.join(_MOMENT_S)
 
 
-def _run(shared: _Shared) -> None:
+def _run(shared: _TimerState) -> None:
     while not shared.stop.wait(shared.interval_s):
         try:
             shared.call()

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, Place, rank_order
+from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace, rank_order
 
 ROLLBACK_S = 5.0  # after the deadline a node takes itself out of the state for so long
 _DUE = 0.75  # of an interval: a timer that wakes a little early still beats
 
 
-class Action(Enum):
+class NodeAction(Enum):
     """One step of a node."""
 
     KEEP_ALIVE = 1
@@ -34,7 +34,7 @@ class Action(Enum):
     FINISH = 13
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """Sizes and times of a rendezvous; times in seconds."""
 
     min_nodes: int
@@ -51,12 +51,12 @@ class Quorum(NamedTuple):
     since: float
 
 
-class View(NamedTuple):
+class StateView(NamedTuple):
     """Everything a node knows when it chooses."""
 
     state: DynamicState
     me: NodeDesc
-    limits: Limits
+    limits: TimeLimits
     now: float
     beat_at: float  # when this node's counter was advanced last
     quorum: Quorum | None = None
@@ -64,94 +64,96 @@ class View(NamedTuple):
     leaving: bool = False  # it goes for good, not to join again
 
 
-Operation = Callable[[View, float], Action]
+Operation = Callable[[StateView, float], NodeAction]
 
 
-def join(view: View, deadline: float) -> Action:  # noqa: C901, PLR0911 - one case after the other
+def join(view: StateView, deadline: float) -> NodeAction:  # noqa: C901, PLR0911 - one case after the other
     """Choose the next step of a node that wants to be in a round."""
     state, me = view.state, view.me
     if state.closed:
-        return Action.ERROR_CLOSED
+        return NodeAction.ERROR_CLOSED
     if me in state.redundancy_list:  # stands by without a deadline
         if state.is_full_of >= view.limits.max_nodes:
             return _beat_or_wait(view)
-        return Action.REMOVE_FROM_REDUNDANCY_LIST
+        return NodeAction.REMOVE_FROM_REDUNDANCY_LIST
     if state.complete and me in state.participants:
-        return Action.FINISH
+        return NodeAction.FINISH
     if view.now > deadline:
         return _give_up(view, deadline)
     if state.complete:
         return _beside(view)
     if me not in state.participants:
-        return Action.ADD_TO_PARTICIPANTS
+        return NodeAction.ADD_TO_PARTICIPANTS
     if is_last_call_over(view):
-        return Action.MARK_RENDEZVOUS_COMPLETE
+        return NodeAction.MARK_RENDEZVOUS_COMPLETE
     return _beat_or_wait(view)
 
 
-def _beside(view: View) -> Action:
+def _beside(view: StateView) -> NodeAction:
     """Choose the action of a node while a round runs without it."""
     state = view.state
     if view.me in state.wait_list:
         return _beat_or_wait(view)
     if state.is_full_of < view.limits.max_nodes:
-        return Action.ADD_TO_WAIT_LIST
-    return Action.ADD_TO_REDUNDANCY_LIST
+        return NodeAction.ADD_TO_WAIT_LIST
+    return NodeAction.ADD_TO_REDUNDANCY_LIST
 
 
-def _give_up(view: View, deadline: float) -> Action:
+def _give_up(view: StateView, deadline: float) -> NodeAction:
     """Take this node out of the state while there is time for that; then the deadline has passed."""
     if view.now <= deadline + ROLLBACK_S:
         if view.me in view.state.participants:
-            return Action.REMOVE_FROM_PARTICIPANTS
+            return NodeAction.REMOVE_FROM_PARTICIPANTS
         if view.me in view.state.wait_list:
-            return Action.REMOVE_FROM_WAIT_LIST
-    return Action.ERROR_TIMEOUT
+            return NodeAction.REMOVE_FROM_WAIT_LIST
+    return NodeAction.ERROR_TIMEOUT
 
 
-def _beat_or_wait(view: View) -> Action:
-    return Action.KEEP_ALIVE if is_beat_due(view) else Action.SYNC
+def _beat_or_wait(view: StateView) -> NodeAction:
+    return NodeAction.KEEP_ALIVE if is_beat_due(view) else NodeAction.SYNC
 
 
-def exit_round(view: View, deadline: float) -> Action:
+def exit_round(view: StateView, deadline: float) -> NodeAction:
     """Choose the next step of a node that gives up its place in the round."""
     if view.me not in view.state.participants:
-        return Action.FINISH
-    return Action.ERROR_TIMEOUT if view.now > deadline else Action.REMOVE_FROM_PARTICIPANTS
+        return NodeAction.FINISH
+    return NodeAction.ERROR_TIMEOUT if view.now > deadline else NodeAction.REMOVE_FROM_PARTICIPANTS
 
 
-def leave(view: View, deadline: float) -> Action:
+def leave(view: StateView, deadline: float) -> NodeAction:
     """Choose the next step of a node that goes for good."""
     state, me = view.state, view.me
     if state.closed or me not in {*state.participants, *state.wait_list, *state.redundancy_list}:
-        return Action.FINISH
+        return NodeAction.FINISH
     if view.now > deadline:
-        return Action.ERROR_TIMEOUT
+        return NodeAction.ERROR_TIMEOUT
     if me in state.participants:
-        return Action.REMOVE_FROM_PARTICIPANTS
-    return Action.REMOVE_FROM_WAIT_LIST if me in state.wait_list else Action.REMOVE_FROM_REDUNDANCY_LIST
+        return NodeAction.REMOVE_FROM_PARTICIPANTS
+    return (
+        NodeAction.REMOVE_FROM_WAIT_LIST if me in state.wait_list else NodeAction.REMOVE_FROM_REDUNDANCY_LIST
+    )
 
 
-def close(view: View, deadline: float) -> Action:
+def close(view: StateView, deadline: float) -> NodeAction:
     """Choose the next step of a node that closes the rendezvous for everybody."""
     if view.state.closed:
-        return Action.FINISH
-    return Action.ERROR_TIMEOUT if view.now > deadline else Action.MARK_RENDEZVOUS_CLOSED
+        return NodeAction.FINISH
+    return NodeAction.ERROR_TIMEOUT if view.now > deadline else NodeAction.MARK_RENDEZVOUS_CLOSED
 
 
-def keep_alive(view: View, deadline: float) -> Action:
+def keep_alive(view: StateView, deadline: float) -> NodeAction:
     """Choose whether to advance the own counter; a node that others have given up does not."""
     if not is_beat_due(view):
-        return Action.FINISH
-    return Action.ERROR_TIMEOUT if view.now > deadline else Action.KEEP_ALIVE
+        return NodeAction.FINISH
+    return NodeAction.ERROR_TIMEOUT if view.now > deadline else NodeAction.KEEP_ALIVE
 
 
-def is_beat_due(view: View) -> bool:
+def is_beat_due(view: StateView) -> bool:
     """Tell whether this node is in the state and its counter should advance."""
     return view.me in view.state.beats and view.now - view.beat_at >= _DUE * view.limits.interval
 
 
-def is_last_call_over(view: View) -> bool:
+def is_last_call_over(view: StateView) -> bool:
     """Tell whether enough participants have waited long enough for more."""
     quorum = view.quorum
     enough = view.limits.min_nodes <= len(view.state.participants) <= view.limits.max_nodes
@@ -160,7 +162,7 @@ def is_last_call_over(view: View) -> bool:
     return view.now - quorum.since >= view.limits.last_call
 
 
-def quorum_of(state: DynamicState, limits: Limits, known: Quorum | None, now: float) -> Quorum | None:
+def quorum_of(state: DynamicState, limits: TimeLimits, known: Quorum | None, now: float) -> Quorum | None:
     """Return since when there are enough participants, None if there are not."""
     if state.complete or len(state.participants) < limits.min_nodes:
         return None
@@ -170,42 +172,42 @@ def quorum_of(state: DynamicState, limits: Limits, known: Quorum | None, now: fl
 # what an action changes
 
 
-def apply(action: Action, view: View) -> DynamicState:
+def apply(action: NodeAction, view: StateView) -> DynamicState:
     """Return the state after an action of this node."""
     return _APPLY[action](view)
 
 
-def _keep_alive(view: View) -> DynamicState:
+def _keep_alive(view: StateView) -> DynamicState:
     count = view.state.beats.get(view.me, 0) + 1
     return view.state._replace(beats={**view.state.beats, view.me: count})
 
 
-def _add_to_participants(view: View) -> DynamicState:
+def _add_to_participants(view: StateView) -> DynamicState:
     state = _keep_alive(view)
-    participants = {**state.participants, view.me: Place(-1, view.port)}
+    participants = {**state.participants, view.me: NodePlace(-1, view.port)}
     state = state._replace(participants=participants, wait_list=state.wait_list - {view.me})
     if len(participants) == view.limits.max_nodes:
         return _mark_complete(view._replace(state=state))
     return state
 
 
-def _add_to_wait_list(view: View) -> DynamicState:
+def _add_to_wait_list(view: StateView) -> DynamicState:
     state = _keep_alive(view)
     return state._replace(
         wait_list=state.wait_list | {view.me}, redundancy_list=state.redundancy_list - {view.me}
     )
 
 
-def _add_to_redundancy_list(view: View) -> DynamicState:
+def _add_to_redundancy_list(view: StateView) -> DynamicState:
     state = _keep_alive(view)
     return state._replace(redundancy_list=state.redundancy_list | {view.me})
 
 
-def _remove(view: View) -> DynamicState:
+def _remove(view: StateView) -> DynamicState:
     return without(view.state, {view.me}, went=view.leaving)
 
 
-def _mark_complete(view: View) -> DynamicState:
+def _mark_complete(view: StateView) -> DynamicState:
     state = view.state
     ordered = rank_order(state.participants)
     places = {node: state.participants[node]._replace(rank=rank) for rank, node in enumerate(ordered)}
@@ -220,20 +222,20 @@ def _mark_complete(view: View) -> DynamicState:
     )
 
 
-def _mark_closed(view: View) -> DynamicState:
+def _mark_closed(view: StateView) -> DynamicState:
     return view.state._replace(closed=True, closed_by=repr(view.me))
 
 
-_APPLY: dict[Action, Callable[[View], DynamicState]] = {
-    Action.KEEP_ALIVE: _keep_alive,
-    Action.ADD_TO_PARTICIPANTS: _add_to_participants,
-    Action.ADD_TO_WAIT_LIST: _add_to_wait_list,
-    Action.ADD_TO_REDUNDANCY_LIST: _add_to_redundancy_list,
-    Action.REMOVE_FROM_PARTICIPANTS: _remove,
-    Action.REMOVE_FROM_WAIT_LIST: _remove,
-    Action.REMOVE_FROM_REDUNDANCY_LIST: _remove,
-    Action.MARK_RENDEZVOUS_COMPLETE: _mark_complete,
-    Action.MARK_RENDEZVOUS_CLOSED: _mark_closed,
+_APPLY: dict[NodeAction, Callable[[StateView], DynamicState]] = {
+    NodeAction.KEEP_ALIVE: _keep_alive,
+    NodeAction.ADD_TO_PARTICIPANTS: _add_to_participants,
+    NodeAction.ADD_TO_WAIT_LIST: _add_to_wait_list,
+    NodeAction.ADD_TO_REDUNDANCY_LIST: _add_to_redundancy_list,
+    NodeAction.REMOVE_FROM_PARTICIPANTS: _remove,
+    NodeAction.REMOVE_FROM_WAIT_LIST: _remove,
+    NodeAction.REMOVE_FROM_REDUNDANCY_LIST: _remove,
+    NodeAction.MARK_RENDEZVOUS_COMPLETE: _mark_complete,
+    NodeAction.MARK_RENDEZVOUS_CLOSED: _mark_closed,
 }
 
 

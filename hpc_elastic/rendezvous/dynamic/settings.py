@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hpc_elastic.rendezvous.dynamic.rules import Limits
+from hpc_elastic.rendezvous.dynamic.rules import TimeLimits
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 
 _DEFAULTS = {
@@ -115,10 +115,10 @@ def checked(settings: RendezvousSettings) -> RendezvousSettings:
     return settings
 
 
-def limits_of(settings: RendezvousSettings) -> Limits:
+def limits_of(settings: RendezvousSettings) -> TimeLimits:
     """Return settings as the rules take them, in seconds."""
     interval = settings.keep_alive_interval.total_seconds()
-    return Limits(
+    return TimeLimits(
         min_nodes=settings.min_nodes,
         max_nodes=settings.max_nodes,
         last_call=settings.timeout.last_call.total_seconds(),

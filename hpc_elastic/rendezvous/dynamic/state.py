@@ -31,7 +31,7 @@ class NodeDesc(NamedTuple):
         return f"{self.addr}_{self.pid}_{self.local_id}"
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """The facts of a participant."""
 
     rank: int  # -1 until the round is complete
@@ -45,7 +45,7 @@ class DynamicState(NamedTuple):
     complete: bool = False
     closed: bool = False
     closed_by: str = ""  # for people
-    participants: Mapping[NodeDesc, Place] = {}
+    participants: Mapping[NodeDesc, NodePlace] = {}
     wait_list: frozenset[NodeDesc] = frozenset()
     redundancy_list: frozenset[NodeDesc] = frozenset()
     beats: Mapping[NodeDesc, int] = {}
@@ -78,14 +78,14 @@ def names(nodes: Iterable[NodeDesc]) -> str:
     return ", ".join(dict.fromkeys(node.addr for node in rank_order(nodes))) or "none"
 
 
-class _Form(NamedTuple):
+class _StateForm(NamedTuple):
     """The format of a state, in the form of every version."""
 
     format: str
     version: int
 
 
-class _Fields(NamedTuple):
+class _StateFields(NamedTuple):
     """The JSON form of a state; nodes are given by their index in `nodes`."""
 
     round: Count
@@ -138,21 +138,21 @@ def parse(data: bytes, backend: str) -> DynamicState:
     """
     try:
         fields = parse_object(data)
-        form = decode(_Form, fields)
+        form = decode(_StateForm, fields)
         if form != (FORMAT, VERSION):
             found = f"{form.format} {form.version}"
             raise RendezvousStateError(
                 f"The rendezvous state in the backend '{backend}' is of the format {found}; "
                 f"this version reads {FORMAT} {VERSION}. Use another run id."
             )
-        return _from_fields(decode(_Fields, fields))
+        return _from_fields(decode(_StateFields, fields))
     except (DamagedError, IndexError) as error:
         raise RendezvousStateError(
             f"The rendezvous state in the backend '{backend}' is corrupt: {error}"
         ) from error
 
 
-def _from_fields(fields: _Fields) -> DynamicState:
+def _from_fields(fields: _StateFields) -> DynamicState:
     nodes = fields.nodes
     return DynamicState(
         round=fields.round,
@@ -161,7 +161,7 @@ def _from_fields(fields: _Fields) -> DynamicState:
         closed_by=fields.closed_by,
         master_addr=fields.master[0],
         master_port=fields.master[1],
-        participants={nodes[at]: Place(rank, port) for at, rank, port in fields.participants},
+        participants={nodes[at]: NodePlace(rank, port) for at, rank, port in fields.participants},
         wait_list=frozenset(nodes[at] for at in fields.wait_list),
         redundancy_list=frozenset(nodes[at] for at in fields.redundancy_list),
         beats={nodes[at]: count for at, count in fields.beats},

@@ -15,7 +15,7 @@ from hpc_elastic.meet.interface import free_port, full_host_name
 from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.meet.store_contact import Turn
+from hpc_elastic.meet.store_contact import ContactTurn
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record.journal import Epoch, Member
 from hpc_elastic.record.run_directory import prepare_run_dir, tidy_run_dir
@@ -66,7 +66,7 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
     _claim(store, paths, params.run_id)
     host = os.uname().nodename
     node, claim = (options.node, None) if options.node else claim_node_name(host, paths.root)
-    turn = Turn(clock, WatchSleeper(paths, *([] if claim is None else [claim])))
+    turn = ContactTurn(clock, WatchSleeper(paths, *([] if claim is None else [claim])))
     log = RunLog(store, clock, node, ContentionLock(paths.lock, clock))
     epoch = _epoch(log.refresh(), options.restart)
     member = Member(f"{node}.{os.getpid()}-{next(_handlers)}", node, 1)

@@ -19,7 +19,7 @@ from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
 from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
-from hpc_elastic.meet.store_contact import LastKnown, Turn, until_lease
+from hpc_elastic.meet.store_contact import ContactTurn, LastKnown, until_lease
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.member_names import Phase
@@ -82,7 +82,7 @@ class SharedFsHandler(RendezvousHandler):
     def __init__(
         self,
         rendezvous: SharedFsRendezvous,
-        turn: Turn,
+        turn: ContactTurn,
         open_store: Callable[[int], Any],
         close_timeout: float,
         backend: str = "shared_fs",

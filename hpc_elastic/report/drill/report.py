@@ -43,7 +43,7 @@ class Saved(NamedTuple):
     at: float
 
 
-class Phase(NamedTuple):
+class DrillPhase(NamedTuple):
     """One thing that followed, and how long after the drill began [s]."""
 
     name: str
@@ -66,11 +66,11 @@ class Course(NamedTuple):
         had_nothing_to_save: whether no step was completed since a checkpoint that was there before the drill.
     """
 
-    phases: list[Phase]
+    phases: list[DrillPhase]
     resumed: RoundFormed | None
     ending: RunEnded | None
     steps_lost: int | None
-    others: tuple[Phase, ...] = ()
+    others: tuple[DrillPhase, ...] = ()
     overtaken: bool = False
     agreed: bool = False
     unsaved: str = ""
@@ -105,11 +105,11 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> 
         since = [record for record in since if record.number <= formed.number]
     phases, step = _phases(blow, noticed, since, saved)
     if formed is not None:
-        phases.append(Phase("running again", formed.at - blow.at, _running(formed.entry)))
+        phases.append(DrillPhase("running again", formed.at - blow.at, _running(formed.entry)))
     ended = _first(after, RunEnded) if formed is None else None
     ending = ended.entry if ended is not None and isinstance(ended.entry, RunEnded) else None
     others = tuple(
-        Phase(MEANWHILE, record.at - blow.at, _told(record.entry) + _perhaps(record, blow))
+        DrillPhase(MEANWHILE, record.at - blow.at, _told(record.entry) + _perhaps(record, blow))
         for record in (after if noticed is None else [*_before(after, noticed), *since])
         if isinstance(record.entry, _NOTABLE)
         and not _belongs(record, noticed, blow)
@@ -125,7 +125,7 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> 
     return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing)
 
 
-def _unsaved(since: Iterable[Record], phases: Iterable[Phase], resumed: RoundFormed | None) -> str:
+def _unsaved(since: Iterable[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
     """Return what the workers did not save, though they were to."""
     entries = [record.entry for record in since]
     failed = next((one for one in entries if isinstance(one, FailedLeaving)), None)
@@ -140,14 +140,14 @@ def _unsaved(since: Iterable[Record], phases: Iterable[Phase], resumed: RoundFor
 
 def _phases(
     blow: Blow, noticed: Record | None, since: list[Record], saved: Iterable[Saved]
-) -> tuple[list[Phase], int | None]:
+) -> tuple[list[DrillPhase], int | None]:
     """Return what came of the drill until the run was back, and the last step that was completed."""
-    phases: list[Phase] = []
+    phases: list[DrillPhase] = []
     step = blow.step
 
     def add(name: str, record: Record | None, text: str) -> None:
         if record is not None:
-            phases.append(Phase(name, record.at - blow.at, text))
+            phases.append(DrillPhase(name, record.at - blow.at, text))
 
     if noticed is not None:
         add("noticed", noticed, _noticed(noticed.entry, blow))
@@ -161,7 +161,7 @@ def _phases(
         add("workers told", agreed, stop_text(agreed.entry))
         durable = next((mark for mark in saved if mark.step >= at and mark.at >= blow.at), None)
         if durable is not None:
-            phases.append(Phase("saved", durable.at - blow.at, f"step {durable.step}"))
+            phases.append(DrillPhase("saved", durable.at - blow.at, f"step {durable.step}"))
     add("stopped", _first(since, Drained), "all workers of this start have stopped")
     left = next((record for record in since if is_stop_of_task(record.entry, blow)), None)
     add("stopped", left, f"all workers on {blow.node} have stopped")

@@ -18,7 +18,7 @@ _RUNNING = (JobState.RUNNING, JobState.SUSPENDED)
 _WAITING = (JobState.PENDING, JobState.REQUEUED)
 
 
-class Task(NamedTuple):
+class SlurmTask(NamedTuple):
     """One task of an array."""
 
     array: str
@@ -43,7 +43,7 @@ class Task(NamedTuple):
         return self.state in _WAITING
 
 
-def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> list[Task]:
+def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> list[SlurmTask]:
     """Return the tasks of a submission.
 
     Args:
@@ -57,11 +57,11 @@ def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> lis
             continue
         is_ours = bool(token) and comment.split(" ", 1)[0] == token
         if is_ours or of_array == array:
-            found.append(Task(of_array, int(number), job_state(word), node, reason_word(reason)))
+            found.append(SlurmTask(of_array, int(number), job_state(word), node, reason_word(reason)))
     return found
 
 
-def arrays_of(tasks: Iterable[Task]) -> tuple[str, ...]:
+def arrays_of(tasks: Iterable[SlurmTask]) -> tuple[str, ...]:
     """Return the ids of the arrays, the oldest first."""
     return tuple(sorted({task.array for task in tasks}, key=int))
 

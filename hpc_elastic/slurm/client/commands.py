@@ -12,8 +12,8 @@ from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client import array_tasks, hostlist, jobs, option_answers, parse, told
 from hpc_elastic.slurm.client import nodes as node_tables
-from hpc_elastic.slurm.client.array_tasks import Task
-from hpc_elastic.slurm.client.nodes import Node, NodeState
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
+from hpc_elastic.slurm.client.nodes import ListedNode, LostNodeState
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.client.tables import Form, plain_environment
 
@@ -283,7 +283,7 @@ class Slurm:
         found = jobs.with_comment(self._table(jobs.COMMENTS, *mine), own)
         return [f"{job_id}_{index}" for job_id in found] if index else found
 
-    def array_tasks(self, token: str, array: str) -> list[Task]:
+    def array_tasks(self, token: str, array: str) -> list[SlurmTask]:
         """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""
         rows = self._table(jobs.TASKS, "squeue", "--all", "--array", f"--user={os.getuid()}")
         return array_tasks.parse_tasks(rows, token=token, array=array)
@@ -364,13 +364,13 @@ class Slurm:
     def _states(self, node_list: str) -> list[tuple[str, ...]]:
         return self._table(node_tables.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
 
-    def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, NodeState]:
+    def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
         """Return what Slurm says about nodes that a job had at first, by name; unknown ones are left out."""
         job = self.show_job(job_ref) or {}
         listed = job.get("NodeList", "")
         kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
         return {
-            name: NodeState(words, reason, self._up_since(name), name in kept)
+            name: LostNodeState(words, reason, self._up_since(name), name in kept)
             for name, (words, reason) in node_tables.states_of(self._states(",".join(names))).items()
         }
 
@@ -381,7 +381,7 @@ class Slurm:
         known = [at for at in times if at is not None]
         return max(known) if len(known) == len(times) else None
 
-    def nodes(self, partitions: str | None) -> list[Node]:
+    def nodes(self, partitions: str | None) -> list[ListedNode]:
         """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
         listed = self._table(node_tables.OFFERS, "sinfo", "--Node")
         return node_tables.in_partitions(node_tables.parse_nodes(listed), partitions)

@@ -26,7 +26,7 @@ def is_down(rows: Iterable[Sequence[str]]) -> bool:
     return any("down" in state or "not_responding" in state for _, state, _ in rows)
 
 
-class NodeState(NamedTuple):
+class LostNodeState(NamedTuple):
     """What Slurm says about a node that a job has lost.
 
     Attributes:
@@ -42,7 +42,7 @@ class NodeState(NamedTuple):
     in_job: bool
 
 
-def taken_away(state: NodeState, lost_at: float) -> str | None:
+def taken_away(state: LostNodeState, lost_at: float) -> str | None:
     """Return how Slurm was told to take a node away, None if it was lost by itself.
 
     The node has answered all the time, and nevertheless Slurm runs nothing of the job there any more: it was
@@ -67,7 +67,7 @@ def states_of(rows: Iterable[Sequence[str]]) -> dict[str, tuple[str, str]]:
     return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
 
 
-class Node(NamedTuple):
+class ListedNode(NamedTuple):
     """A node as Slurm lists it."""
 
     name: str
@@ -114,7 +114,7 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[Node, str, bool]]:
+def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[ListedNode, str, bool]]:
     """Return the nodes in rows of sinfo's table `client.nodes.OFFERS`.
 
     Returns:
@@ -124,11 +124,11 @@ def parse_nodes(rows: Iterable[Sequence[str]]) -> list[tuple[Node, str, bool]]:
     for name, partition, state, features, gres in rows:
         known = frozenset(features.split(",")) - {"(null)"}
         is_default = partition.endswith("*")
-        found.append((Node(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
+        found.append((ListedNode(name, state, known, gpus_in(gres)), partition.rstrip("*"), is_default))
     return found
 
 
-def in_partitions(listed: Iterable[tuple[Node, str, bool]], partitions: str | None) -> list[Node]:
+def in_partitions(listed: Iterable[tuple[ListedNode, str, bool]], partitions: str | None) -> list[ListedNode]:
     """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
     names = set(partitions.split(",")) if partitions else set()
     chosen = (node for node, name, is_default in listed if (name in names if names else is_default))

@@ -124,7 +124,7 @@ def choose(formed: RoundFormed, drill: Drill, node: str | None, rank: int | None
     return Target(member, worker)
 
 
-class _Place(NamedTuple):
+class _DrillPlace(NamedTuple):
     """A node of a round with its ranks, from `low` to the one before `high`."""
 
     member: Member
@@ -132,10 +132,10 @@ class _Place(NamedTuple):
     high: int
 
 
-def _places(formed: RoundFormed) -> list[_Place]:
+def _places(formed: RoundFormed) -> list[_DrillPlace]:
     places, first = [], 0
     for member in formed.members:
-        places.append(_Place(member, first, first + member.slots))
+        places.append(_DrillPlace(member, first, first + member.slots))
         first += member.slots
     return places
 
@@ -144,7 +144,7 @@ def _ranks_text(low: int, high: int) -> str:
     return f"ranks {low} to {high - 1}" if high - low > 1 else f"rank {low}"
 
 
-def _no_node(formed: RoundFormed, places: list[_Place], node: str) -> InputError:
+def _no_node(formed: RoundFormed, places: list[_DrillPlace], node: str) -> InputError:
     names = ", ".join(place.member.node for place in places)
     return InputError(
         f"node {node!r} is not in round {formed.number}",
@@ -153,7 +153,7 @@ def _no_node(formed: RoundFormed, places: list[_Place], node: str) -> InputError
     )
 
 
-def _no_rank(formed: RoundFormed, places: list[_Place], node: str | None, rank: int) -> InputError:
+def _no_rank(formed: RoundFormed, places: list[_DrillPlace], node: str | None, rank: int) -> InputError:
     """Say which ranks a node has and where that rank is, or who has ranks at all."""
     all_ranks = f"{_ranks_text(0, places[-1].high)} on {', '.join(place.member.node for place in places)}"
     if node is None:

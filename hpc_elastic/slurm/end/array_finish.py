@@ -25,21 +25,21 @@ from hpc_elastic.record.member_names import parse_name
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_directory import require_run
 from hpc_elastic.record.run_log import read_records
-from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end import array_lifecycle, array_records, requeue
 from hpc_elastic.slurm.end.array_lifecycle import GiveUp, Others, SaveFirst, TaskChoice, TaskFacts
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
     Exit,
     Hold,
     Leave,
     Relaunch,
     Requeue,
+    RequeueBudgets,
     Resubmit,
     failed,
 )
-from hpc_elastic.slurm.end.requeue import Outcome, last_line
+from hpc_elastic.slurm.end.requeue import RequeueOutcome, last_line
 from hpc_elastic.slurm.end.saves_text import saves_text
 from hpc_elastic.slurm.end.script_end import ScriptEnd
 from hpc_elastic.slurm.end.setup_failure import earlier_starts
@@ -67,7 +67,7 @@ class ArrayFinish(ScriptEnd):
         say: prints a line for the batch log.
     """
 
-    def __init__(self, start: Start, budgets: Budgets, slurm: Slurm, clock: Clock, say: Say) -> None:
+    def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
         if start.task is None:
             raise ValueError("this is no task of an array")
         super().__init__(start, budgets, slurm, clock, say)
@@ -166,7 +166,7 @@ class ArrayFinish(ScriptEnd):
         mine = f"this{self._task.tag}"
         return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
 
-    def _tasks(self) -> list[Task] | None:
+    def _tasks(self) -> list[SlurmTask] | None:
         """Return the tasks of the run that are not over, None if Slurm does not answer."""
         known = self._patiently(lambda: submissions.read_submissions(self._paths))
         token = next((done.token for done in known if done.number == self._submission), "")
@@ -241,9 +241,9 @@ class ArrayFinish(ScriptEnd):
         task = self._task
         self._stopped(StopKind.HELD, why)
         handed = self._hand_back().hold(why)
-        if handed.outcome is Outcome.DONE:
+        if handed.outcome is RequeueOutcome.DONE:
             self._say(f"task {task.task} waits in the queue; to go on: scontrol release {task.array}")
-        elif handed.outcome is Outcome.CANCELLED:
+        elif handed.outcome is RequeueOutcome.CANCELLED:
             choice = array_lifecycle.not_requeued(
                 self._others(records), "it was cancelled", is_cancelled=True
             )
@@ -272,9 +272,9 @@ class ArrayFinish(ScriptEnd):
     def _requeue(self, records: list[Record]) -> Ended:
         """Hand this task back; doing it twice does no harm, and one that was cancelled stays so."""
         handed = self._hand_back().requeue()
-        if handed.outcome is Outcome.DONE:
+        if handed.outcome is RequeueOutcome.DONE:
             return self._ended(ExitCode.REQUEUE)
-        is_cancelled = handed.outcome is Outcome.CANCELLED
+        is_cancelled = handed.outcome is RequeueOutcome.CANCELLED
         why = "it was cancelled meanwhile" if is_cancelled else last_line(handed.words)
         if not is_cancelled and self._may_resubmit(records):
             self._say(f"Slurm does not requeue the task ({why}), so another one is queued in its place")

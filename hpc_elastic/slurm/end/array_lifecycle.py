@@ -49,12 +49,12 @@ from hpc_elastic.record.why_left import Asker, asked_by
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, is_let_be, standing, unknown_text
 from hpc_elastic.slurm.end import setup_failure
 from hpc_elastic.slurm.end.lifecycle import (
-    Budgets,
     Exit,
     Hold,
     Leave,
     Relaunch,
     Requeue,
+    RequeueBudgets,
     Resubmit,
     Spent,
     by_record,
@@ -165,7 +165,7 @@ class SaveFirst(NamedTuple):
 TaskChoice = Exit | Leave | Relaunch | Requeue | Resubmit | GiveUp | Hold | SaveFirst
 
 
-def decide(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+def decide(facts: TaskFacts, budgets: RequeueBudgets) -> TaskChoice:
     """Choose what becomes of the task."""
     state = facts.state
     if state.epoch.submission > facts.submission:
@@ -196,7 +196,7 @@ def _on_wish(facts: TaskFacts) -> TaskChoice:
     return Exit(ending.exit_code, f"the run is stopped: {ending.reason}", ending)
 
 
-def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> TaskChoice:
+def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: RequeueBudgets) -> TaskChoice:
     match stands:
         case Standing.UNKNOWN:
             said = f"{facts.launch_failure.text}; " if facts.launch_failure is not None else ""
@@ -219,7 +219,7 @@ def _ended_by_slurm(facts: TaskFacts, stands: Standing, budgets: Budgets) -> Tas
             return _requeue(facts, cause, why, budgets)
 
 
-def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+def _running(facts: TaskFacts, budgets: RequeueBudgets) -> TaskChoice:
     left, drained = facts.left, facts.state.drained
     if facts.launch_failure is not None:
         return _script_failed(facts, facts.launch_failure, budgets)
@@ -232,7 +232,7 @@ def _running(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     return _without_word(facts, budgets)
 
 
-def _after_drain(facts: TaskFacts, drained: Drained, budgets: Budgets) -> TaskChoice:
+def _after_drain(facts: TaskFacts, drained: Drained, budgets: RequeueBudgets) -> TaskChoice:
     too_few = _too_few_text(facts) if drained.cause is Cause.JOIN_TIMEOUT else ""
     if too_few:
         return failed(too_few)
@@ -241,7 +241,7 @@ def _after_drain(facts: TaskFacts, drained: Drained, budgets: Budgets) -> TaskCh
     return _asked(facts, drained, budgets)
 
 
-def _asked(facts: TaskFacts, left: NodeLeft | Drained, budgets: Budgets) -> TaskChoice:
+def _asked(facts: TaskFacts, left: NodeLeft | Drained, budgets: RequeueBudgets) -> TaskChoice:
     """Choose for a task whose workers have stopped as they were asked to."""
     asker, cause = Asker(), left.cause
     if is_let_be(facts.job, facts.start.restart):
@@ -250,7 +250,7 @@ def _asked(facts: TaskFacts, left: NodeLeft | Drained, budgets: Budgets) -> Task
     return _requeue(facts, cause, why, budgets, asker.as_counted or why)
 
 
-def _script_failed(facts: TaskFacts, failure: SetupFailure, budgets: Budgets) -> TaskChoice:
+def _script_failed(facts: TaskFacts, failure: SetupFailure, budgets: RequeueBudgets) -> TaskChoice:
     """Choose for a task whose script failed before srun; what works on other nodes is this one's fault."""
     why = failure.text
     if failure.lasting and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
@@ -267,7 +267,7 @@ def _too_few_text(facts: TaskFacts) -> str:
     return f"{left}; the others were cancelled or given up"
 
 
-def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
+def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: RequeueBudgets) -> TaskChoice:
     if left.cause is Cause.MEMBERSHIP:
         return _not_needed(facts, left, budgets)
     unfit = facts.state.unfit.get(left.node, "") if left.cause is Cause.NODE_LOSS else ""
@@ -276,14 +276,14 @@ def _after_leaving(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskCh
     return _asked(facts, left, budgets)
 
 
-def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: Budgets) -> TaskChoice:
+def _not_needed(facts: TaskFacts, left: NodeLeft, budgets: RequeueBudgets) -> TaskChoice:
     """Put a task back that the throttle keeps waiting until it is needed; else it is over."""
     if facts.is_throttled and facts.may_requeue:
         return _requeue(facts, left.cause, f"not needed ({left.detail}); it waits for another scale", budgets)
     return Leave(ExitCode.OK, f"not needed ({left.detail}), so the task ends")
 
 
-def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
+def _without_word(facts: TaskFacts, budgets: RequeueBudgets) -> TaskChoice:
     """Choose for a running task whose srun returned though the run goes on: srun or the agent died."""
     code, relaunch = facts.srun_exit_code, facts.start.relaunch
     if code in _NEVER_STARTED and facts.state.epoch.submission < facts.submission:
@@ -296,7 +296,9 @@ def _without_word(facts: TaskFacts, budgets: Budgets) -> TaskChoice:
     return _requeue(facts, Cause.AGENT_ERROR, said, budgets)
 
 
-def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets, as_counted: str = "") -> TaskChoice:
+def _requeue(
+    facts: TaskFacts, cause: Cause, why: str, budgets: RequeueBudgets, as_counted: str = ""
+) -> TaskChoice:
     """Have the task started once more, unless a budget is spent.
 
     Args:
@@ -321,7 +323,7 @@ def _requeue(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets, as_coun
     return _over_budget(facts, cause, as_counted or why, budgets) or _go_on(facts, cause, why, budgets)
 
 
-def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice | None:
+def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: RequeueBudgets) -> TaskChoice | None:
     """Choose what becomes of the run if the budget of a cause is spent; None if it is not."""
     progress = facts.state.progress
     if in_vain := stops_in_vain_text(progress, facts.saved, budgets.max_starts_without_save):
@@ -333,7 +335,7 @@ def _over_budget(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> 
     return _end_all(facts, spent._replace(text=f"{spent.text}; now: {why}"), budgets, cause)
 
 
-def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskChoice:
+def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: RequeueBudgets) -> TaskChoice:
     """Have the task started once more, by whatever way is open."""
     count = f"({facts.used + 1} of at most {budgets.max_requeues})"
     if facts.may_requeue:
@@ -344,7 +346,7 @@ def _go_on(facts: TaskFacts, cause: Cause, why: str, budgets: Budgets) -> TaskCh
     return _give_up(facts, why)
 
 
-def _end_all(facts: TaskFacts, spent: Spent, budgets: Budgets, cause: Cause) -> TaskChoice:
+def _end_all(facts: TaskFacts, spent: Spent, budgets: RequeueBudgets, cause: Cause) -> TaskChoice:
     """End or hold the run for a spent budget; workers that run elsewhere save first."""
     state, holds = facts.state, budgets.holds and facts.may_requeue
     if state.running is not None and not state.leaving and facts.others is not None and facts.others.running:

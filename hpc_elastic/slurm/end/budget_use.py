@@ -8,7 +8,7 @@ from typing import Any
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.table import in_force
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 
 _WORDS = {
     Cause.HANG: "hangs",
@@ -19,11 +19,11 @@ _WORDS = {
 }
 
 
-def budgets_of(spec: Mapping[str, Any]) -> Budgets:
+def budgets_of(spec: Mapping[str, Any]) -> RequeueBudgets:
     """Return how often each way to go on may be taken, by a job spec as it was stored."""
-    given = {name: spec[name] for name in Budgets._fields if spec.get(name) is not None}
+    given = {name: spec[name] for name in RequeueBudgets._fields if spec.get(name) is not None}
     holds = in_force(spec, "on_budget_spent") == "hold"
-    return Budgets(**given)._replace(holds=holds, resubmits=in_force(spec, "resubmit"))
+    return RequeueBudgets(**given)._replace(holds=holds, resubmits=in_force(spec, "resubmit"))
 
 
 def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ from hpc_elastic.slurm.end.lifecycle import (
     Resubmit,
     Standing,
 )
-from hpc_elastic.slurm.end.requeue import HandedBack, Outcome, last_line
+from hpc_elastic.slurm.end.requeue import HandedBack, RequeueOutcome, last_line
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.end.script_end import ScriptEnd
 from hpc_elastic.slurm.run_jobs.job_start import Ended, with_own_submission
@@ -212,15 +212,15 @@ class Finish(ScriptEnd):
         if self._start.local:
             return self._ended(ExitCode.REQUEUE)
         handed = self._hand_back().requeue()
-        if handed.outcome is Outcome.REFUSED and self._may_resubmit(cause):
+        if handed.outcome is RequeueOutcome.REFUSED and self._may_resubmit(cause):
             self._say(f"Slurm does not requeue the job ({last_line(handed.words)}), so it is submitted again")
             return self._resubmit(last_line(handed.words))
         return self._after(handed, "requeue")
 
     def _after(self, handed: HandedBack, act: str) -> Ended:
-        if handed.outcome is Outcome.DONE:
+        if handed.outcome is RequeueOutcome.DONE:
             return self._ended(ExitCode.REQUEUE)
-        if handed.outcome is Outcome.CANCELLED:
+        if handed.outcome is RequeueOutcome.CANCELLED:
             self._say("the job was cancelled meanwhile")
             code = ids.CANCELLED_CODE
             return self._exit(code, RunEnded(Decision.CANCELLED, code, "the job was cancelled", None))
@@ -236,7 +236,7 @@ class Finish(ScriptEnd):
         """Submit the script again as a further job of this submission."""
         job_id = self._submitted(self._successors().resubmit, patience_s)
         if isinstance(job_id, Exception):
-            return self._after(HandedBack(Outcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")
+            return self._after(HandedBack(RequeueOutcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")
         self._say(f"the run goes on as job {job_id}")
         return self._ended(ExitCode.REQUEUE)
 
@@ -246,9 +246,9 @@ class Finish(ScriptEnd):
             if ended.state.ending is None or ended.state.ending.decision is not Decision.HELD:
                 return ended
         handed = self._hand_back().hold(reason)
-        if handed.outcome is Outcome.DONE:
+        if handed.outcome is RequeueOutcome.DONE:
             self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
-        elif handed.outcome is Outcome.CANCELLED:
+        elif handed.outcome is RequeueOutcome.CANCELLED:
             return self._after(handed, "hold")
         else:
             self._say(f"Slurm does not hold the job, which ends: {last_line(handed.words)}")

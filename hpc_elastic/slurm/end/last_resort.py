@@ -17,7 +17,7 @@ from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
-from hpc_elastic.slurm.end.requeue import HandBack, Outcome
+from hpc_elastic.slurm.end.requeue import HandBack, RequeueOutcome
 
 LOOK_S = 1.0  # how often it is seen whether the agent is held up, and for so long it must have been
 _LONGEST_PAUSE_S = 10.0  # between questions to Slurm
@@ -81,4 +81,4 @@ class LastResort:
 
     def _requeue(self) -> bool:
         handed = HandBack(self._slurm, self._job_ref, self._restarts, self._clock).requeue()
-        return handed.outcome is Outcome.DONE
+        return handed.outcome is RequeueOutcome.DONE

@@ -78,7 +78,7 @@ WORDS = {
 }
 
 
-class Budgets(NamedTuple):
+class RequeueBudgets(NamedTuple):
     """How often each way to go on may be taken; None: without a limit of its own."""
 
     max_relaunch: int = usual(FinishSettings.max_relaunch)  # in one start of the job
@@ -212,7 +212,7 @@ class Leave(NamedTuple):
 Choice = Exit | Requeue | Resubmit | Hold | Relaunch | Leave
 
 
-def decide(facts: Facts, budgets: Budgets) -> Choice:
+def decide(facts: Facts, budgets: RequeueBudgets) -> Choice:
     """Choose what becomes of the job."""
     if facts.state.epoch > facts.epoch:
         return Leave(ExitCode.FENCED, "a newer start of this run exists")
@@ -276,7 +276,7 @@ def ended_by(name: str, state: RunState) -> RunEnded:
     return RunEnded(Decision.STOPPED, ExitCode.REQUEUE, reason, None)
 
 
-def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets: Budgets) -> Choice:
+def _asked_to_leave(facts: Facts, stands: Standing, asked: Cause | None, budgets: RequeueBudgets) -> Choice:
     cause = true_cause(facts.job, stands, asked, told=facts.told) or Cause.AGENT_ERROR
     match stands:
         case Standing.UNKNOWN:
@@ -321,7 +321,7 @@ def _has_not_started(facts: Facts) -> bool:
     return facts.job is not None and facts.job.not_started
 
 
-def _script_failed(facts: Facts, failure: SetupFailure, budgets: Budgets) -> Choice:
+def _script_failed(facts: Facts, failure: SetupFailure, budgets: RequeueBudgets) -> Choice:
     """Choose for a job whose script failed before srun; a line that has worked before may be the node's.
 
     A line that fails twice alike may still be a node's or a file server's fault: that holds a run and never
@@ -336,7 +336,7 @@ def _script_failed(facts: Facts, failure: SetupFailure, budgets: Budgets) -> Cho
     return _requeue(facts, cause, budgets, why)
 
 
-def _without_word(facts: Facts, budgets: Budgets) -> Choice:
+def _without_word(facts: Facts, budgets: RequeueBudgets) -> Choice:
     """Choose for a running job whose srun returned though the run goes on: srun or all agents died."""
     code = facts.srun_exit_code
     if code in _NEVER_STARTED and facts.state.epoch < facts.epoch:
@@ -356,7 +356,7 @@ def _without_word(facts: Facts, budgets: Budgets) -> Choice:
     return _requeue(facts, cause, budgets, said)
 
 
-def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Choice:
+def _requeue(facts: Facts, cause: Cause, budgets: RequeueBudgets, said: str = "") -> Choice:
     unfit = slurm_facts.unfit_text(facts.state, facts.epoch) if cause is Cause.NODE_LOSS else ""
     why = said or unfit or _word(facts, cause)
     asker = Asker() if said or unfit else _asker(facts, cause)
@@ -370,7 +370,7 @@ def _requeue(facts: Facts, cause: Cause, budgets: Budgets, said: str = "") -> Ch
     return _go_on(facts, cause, budgets, why)
 
 
-def _go_on(facts: Facts, cause: Cause, budgets: Budgets, why: str) -> Choice:
+def _go_on(facts: Facts, cause: Cause, budgets: RequeueBudgets, why: str) -> Choice:
     """Have the run started once more, by whatever way is open."""
     if facts.chain is not None:
         return _next_of_chain(facts.chain, cause, why)
@@ -388,7 +388,7 @@ def _state_of(facts: Facts) -> RunState:
     return facts.state if facts.state.epoch.submission == facts.epoch.submission else RunState()
 
 
-def _spent(facts: Facts, cause: Cause, budgets: Budgets) -> Spent | None:
+def _spent(facts: Facts, cause: Cause, budgets: RequeueBudgets) -> Spent | None:
     """Return which budget one more requeue for a cause would exceed, None if none."""
     state = _state_of(facts)
     if in_vain := _in_vain(facts, budgets):
@@ -408,12 +408,12 @@ def spent_budget(limit: int, budget: Budget) -> Spent:
     return Spent(f"the budget {budget.value} = {limit} is spent", budget)
 
 
-def spent_requeues(budgets: Budgets) -> Spent:
+def spent_requeues(budgets: RequeueBudgets) -> Spent:
     """Return that the budget of all requeues is spent."""
     return Spent(f"the budget of {budgets.max_requeues} requeues (max_requeues) is spent", Budget.REQUEUES)
 
 
-def _in_vain(facts: Facts, budgets: Budgets) -> str:
+def _in_vain(facts: Facts, budgets: RequeueBudgets) -> str:
     """Return that starts lead nowhere; a program that tells nothing of its saves may save by itself."""
     limit, starts = budgets.max_starts_without_save, facts.without_save
     if limit is None or not limit or starts < limit or not facts.state.progress.tells:
@@ -423,7 +423,7 @@ def _in_vain(facts: Facts, budgets: Budgets) -> str:
     return f"{count_text(starts, 'start')} in a row saved {what} (max_starts_without_save = {limit})"
 
 
-def _hold(spent: Spent, facts: Facts, budgets: Budgets) -> Choice:
+def _hold(spent: Spent, facts: Facts, budgets: RequeueBudgets) -> Choice:
     """Have the run wait for its user, where it can; else it has failed."""
     if not _may_hold(facts, budgets):
         return failed(spent.text)
@@ -436,7 +436,7 @@ def hold(spent: Spent) -> Hold:
     return Hold(spent.text, RunEnded(Decision.HELD, ExitCode.REQUEUE, spent.text, None, None, spent.budget))
 
 
-def _may_hold(facts: Facts, budgets: Budgets) -> bool:
+def _may_hold(facts: Facts, budgets: RequeueBudgets) -> bool:
     """Tell whether there is a queue to wait in, and its user wants that."""
     may_wait = facts.job is None or facts.job.may_requeue or facts.job.held
     return budgets.holds and not facts.local and facts.chain is None and may_wait

@@ -26,7 +26,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 
 
-class Outcome(Enum):
+class RequeueOutcome(Enum):
     """What came of it."""
 
     DONE = auto()
@@ -37,7 +37,7 @@ class Outcome(Enum):
 class HandedBack(NamedTuple):
     """What came of it, and Slurm's words if it refused."""
 
-    outcome: Outcome
+    outcome: RequeueOutcome
     words: str = ""
 
 
@@ -101,19 +101,19 @@ class HandBack:
             job = self._look()
             stands = standing(job, self._restarts)
             if stands is Standing.CANCELLED:
-                return HandedBack(Outcome.CANCELLED)
+                return HandedBack(RequeueOutcome.CANCELLED)
             if job is not None and is_done(job, stands):
-                return HandedBack(Outcome.DONE)
+                return HandedBack(RequeueOutcome.DONE)
             try:
                 act(stands)
-                return HandedBack(Outcome.DONE)
+                return HandedBack(RequeueOutcome.DONE)
             except SlurmNotFoundError as error:
-                return HandedBack(Outcome.REFUSED, str(error))
+                return HandedBack(RequeueOutcome.REFUSED, str(error))
             except SlurmCommandError as error:
                 words = str(error)
                 refusals += not is_unreachable(error)
             if refusals >= _REFUSALS or self._clock.monotonic() >= give_up_at:
-                return HandedBack(Outcome.REFUSED, words)
+                return HandedBack(RequeueOutcome.REFUSED, words)
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -15,7 +15,7 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm, is_not_ready, is_unreachable
 from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import JobFacts
-from hpc_elastic.slurm.end.lifecycle import Budgets
+from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.end.requeue import HandBack
 from hpc_elastic.slurm.end.setup_failure import with_words
 from hpc_elastic.slurm.run_jobs import batch_log
@@ -36,7 +36,7 @@ class ScriptEnd(ABC):
         say: prints a line for the batch log.
     """
 
-    def __init__(self, start: Start, budgets: Budgets, slurm: Slurm, clock: Clock, say: Say) -> None:
+    def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
         kind, self._job = ("job", start.job_ref) if start.task is None else ("task", start.task.task)
         self._name = f"{kind} {self._job}"  # for people
         self._start = start

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.setting import Kind, Setting
+from hpc_elastic.settings.setting import Setting, ValueKind
 from hpc_elastic.settings.table import JOB, JobSettings
 from hpc_elastic.slurm.job import options, spec_input, spec_rules
 from hpc_elastic.slurm.job.values import (
@@ -30,7 +30,7 @@ from hpc_elastic.slurm.job.values import (
 )
 
 OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
-_TYPES: dict[Kind[Any], Any] = {
+_TYPES: dict[ValueKind[Any], Any] = {
     kinds.TEXT: Annotated[str, BeforeValidator(spec_input.one_line)],
     kinds.PATH: Annotated[str, BeforeValidator(spec_input.one_line)],
     kinds.SWITCH: bool,

@@ -19,7 +19,7 @@ from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB, ExitCode
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.processes.process import Process, ProcessSpec, spawn
 from hpc_elastic.processes.sinks import sink_of, wait_writable
-from hpc_elastic.processes.tail import MAX_LAG, Limits, Tail
+from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits
 from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.commands import submit_environment
@@ -263,7 +263,7 @@ class Screen:
         self._clock = clock
         self._sink = sink_of(sys.stdout)
         self._tail = Tail(
-            log, self._sink, b"", limits=Limits(lag=MAX_LAG, newest=1 << 20, always=_OF_THE_RUN)
+            log, self._sink, b"", limits=TailLimits(lag=MAX_LAG, newest=1 << 20, always=_OF_THE_RUN)
         )
         self._ending_since: float | None = None
         self._is_hurried = self._is_short = self._is_left = False

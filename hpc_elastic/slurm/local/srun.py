@@ -22,14 +22,14 @@ _TAKE_A_VALUE = frozenset(("-N", "-n", "-c", "-p", "-A", "-t", "-J", "-o", "-e",
 _START_WAIT_S = 5.0
 
 
-class Step(NamedTuple):
+class LocalStep(NamedTuple):
     """What srun was asked for."""
 
     nodes: int
     command: tuple[str, ...]
 
 
-def parse(words: Sequence[str]) -> Step:
+def parse(words: Sequence[str]) -> LocalStep:
     """Read srun's arguments; options that mean nothing here are passed over.
 
     Raises:
@@ -51,7 +51,7 @@ def parse(words: Sequence[str]) -> Step:
         raise InputError(f"{nodes!r} is not a node count", where="srun --nodes", fix="give a number")
     if not words[at:]:
         raise InputError("there is no command to run", where="srun", fix="give one after the options")
-    return Step(int(nodes), tuple(words[at:]))
+    return LocalStep(int(nodes), tuple(words[at:]))
 
 
 def node_name(index: int) -> str:
@@ -149,7 +149,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _start(step: Step) -> dict[str, Process]:
+def _start(step: LocalStep) -> dict[str, Process]:
     environ = dict(os.environ)  # noqa: TID251 - the script's, as srun passes it on
     environ.pop(READY_FILE, None)
     present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdecimal()])

@@ -9,7 +9,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.nodes import features_of
 from hpc_elastic.slurm.nodes import ledger_rules
-from hpc_elastic.slurm.nodes.ledger_rules import RULES, Wanted
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, WantedNodes
 from hpc_elastic.slurm.nodes.nodes import Say, choose, hosts, ledger_of, one_line, told
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger
@@ -41,7 +41,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     if bool(spec.exclude) > bool(mine) or bool(spec.nodelist) > bool(asked):
         say(f"not left out, as exclude or nodelist is no list of nodes: {', '.join(suspects)}")
         return wanted
-    need = Wanted(
+    need = WantedNodes(
         spec.node_range.high,
         spec.gpus or 0,
         features_of(spec.constraint),

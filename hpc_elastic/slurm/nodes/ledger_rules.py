@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.record.member_names import natural
-from hpc_elastic.slurm.client.nodes import Node
+from hpc_elastic.slurm.client.nodes import ListedNode
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 SEVERITY: Mapping[Fault, float] = {
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
 RULES = Rules()
 
 
-class Standing(NamedTuple):
+class NodeStanding(NamedTuple):
     """What is known of one node."""
 
     host: str
@@ -52,7 +52,7 @@ class Standing(NamedTuple):
     until: float | None = None  # when it is no longer suspect if nothing happens [s since the epoch]
 
 
-def standings(events: Iterable[NodeEvent], now: float, rules: Rules = RULES) -> tuple[Standing, ...]:
+def standings(events: Iterable[NodeEvent], now: float, rules: Rules = RULES) -> tuple[NodeStanding, ...]:
     """Return what is known of the nodes, the worst first.
 
     Args:
@@ -73,15 +73,15 @@ def counted(events: Sequence[NodeEvent]) -> Sequence[NodeEvent]:
     return events[pardons[-1] + 1 :] if pardons else events
 
 
-def _standing(host: str, events: Sequence[NodeEvent], now: float, rules: Rules) -> Standing:
+def _standing(host: str, events: Sequence[NodeEvent], now: float, rules: Rules) -> NodeStanding:
     mine = counted(events)
     score = sum(SEVERITY[event.fault] * 0.5 ** (max(now - event.at, 0) / rules.half_life) for event in mine)
     is_suspect = score >= rules.threshold
     until = now + rules.half_life * math.log2(score / rules.threshold) if is_suspect else None
-    return Standing(host, score, is_suspect, events[-1], len(mine), until)
+    return NodeStanding(host, score, is_suspect, events[-1], len(mine), until)
 
 
-class Wanted(NamedTuple):
+class WantedNodes(NamedTuple):
     """What a job needs of nodes."""
 
     least: int  # nodes; fewer than this and the margin are never left
@@ -98,7 +98,9 @@ class Exclusion(NamedTuple):
     left: int = 0  # nodes that are left for it
 
 
-def exclude(bad: Sequence[str], nodes: Iterable[Node], wanted: Wanted, rules: Rules = RULES) -> Exclusion:
+def exclude(
+    bad: Sequence[str], nodes: Iterable[ListedNode], wanted: WantedNodes, rules: Rules = RULES
+) -> Exclusion:
     """Choose the nodes that a job does without: as many of the bad ones as leave it enough.
 
     Args:
@@ -127,7 +129,7 @@ def exclude(bad: Sequence[str], nodes: Iterable[Node], wanted: Wanted, rules: Ru
     return Exclusion(tuple(sorted(chosen, key=natural)), tuple(kept), len(usable.difference(chosen)))
 
 
-def _fits(node: Node, wanted: Wanted) -> bool:
+def _fits(node: ListedNode, wanted: WantedNodes) -> bool:
     if node.name in wanted.never:
         return False
     return (wanted.features or frozenset()) <= node.features and node.gpus >= wanted.gpus

@@ -23,7 +23,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.nodes import features_of
 from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.nodes import ledger_rules
-from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, Wanted
+from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, WantedNodes
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
@@ -46,7 +46,7 @@ def ledger_of(root: str, spec: Mapping[str, Any], environ: Mapping[str, str]) ->
     return os.path.abspath(spec.get("ledger") or environ.get(Env.LEDGER) or place_for(root))
 
 
-class Requeue(NamedTuple):
+class RequeueExclusion(NamedTuple):
     """What is to become of a job's excluded nodes when it is requeued."""
 
     job_ref: str
@@ -54,14 +54,14 @@ class Requeue(NamedTuple):
     said: tuple[str, ...] = ()  # what is to be told about it
     kept: tuple[str, ...] = ()  # all that are excluded already; another job in its place knows nothing of it
 
-    def of(self, job_ref: str) -> Requeue:
+    def of(self, job_ref: str) -> RequeueExclusion:
         """Return the same for a job that goes on in the place of this one."""
         if job_ref == self.job_ref:
             return self
-        return Requeue(job_ref, (self.kept or None) if self.nodes is None else self.nodes, self.said)
+        return RequeueExclusion(job_ref, (self.kept or None) if self.nodes is None else self.nodes, self.said)
 
 
-def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
+def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> RequeueExclusion:
     """Remember what happened on nodes, and choose what the job does without if it is requeued.
 
     Call it before the job is handed back, for a script that has requeued its job has little time left.
@@ -78,10 +78,10 @@ def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: S
         return _look_after(paths, job_ref, slurm, clock, say)
     except (HpcElasticError, OSError) as error:
         say(f"bad nodes are not looked after: {one_line(error)}")
-        return Requeue(job_ref)
+        return RequeueExclusion(job_ref)
 
 
-def keep_off(requeue: Requeue, slurm: Slurm, say: Say) -> None:
+def keep_off(requeue: RequeueExclusion, slurm: Slurm, say: Say) -> None:
     """Have a job that has been requeued do without its bad nodes; never raises.
 
     Slurm takes this from the job's owner as soon as the job is requeued, though its processes are still
@@ -115,7 +115,7 @@ def remember_run(
     return new
 
 
-def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> Requeue:
+def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> RequeueExclusion:
     blamed, spec, now = node_faults(read_records(paths), paths.name), stored_spec(paths), clock.wall()
     place = ledger_of(paths.root, spec, slurm.environ)
     events = [one.event for one in blamed]
@@ -126,7 +126,7 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
     except (HpcElasticError, OSError) as error:
         say(f"nodes are not remembered beyond this run: {one_line(error)}")
     if not events:
-        return Requeue(job_ref)
+        return RequeueExclusion(job_ref)
     bad = bad_nodes(blamed, events, now) if in_force(spec, "exclude_suspects") else {}
     job = slurm.show_job(job_ref) or {}
     before = hosts(slurm.excluded_by(job_ref))
@@ -134,7 +134,7 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
     nodes = (*mine, *chosen.nodes)
     said = told(chosen, bad, "they come back as their score falls, or by hpc-elastic nodes forgive")
-    return Requeue(job_ref, None if set(nodes) == set(before) else nodes, said, before)
+    return RequeueExclusion(job_ref, None if set(nodes) == set(before) else nodes, said, before)
 
 
 def bad_nodes(blamed: Sequence[Blamed], events: Sequence[NodeEvent], now: float) -> dict[str, str]:
@@ -174,7 +174,7 @@ def _choose_for_requeue(
 ) -> Exclusion:
     least = parse_nodes(spec["nodes"]).low if "nodes" in spec else _number(job.get("NumNodes", "1"))
     gpus = str(spec.get("gpus_per_node") or 0).rpartition(":")[2]
-    need = Wanted(
+    need = WantedNodes(
         least,
         whole_number(gpus) or 0,
         features_of(job.get("Features")),
@@ -183,7 +183,7 @@ def _choose_for_requeue(
     return choose(list(bad), job.get("Partition") or spec.get("partition"), need, slurm, say)
 
 
-def choose(bad: list[str], partition: str | None, need: Wanted, slurm: Slurm, say: Say) -> Exclusion:
+def choose(bad: list[str], partition: str | None, need: WantedNodes, slurm: Slurm, say: Say) -> Exclusion:
     """Return which of the bad nodes, the worst first, a job does without; none if Slurm does not answer."""
     try:
         nodes = slurm.nodes(partition)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError, SlurmCommandError
-from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, tasks_of
 from hpc_elastic.slurm.submit.next_warning import with_measured_lead
@@ -23,7 +23,7 @@ from hpc_elastic.text import are_text
 Say = Callable[[str], None]
 
 
-class Share(NamedTuple):
+class TaskShare(NamedTuple):
     """How many tasks of one array may run."""
 
     array: str
@@ -31,12 +31,12 @@ class Share(NamedTuple):
     may_run: int
 
 
-def shares(tasks: list[Task], wanted: int) -> list[Share]:
+def shares(tasks: list[SlurmTask], wanted: int) -> list[TaskShare]:
     """Return how many tasks of each array may run; older arrays come first. Pure."""
     found, rest = [], wanted
     for array in arrays_of(tasks):
         size = sum(task.array == array for task in tasks)
-        found.append(Share(array, size, min(size, rest)))
+        found.append(TaskShare(array, size, min(size, rest)))
         rest -= found[-1].may_run
     return found
 
@@ -70,7 +70,7 @@ def provide(run: RunFiles, size: int, slurm: Slurm, say: Say, *, spares: int | N
         _limit(share, slurm, say)
 
 
-def _limit(share: Share, slurm: Slurm, say: Say) -> None:
+def _limit(share: TaskShare, slurm: Slurm, say: Say) -> None:
     if share.may_run == 0:  # a throttle of 0 means none
         slurm.cancel_waiting(share.array)
         say(f"array {share.array} is not needed: its tasks end")

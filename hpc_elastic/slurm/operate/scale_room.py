@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.nodes import Node, features_of, gpus_in
+from hpc_elastic.slurm.client.nodes import ListedNode, features_of, gpus_in
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array
 from hpc_elastic.text import are_text, count_text
 
@@ -58,7 +58,7 @@ def room(run: RunFiles, slurm: Slurm) -> Room | None:
 def room_of(
     spec: Mapping[str, Any],
     partition: str,
-    nodes: Iterable[Node],
+    nodes: Iterable[ListedNode],
     settings: Iterable[Mapping[str, str]],
     *,
     tasks: bool,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpc_elastic.record.member_names import natural
-from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.job_standing import (
     JobFacts,
     is_held_reason,
@@ -46,7 +46,7 @@ def _name(task: Mapping[str, str]) -> str:
     return f"{task.get('ArrayJobId', '')}_{task.get('ArrayTaskId', '')}"
 
 
-def facts_of(tasks: Sequence[Task]) -> tuple[JobFacts, dict[str, str]]:
+def facts_of(tasks: Sequence[SlurmTask]) -> tuple[JobFacts, dict[str, str]]:
     """Return how an array stands as a whole, and the same in the fields of ``scontrol show job``.
 
     A restart count is a task's own, so the whole has none.

@@ -16,9 +16,9 @@ from hpc_elastic.record.journal import Decision, Drained, Record, Requeued, Roun
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.setting import Kind
+from hpc_elastic.settings.setting import ValueKind
 from hpc_elastic.settings.table import JOB
-from hpc_elastic.slurm.client.array_tasks import Task, arrays_of
+from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import GONE, JobFacts, job_facts
 from hpc_elastic.slurm.client.parse import JobState
@@ -38,7 +38,7 @@ class StoredJob(NamedTuple):
     spec: dict[str, Any]
 
 
-_TYPES: dict[Kind[Any], Any] = {
+_TYPES: dict[ValueKind[Any], Any] = {
     **dict.fromkeys((kinds.TEXT, kinds.PATH, kinds.MEMORY, kinds.SIZE, kinds.UNASKED), str | None),
     **dict.fromkeys((kinds.BUDGET, kinds.COUNT), Count | None),
     **dict.fromkeys((kinds.SECONDS, kinds.INTERVAL), Seconds | None),
@@ -219,7 +219,7 @@ def newest_world_size(records: Iterable[Record]) -> int:
     return formed[-1].workers if formed else 0
 
 
-class Asked(NamedTuple):
+class SlurmAnswer(NamedTuple):
     """The answer of Slurm about the newest job."""
 
     job: JobFacts | None  # None: Slurm did not answer
@@ -227,26 +227,26 @@ class Asked(NamedTuple):
     trouble: str = ""  # why there is no answer
 
 
-def ask_job(run: RunFiles, slurm: Slurm) -> Asked:
+def ask_job(run: RunFiles, slurm: Slurm) -> SlurmAnswer:
     """Ask Slurm, or this machine for a local run, about the newest job. Never raises for Slurm."""
     if not run.job_id:
-        return Asked(None, {})
+        return SlurmAnswer(None, {})
     if run.is_local:
-        return Asked(_local_job(run), {})
+        return SlurmAnswer(_local_job(run), {})
     try:
         tasks = tasks_of(run, slurm) if is_array(run) else []
         if tasks:
             facts, told = facts_of(tasks)
-            return Asked(facts, told | _begin(tasks, slurm) if told["Reason"] == "BeginTime" else told)
+            return SlurmAnswer(facts, told | _begin(tasks, slurm) if told["Reason"] == "BeginTime" else told)
         fields = slurm.show_job(run.job_id)
     except SlurmNotFoundError as error:
-        return Asked(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
+        return SlurmAnswer(None, {}, f"{error.command} is not on PATH here, so Slurm was not asked")
     except SlurmCommandError as error:
-        return Asked(None, {}, " ".join(str(error).split()))
-    return Asked(GONE, {}) if fields is None else Asked(job_facts(fields), fields)
+        return SlurmAnswer(None, {}, " ".join(str(error).split()))
+    return SlurmAnswer(GONE, {}) if fields is None else SlurmAnswer(job_facts(fields), fields)
 
 
-def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
+def with_excluded(asked: SlurmAnswer, slurm: Slurm) -> SlurmAnswer:
     """Return the same with the nodes that the job leaves out, which are a question of their own.
 
     Never raises for Slurm. The tasks of an array may differ, so nothing is told of them.
@@ -261,7 +261,7 @@ def with_excluded(asked: Asked, slurm: Slurm) -> Asked:
     return asked._replace(fields={**asked.fields, "ExcNodeList": found})
 
 
-def _begin(tasks: Iterable[Task], slurm: Slurm) -> dict[str, str]:
+def _begin(tasks: Iterable[SlurmTask], slurm: Slurm) -> dict[str, str]:
     """Return which tasks wait for their time and until when; nothing if Slurm does not say."""
     try:
         return begin_of(task for array in arrays_of(tasks) for task in slurm.show_tasks(array))
@@ -308,7 +308,7 @@ def is_array(run: RunFiles) -> bool:
     return run.spec.get("mode") == "array" and bool(run.job_id) and not run.is_local
 
 
-def tasks_of(run: RunFiles, slurm: Slurm) -> list[Task]:
+def tasks_of(run: RunFiles, slurm: Slurm) -> list[SlurmTask]:
     """Return the tasks of the newest submission that are not over.
 
     Raises:

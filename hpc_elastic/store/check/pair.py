@@ -42,14 +42,14 @@ _POLL_PER_NODE_S = 0.001  # so that many nodes list no more often together
 _SLOW_S = 3.0  # when a name takes so long to be seen, one is enough
 
 
-class Member(NamedTuple):
+class PairMember(NamedTuple):
     """One of the processes."""
 
     rank: int  # 0 is the first node
     node: str
 
 
-class Limits(NamedTuple):
+class PairLimits(NamedTuple):
     """How long each wait may take [s]."""
 
     meet: float = 30.0  # until all are there; they start one after the other
@@ -60,10 +60,10 @@ class Limits(NamedTuple):
 _LONGEST_CACHE_S = 60.0  # nobody waits for what is cached longer
 
 
-def limits_on(mount: Mount) -> Limits:
+def limits_on(mount: Mount) -> PairLimits:
     """Return limits that leave time for a name to be seen there, and for the answer to it."""
     stale_s = min(listing_staleness(mount), _LONGEST_CACHE_S)
-    return Limits(Limits().meet + stale_s, Limits().step + 2 * stale_s)
+    return PairLimits(PairLimits().meet + stale_s, PairLimits().step + 2 * stale_s)
 
 
 class PeerView(NamedTuple):
@@ -83,7 +83,7 @@ class PairProbe(NamedTuple):
     """One node's view of the others in a directory."""
 
     path: str
-    me: Member
+    me: PairMember
     mount: Mount
     number_of_nodes: int  # that should be there
     peers: tuple[PeerView, ...]  # those that are, by rank; only the leader knows more than their mounts
@@ -98,11 +98,11 @@ class PairProbe(NamedTuple):
 
 def probe_pair(
     path: str,
-    me: Member,
+    me: PairMember,
     number_of_nodes: int,
     meeting: str,
     *,
-    limits: Limits | None = None,
+    limits: PairLimits | None = None,
     clock: Clock | None = None,
 ) -> PairProbe:
     """Meet the other nodes in a directory and try it out with them.
@@ -135,14 +135,14 @@ def probe_pair(
 class _Meeting:
     """The directory in which the nodes meet."""
 
-    def __init__(self, directory: str, number_of_nodes: int, limits: Limits, clock: Clock | None) -> None:
+    def __init__(self, directory: str, number_of_nodes: int, limits: PairLimits, clock: Clock | None) -> None:
         self.directory = directory
         self.limits = limits
         self.clock = clock or SystemClock()
         self._wanted = number_of_nodes
         self._poll_s = max(_POLL_S, _POLL_PER_NODE_S * number_of_nodes)
 
-    def enter(self, me: Member, mount: Mount) -> None:
+    def enter(self, me: PairMember, mount: Mount) -> None:
         """Say that this node is here.
 
         Raises:
@@ -179,13 +179,13 @@ class _Meeting:
             self.clock.sleep(self._poll_s)
         return seen
 
-    def meet(self, me: Member) -> tuple[PeerView, ...]:
+    def meet(self, me: PairMember) -> tuple[PeerView, ...]:
         """Wait for all nodes; return those that came."""
         self.until(lambda: len(self.said("here")) >= self._wanted, self.limits.meet)
-        others = [Member(int(rank), node) for rank, node in self.said("here") if int(rank) != me.rank]
+        others = [PairMember(int(rank), node) for rank, node in self.said("here") if int(rank) != me.rank]
         return tuple(PeerView(*each, self._mount_of(each)) for each in sorted(others))
 
-    def _mount_of(self, member: Member) -> Mount:
+    def _mount_of(self, member: PairMember) -> Mount:
         data = files.read(os.path.join(self.directory, f"here+{member.rank}+{member.node}"))
         try:
             return decode(Mount, parse(data or b""))

@@ -164,7 +164,7 @@ class _Header(NamedTuple):
     forgotten: Count
 
 
-class Record(NamedTuple):
+class KeyRecord(NamedTuple):
     """One version of a key."""
 
     key: bytes
@@ -174,21 +174,21 @@ class Record(NamedTuple):
     writers: Mapping[str, int]  # who wrote a version up to this one, and which was their latest
     forgotten: int  # of versions up to this one the writers may be missing
 
-    def successor(self, value: bytes, *, deleted: bool, writer: str) -> Record:
+    def successor(self, value: bytes, *, deleted: bool, writer: str) -> KeyRecord:
         """Return the record that follows this one."""
         version = self.version + 1
         writers = sorted({**self.writers, writer: version}.items(), key=lambda entry: entry[1])
         dropped = writers[:-KEPT_WRITERS]
         forgotten = dropped[-1][1] if dropped else self.forgotten
-        return Record(self.key, version, value, deleted, dict(writers[-KEPT_WRITERS:]), forgotten)
+        return KeyRecord(self.key, version, value, deleted, dict(writers[-KEPT_WRITERS:]), forgotten)
 
 
-def nothing_yet(key: bytes) -> Record:
+def nothing_yet(key: bytes) -> KeyRecord:
     """Return what precedes the first record of a key."""
-    return Record(key, 0, b"", deleted=True, writers={}, forgotten=0)
+    return KeyRecord(key, 0, b"", deleted=True, writers={}, forgotten=0)
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: KeyRecord) -> bytes:
     """Return the content of a record's file.
 
     Raises:
@@ -213,7 +213,7 @@ def encode_record(record: Record) -> bytes:
     return json.dumps(header, separators=(",", ":")).encode() + b"\n" + record.value
 
 
-def decode_record(data: bytes, path: str, key: bytes | None = None) -> Record:
+def decode_record(data: bytes, path: str, key: bytes | None = None) -> KeyRecord:
     """Return the record in a file.
 
     Args:
@@ -236,7 +236,9 @@ def decode_record(data: bytes, path: str, key: bytes | None = None) -> Record:
         found = decode(_Header, header)
     except DamagedError:
         raise StoreError(f"{path} is damaged: its first line is {head[:80]!r}") from None
-    record = Record(key_bytes(found.key), found.version, value, found.deleted, found.writers, found.forgotten)
+    record = KeyRecord(
+        key_bytes(found.key), found.version, value, found.deleted, found.writers, found.forgotten
+    )
     if not newline or written != FORMAT or found.length != len(value):
         raise StoreError(f"{path} is damaged: {len(value)} bytes follow the first line {head[:80]!r}")
     if key is not None and record.key != key:

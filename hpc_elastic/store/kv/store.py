@@ -14,8 +14,8 @@ from typing import Any
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
 from hpc_elastic.store.kv import records as kv_format
-from hpc_elastic.store.kv.records import Listing, Record, key_bytes, shown, value_bytes
-from hpc_elastic.store.kv.versions import Change, Versions, Wish
+from hpc_elastic.store.kv.records import KeyRecord, Listing, key_bytes, shown, value_bytes
+from hpc_elastic.store.kv.versions import Change, ChangeWish, Versions
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 
@@ -146,7 +146,7 @@ class KeyValueStore:
 
     def set(self, key: str | bytes, value: str | bytes) -> None:
         """Give a key a value, whatever it had."""
-        wish = Wish(value_bytes(key_bytes(key), value))
+        wish = ChangeWish(value_bytes(key_bytes(key), value))
         self._update(key, lambda _: wish)
 
     def multi_set(self, keys: Sequence[str | bytes], values: Sequence[str | bytes]) -> None:
@@ -172,15 +172,15 @@ class KeyValueStore:
         if not isinstance(value, int):
             raise TypeError(f"only whole numbers can be added, not {type(value).__name__}: {value!r}")
 
-        def more(before: bytes | None) -> Wish:
-            return Wish(kv_format.added(key_bytes(key), before or b"0", value))
+        def more(before: bytes | None) -> ChangeWish:
+            return ChangeWish(kv_format.added(key_bytes(key), before or b"0", value))
 
         return int(self._update(key, more).value)
 
     def append(self, key: str | bytes, value: str | bytes) -> None:
         """Add to the end of a key's value; an absent key gets the value."""
         end = value_bytes(key_bytes(key), value)
-        self._update(key, lambda before: Wish((before or b"") + end))
+        self._update(key, lambda before: ChangeWish((before or b"") + end))
 
     def compare_set(self, key: str | bytes, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         """Set a key if it has the expected value; an empty one also fits a key that is absent.
@@ -189,9 +189,9 @@ class KeyValueStore:
             The key's value after that; `expected_value` if the key is absent and stays so.
         """
         expected = value_bytes(key_bytes(key), expected_value)
-        wish = Wish(value_bytes(key_bytes(key), desired_value))
+        wish = ChangeWish(value_bytes(key_bytes(key), desired_value))
 
-        def choose(before: bytes | None) -> Wish | None:
+        def choose(before: bytes | None) -> ChangeWish | None:
             return wish if before == expected or (before is None and not expected) else None
 
         record = self._update(key, choose)
@@ -207,10 +207,10 @@ class KeyValueStore:
             return False
         was_there = False
 
-        def end(before: bytes | None) -> Wish | None:
+        def end(before: bytes | None) -> ChangeWish | None:
             nonlocal was_there
             was_there = before is not None
-            return Wish(b"", deleted=True) if was_there else None
+            return ChangeWish(b"", deleted=True) if was_there else None
 
         # told before it is true, so that nobody takes a deletion for a value unread
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(key_bytes(key))))
@@ -222,7 +222,7 @@ class KeyValueStore:
     def queue_push(self, key: str | bytes, value: str | bytes) -> None:
         """Add to the end of a queue: a key of at most 16 MiB, there while the queue is not empty."""
         name, item = key_bytes(key), value_bytes(key_bytes(key), value)
-        self._update(name, lambda before: Wish(value_of([*items_of(name, before), item])))
+        self._update(name, lambda before: ChangeWish(value_of([*items_of(name, before), item])))
 
     def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:  # noqa: FBT001, FBT002 - torch's
         """Take the oldest value out of a queue; if there is none, wait for one or do not `block`.
@@ -244,12 +244,12 @@ class KeyValueStore:
     def _take_first(self, name: bytes) -> list[bytes]:
         first: list[bytes] = []
 
-        def take(before: bytes | None) -> Wish | None:
+        def take(before: bytes | None) -> ChangeWish | None:
             items = items_of(name, before)
             first[:] = items[:1]
             if len(items) > 1:
-                return Wish(value_of(items[1:]))
-            return Wish(b"", deleted=True) if items else None
+                return ChangeWish(value_of(items[1:]))
+            return ChangeWish(b"", deleted=True) if items else None
 
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(name)))  # as delete_key
         self._update(name, take)
@@ -281,7 +281,7 @@ class KeyValueStore:
 
     def write(self, key: str | bytes, value: str | bytes) -> int:
         """Give a key a value; returns how often the key was written, this time included."""
-        wish = Wish(value_bytes(key_bytes(key), value))
+        wish = ChangeWish(value_bytes(key_bytes(key), value))
         return self._update(key, lambda _: wish).version
 
     def written(self, keys: Sequence[str | bytes]) -> list[int]:
@@ -303,7 +303,7 @@ class KeyValueStore:
 
     # How it is done
 
-    def _update(self, key: str | bytes, change: Change) -> Record:
+    def _update(self, key: str | bytes, change: Change) -> KeyRecord:
         """Change a key; returns its record after that.
 
         After the first lost race a lock gives writers their turns, so that nobody has to lose for ever;

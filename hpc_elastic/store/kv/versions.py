@@ -27,7 +27,7 @@ from typing import NamedTuple
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.store.kv import records
-from hpc_elastic.store.kv.records import Listing, Record, encode_key
+from hpc_elastic.store.kv.records import KeyRecord, Listing, encode_key
 from hpc_elastic.store.protocol import Store
 
 _LARGEST = 1 << 16  # values of more bytes are read again
@@ -36,14 +36,14 @@ _LOOKS = 12  # looks at a listing that cannot be right yet, before giving up ...
 _FIRST_PAUSE_S = 0.001  # ... the pauses between them double from here to 4 s in all
 
 
-class Wish(NamedTuple):
+class ChangeWish(NamedTuple):
     """What a key shall be."""
 
     value: bytes
     deleted: bool = False
 
 
-Change = Callable[[bytes | None], Wish | None]  # from the value (None: absent); None: leave it
+Change = Callable[[bytes | None], ChangeWish | None]  # from the value (None: absent); None: leave it
 
 
 class Versions:
@@ -63,7 +63,7 @@ class Versions:
         self._known = Known()
         self._writer = WriterName()
 
-    def attempt(self, key: bytes, change: Change) -> Record | None:
+    def attempt(self, key: bytes, change: Change) -> KeyRecord | None:
         """Change a key unless another writer is faster; None if one was."""
         before = self.current(key)
         wish = change(None if before.deleted else before.value)
@@ -84,7 +84,7 @@ class Versions:
         self._prune(encoded, version, listing, kept=1 if wish.deleted else records.KEPT_VERSIONS)
         return after
 
-    def _counts(self, mine: Record, listing: Listing, me: str) -> bool:
+    def _counts(self, mine: KeyRecord, listing: Listing, me: str) -> bool:
         """Tell whether a version that was created counts; see the top of this file, 2 to 4."""
         if listing.latest.get(encode_key(mine.key), 0) <= mine.version:
             return True
@@ -125,7 +125,7 @@ class Versions:
     def _pauses() -> Iterator[float]:
         return (_FIRST_PAUSE_S * 2**look for look in range(_LOOKS))
 
-    def current(self, key: bytes, listing: Listing | None = None) -> Record:
+    def current(self, key: bytes, listing: Listing | None = None) -> KeyRecord:
         """Return the newest record of a key; one with version 0 if there was never any."""
         encoded = encode_key(key)
         version = 0
@@ -145,7 +145,7 @@ class Versions:
         """Return a key's newest version; a listing may be older than what this process knows."""
         return max(listing.latest.get(encoded, 0), self._known.version(encoded))
 
-    def _read(self, encoded: str, version: int, key: bytes | None = None) -> Record | None:
+    def _read(self, encoded: str, version: int, key: bytes | None = None) -> KeyRecord | None:
         record = self._known.record(encoded, version)
         if record is None:
             name = records.version_name(encoded, version)
@@ -187,19 +187,19 @@ class Known:
     """The newest version of each key that this client has seen, so that it never sees an older one."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, Record | None]] = {}
+        self._newest: dict[str, tuple[int, KeyRecord | None]] = {}
         self._lock = threading.Lock()
 
     def version(self, encoded: str) -> int:
         """Return a key's newest version that was seen, 0 if none was."""
         return self._newest.get(encoded, (0, None))[0]
 
-    def record(self, encoded: str, version: int) -> Record | None:
+    def record(self, encoded: str, version: int) -> KeyRecord | None:
         """Return the record of a version if it is remembered."""
         known, record = self._newest.get(encoded, (0, None))
         return record if known == version else None
 
-    def remember(self, encoded: str, record: Record) -> None:
+    def remember(self, encoded: str, record: KeyRecord) -> None:
         """Keep a version in mind unless a newer one is known."""
         with self._lock:
             if record.version >= self.version(encoded):

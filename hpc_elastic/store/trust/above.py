@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.store.files import retry
 from hpc_elastic.store.plain_file import owner_name
-from hpc_elastic.store.trust.judge import Exposure, Kind, Level, Party, Place, Trusted, judge
+from hpc_elastic.store.trust.judge import EntryKind, Exposure, Party, Trusted, TrustedPlace, TrustLevel, judge
 
 _MOST_LINKS = 40  # as the kernel follows
 _ACL = "system.posix_acl_access"
@@ -43,13 +43,13 @@ def exposures(path: str, *, with_groups: bool = True) -> list[Exposure]:
     return judge(places, Trusted(me, frozenset(uids), frozenset(filter(_is_private_group, gids))))
 
 
-def way_to(path: str) -> list[Place]:
+def way_to(path: str) -> list[TrustedPlace]:
     """Return all directories on the way to a path, those above first, as far as they can be seen.
 
     Raises:
         OSError: the file system does not tell.
     """
-    found: list[Place] = []
+    found: list[TrustedPlace] = []
     here, names, links = "/", _parts(path), 0
     while names:
         name = names.pop(0)
@@ -80,7 +80,7 @@ def _parts(path: str) -> list[str]:
     return [name for name in path.split("/") if name not in ("", ".")]
 
 
-def _look(directory: str, entry: str) -> Place:
+def _look(directory: str, entry: str) -> TrustedPlace:
     status = retry(lambda: os.stat(directory))
     try:
         of_entry = retry(lambda: os.lstat(entry))
@@ -92,7 +92,7 @@ def _look(directory: str, entry: str) -> Place:
     else:
         uid, is_link = of_entry.st_uid, stat.S_ISLNK(of_entry.st_mode)
     acl = _acl_of(directory) if status.st_mode & stat.S_IWGRP else None
-    return Place(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, uid, is_link)
+    return TrustedPlace(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, uid, is_link)
 
 
 def _acl_of(directory: str) -> bytes | None:
@@ -133,11 +133,11 @@ def refuse_open(
         OSError: the file system does not tell.
     """
     found = exposures(path, with_groups=not is_of_many)
-    if is_of_many and any(each.level is Level.OPEN for each in found):
+    if is_of_many and any(each.level is TrustLevel.OPEN for each in found):
         found = exposures(path)
     for exposure in found:
-        is_public = exposure.by[0].kind is Kind.EVERYBODY
-        if exposure.level is Level.OPEN and not (is_public and spares_public):
+        is_public = exposure.by[0].kind is EntryKind.EVERYBODY
+        if exposure.level is TrustLevel.OPEN and not (is_public and spares_public):
             trouble = open_text(exposure, path)
             raise RunDirError(trouble.what, where=where, fix=trouble.fix)
     return found
@@ -146,21 +146,23 @@ def refuse_open(
 def open_text(exposure: Exposure, path: str) -> Trouble:
     """Return what is wrong with an open directory above a run, and what to do."""
     place, by = exposure.place, exposure.by[0]
-    if by.kind is Kind.LINK_OWNER:
+    if by.kind is EntryKind.LINK_OWNER:
         through = "is" if place.entry == path else f"goes through {place.entry},"
         return Trouble(
             f"{path} {through} a symbolic link of {owner_name(by.number)}'s",
             "choose another --run-dir, or give the real path",
         )
     shown = f"{place.path} (owner {owner_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"
-    if by.kind is Kind.OWNER:
+    if by.kind is EntryKind.OWNER:
         me = owner_name(os.geteuid()).removeprefix("uid ")
         own = os.path.join(f"{place.path}_{me}", os.path.basename(path))
         return Trouble(
             f"{shown} belongs to another user, who could put another directory in the place of {path}",
             f"name a directory of your own: --run-dir {shlex.quote(own)}",
         )
-    can = "everybody" if any(each.kind is Kind.EVERYBODY for each in exposure.by) else _names(exposure.by)
+    can = (
+        "everybody" if any(each.kind is EntryKind.EVERYBODY for each in exposure.by) else _names(exposure.by)
+    )
     mend = "go-w" if place.uid == os.geteuid() else "+t"
     whose = "" if place.uid == os.geteuid() else "have its owner do: "
     return Trouble(
@@ -182,9 +184,9 @@ def _names(by: tuple[Party, ...]) -> str:
 
 def _name(party: Party) -> str:
     match party.kind:
-        case Kind.GROUP:
+        case EntryKind.GROUP:
             return f"members of group {_group_name(party.number)}"
-        case Kind.EVERYBODY:
+        case EntryKind.EVERYBODY:
             return "everybody"
         case _:
             return f"user {owner_name(party.number)}"

@@ -24,7 +24,7 @@ def trust_findings(path: str) -> list[Finding]:
         return [Finding(_WHAT, f"its possible writers are unknown: {error}", Level.WARNING, "try again")]
     if not found:
         return [Finding(_WHAT, "only you and root can put another directory in the place of a run")]
-    if found[0].level is judge.Level.OPEN:
+    if found[0].level is judge.TrustLevel.OPEN:
         trouble = open_text(found[0], run)
         return [Finding(_WHAT, f"submit refuses it: {trouble.what}", Level.PROBLEM, trouble.fix)]
     fix = "none is needed; a run that no other user can end has a --run-dir below a directory of your own"

@@ -33,7 +33,7 @@ class _Tag:
     MASK = 0x10
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """Who somebody is."""
 
     OWNER = "owner"
@@ -51,18 +51,18 @@ class Party(NamedTuple):
         number: a user or group id; -1 for everybody.
     """
 
-    kind: Kind
+    kind: EntryKind
     number: int = -1
 
 
-class Level(Enum):
+class TrustLevel(Enum):
     """How far a directory can be relied on."""
 
     SHARED = "shared"  # people who share it with the user can exchange what is in it
     OPEN = "open"  # anybody can, or somebody has taken a name of this package's before the user
 
 
-class Place(NamedTuple):
+class TrustedPlace(NamedTuple):
     """A directory on the way to a run, and the entry of it that the way goes on with.
 
     Attributes:
@@ -101,12 +101,12 @@ class Trusted(NamedTuple):
 class Exposure(NamedTuple):
     """A directory in which others can exchange what leads to the run."""
 
-    place: Place
-    level: Level
+    place: TrustedPlace
+    level: TrustLevel
     by: tuple[Party, ...]
 
 
-def judge(places: Iterable[Place], trusted: Trusted) -> list[Exposure]:
+def judge(places: Iterable[TrustedPlace], trusted: Trusted) -> list[Exposure]:
     """Return where others than the trusted can exchange a directory on the way, the worst first.
 
     Args:
@@ -114,34 +114,34 @@ def judge(places: Iterable[Place], trusted: Trusted) -> list[Exposure]:
         trusted: who may do it.
     """
     found = [each for each in (_judge_one(place, trusted) for place in places) if each is not None]
-    return sorted(found, key=lambda each: each.level is not Level.OPEN)
+    return sorted(found, key=lambda each: each.level is not TrustLevel.OPEN)
 
 
-def _judge_one(place: Place, trusted: Trusted) -> Exposure | None:
+def _judge_one(place: TrustedPlace, trusted: Trusted) -> Exposure | None:
     is_sticky = bool(place.mode & stat.S_ISVTX)
     if place.is_link and place.entry_uid not in trusted.uids:
-        return Exposure(place, Level.OPEN, (Party(Kind.LINK_OWNER, place.entry_uid or 0),))
+        return Exposure(place, TrustLevel.OPEN, (Party(EntryKind.LINK_OWNER, place.entry_uid or 0),))
     by = [] if is_sticky else _writers(place, trusted)
     if place.uid not in trusted.uids:
-        by.insert(0, Party(Kind.OWNER, place.uid))
+        by.insert(0, Party(EntryKind.OWNER, place.uid))
     if not by:
         return None
     is_ours = os.path.basename(place.path) in OWN_FOLDERS
-    is_open = is_ours or any(party.kind is Kind.EVERYBODY for party in by)
-    return Exposure(place, Level.OPEN if is_open else Level.SHARED, tuple(by))
+    is_open = is_ours or any(party.kind is EntryKind.EVERYBODY for party in by)
+    return Exposure(place, TrustLevel.OPEN if is_open else TrustLevel.SHARED, tuple(by))
 
 
-def _writers(place: Place, trusted: Trusted) -> list[Party]:
+def _writers(place: TrustedPlace, trusted: Trusted) -> list[Party]:
     """Return who can write to a directory, without its owner and the trusted."""
-    found = [Party(Kind.EVERYBODY)] if place.mode & stat.S_IWOTH else []
+    found = [Party(EntryKind.EVERYBODY)] if place.mode & stat.S_IWOTH else []
     if place.mode & stat.S_IWGRP:  # with an ACL this is its mask
         found += [party for party in _group_class(place) if not _is_trusted(party, trusted)]
     return found
 
 
-def _group_class(place: Place) -> Iterator[Party]:
+def _group_class(place: TrustedPlace) -> Iterator[Party]:
     """Yield those whom the group's write permission of a directory is for."""
-    owning = Party(Kind.GROUP, place.gid)
+    owning = Party(EntryKind.GROUP, place.gid)
     entries = None if place.acl is None else acl_entries(place.acl)
     if entries is None:
         yield owning
@@ -154,9 +154,9 @@ def _group_class(place: Place) -> Iterator[Party]:
             if tag == _Tag.GROUP_OBJ:
                 yield owning
             elif tag == _Tag.USER:
-                yield Party(Kind.USER, number)
+                yield Party(EntryKind.USER, number)
             elif tag == _Tag.GROUP:
-                yield Party(Kind.GROUP, number)
+                yield Party(EntryKind.GROUP, number)
 
 
 def acl_entries(data: bytes) -> list[tuple[int, int, int]] | None:
@@ -172,4 +172,4 @@ def acl_entries(data: bytes) -> list[tuple[int, int, int]] | None:
 
 
 def _is_trusted(party: Party, trusted: Trusted) -> bool:
-    return party.number in (trusted.gids if party.kind is Kind.GROUP else trusted.uids)
+    return party.number in (trusted.gids if party.kind is EntryKind.GROUP else trusted.uids)

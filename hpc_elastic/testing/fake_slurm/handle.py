@@ -352,7 +352,7 @@ class FakeSlurm(Waits):
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(self._socket)
-                line = client.Line(connection)
+                line = client.WireLine(connection)
                 line.send(asked)
                 answer = line.answer()
             except OSError:

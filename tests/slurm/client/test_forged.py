@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpc_elastic.slurm.client import jobs, nodes, told
-from hpc_elastic.slurm.client.array_tasks import Task
+from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
@@ -114,7 +114,7 @@ def test_tasks_and_jobs_are_found_by_their_own_comments(text: str) -> None:
     """No comment makes a task of the run, or a job, of something else."""
     mine = {**RUNNING, "ArrayJobId": "7", "ArrayTaskId": "0", "NodeList": "n1"}
     slurm = Printing(job_row(mine), job_row({**mine, "JobId": "8", "ArrayJobId": "8", "Comment": text}))
-    assert [Task("7", 0, JobState.RUNNING, "n1")] == slurm.array_tasks("token", "5")
+    assert [SlurmTask("7", 0, JobState.RUNNING, "n1")] == slurm.array_tasks("token", "5")
     assert ["7"] == slurm.jobs_with_comment("token")
     assert {} == slurm.excluded_nodes()
     assert ["7", "8"] == [job["ArrayJobId"] for job in slurm.show_tasks("7")]
@@ -153,7 +153,7 @@ def of_fake(request: Request, reason: str) -> Job:
 def test_a_job_of_the_fake_is_read_as_it_is(name: str, comment: str, reason: str) -> None:
     """In the table that the fake's squeue prints."""
     job = of_fake(Request(name=name, comment=comment, directory=f"/{name}"), reason)
-    seen = queries.Seen(World(Settings(), {}, {}), job, USER, 0.0)
+    seen = queries.SeenBy(World(Settings(), {}, {}), job, USER, 0.0)
     text = queries.long_fields(jobs.FORM.option(MARK).partition("=")[2], seen) + "\n"
     if text.count(MARK) != len(jobs.FORM.columns):  # the text has the mark, which nobody can know
         return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.client.nodes import NodeState, states_of, taken_away
+from hpc_elastic.slurm.client.nodes import LostNodeState, states_of, taken_away
 
 LOST_AT = 1000.0
-SET_DOWN = NodeState("down", "repair", 10.0, in_job=False)
-RELEASED = NodeState("idle", "", 10.0, in_job=False)
+SET_DOWN = LostNodeState("down", "repair", 10.0, in_job=False)
+RELEASED = LostNodeState("idle", "", 10.0, in_job=False)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ RELEASED = NodeState("idle", "", 10.0, in_job=False)
         pytest.param(SET_DOWN._replace(up_since=None), None, id="nobody-knows"),
     ],
 )
-def test_a_node_is_taken_only_if_it_was_up_all_the_time(state: NodeState, reason: str | None) -> None:
+def test_a_node_is_taken_only_if_it_was_up_all_the_time(state: LostNodeState, reason: str | None) -> None:
     """One that fails does not answer, or has started anew."""
     assert reason == taken_away(state, LOST_AT)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client import jobs, nodes
-from hpc_elastic.slurm.client.nodes import Node, in_partitions, parse_nodes
+from hpc_elastic.slurm.client.nodes import ListedNode, in_partitions, parse_nodes
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"
@@ -126,7 +126,7 @@ def test_nodes_are_listed_with_what_they_offer() -> None:
     """In each of their partitions."""
     listed = in_partitions(parse_nodes(rows("sinfo_offers")), None)
     assert ["mixed", "mixed", "down", "drained"] == [node.state for node in listed]
-    assert Node("node2", "mixed", frozenset("ab"), 2) == listed[1]
+    assert ListedNode("node2", "mixed", frozenset("ab"), 2) == listed[1]
 
 
 def test_jobs_are_found_by_the_beginning_of_their_comment() -> None:

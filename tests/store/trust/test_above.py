@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.store.trust.above import exposures, refuse_open, shared_text, way_to
-from hpc_elastic.store.trust.judge import Level
+from hpc_elastic.store.trust.judge import TrustLevel
 
 NOBODY = 65534
 GROUP = 54321  # nobody's
@@ -46,7 +46,7 @@ def test_every_directory_above_counts(tmp_path: Path) -> None:
     """A private one below a shared one is renamed with it."""
     (shared(tmp_path / "proj") / "me").mkdir(mode=0o700)
     (found,) = exposures(str(tmp_path / "proj" / "me" / "run"))
-    assert (Level.SHARED, str(tmp_path / "proj" / "me")) == (found.level, found.place.entry)
+    assert (TrustLevel.SHARED, str(tmp_path / "proj" / "me")) == (found.level, found.place.entry)
     assert f"members of group gid {GROUP} can rename {tmp_path / 'proj' / 'me'}" in shared_text([found])
 
 
@@ -74,7 +74,9 @@ def test_an_open_directory_is_refused_by_name(tmp_path: Path) -> None:
         refuse_open(str(place / "run"), "run_dir")
     assert f"everybody can write to {place} (owner root, mode 777)" in caught.value.message
     assert f"chmod go-w '{place}'" in caught.value.fix
-    assert [Level.OPEN] == [each.level for each in refuse_open(str(place / "run"), "", spares_public=True)]
+    assert [TrustLevel.OPEN] == [
+        each.level for each in refuse_open(str(place / "run"), "", spares_public=True)
+    ]
 
 
 def test_a_folder_with_our_name_of_somebody_else_is_refused(tmp_path: Path) -> None:

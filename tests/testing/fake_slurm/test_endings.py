@@ -16,7 +16,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
 )
 from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
 from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
-from hpc_elastic.testing.fake_slurm.schedule.turn import KillAll, Reach, SendSignals, StartScript, Turn
+from hpc_elastic.testing.fake_slurm.schedule.turn import KillAll, ReachNode, SendSignals, StartScript, Turn
 
 NOW = 1000.0
 LOW = Request(min_nodes=2, max_nodes=2, limit_s=600)
@@ -152,7 +152,7 @@ def test_a_site_may_have_preemption_use_the_warning() -> None:
     story = Story(LOW._replace(warning=Warning_(10, 60, to_script=True)), settings)
     story.high()
     assert {"batch@node1": (10, 18)} == story.told
-    assert [Reach.FIRST] == [action.reach for action in story.actions if isinstance(action, SendSignals)]
+    assert [ReachNode.FIRST] == [action.reach for action in story.actions if isinstance(action, SendSignals)]
 
 
 def test_a_silent_node_is_missed_after_its_time() -> None:

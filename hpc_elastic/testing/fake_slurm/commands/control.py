@@ -14,7 +14,7 @@ from hpc_elastic.testing.fake_slurm.commands import options, shown
 from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
 from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
-from hpc_elastic.testing.fake_slurm.schedule.turn import Reach, Turn
+from hpc_elastic.testing.fake_slurm.schedule.turn import ReachNode, Turn
 
 
 def scontrol(turn: Turn, call: Call) -> Answer:
@@ -268,9 +268,9 @@ def _cancel_one(turn: Turn, call: Call, job: Job, step: str, wish: Wish) -> None
     script = [place for place in job.live if place.step == BATCH]
     ends = wish.number in (None, signal.SIGKILL)
     if step == BATCH or wish.to_batch:
-        turn.signal(script, (wish.number or signal.SIGTERM,), Reach.FIRST)
+        turn.signal(script, (wish.number or signal.SIGTERM,), ReachNode.FIRST)
     elif wish.to_all and wish.number is not None:
-        turn.signal(script, (wish.number,), Reach.WHOLE)
+        turn.signal(script, (wish.number,), ReachNode.WHOLE)
     elif step and ends:
         steps.kill_step(turn, job, step)
     elif wish.number == signal.SIGKILL and job.state.holds_nodes:

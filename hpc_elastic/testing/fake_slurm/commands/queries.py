@@ -46,7 +46,7 @@ Fields = Mapping[str, Callable[[], str]]
 _SUBFORMAT = re.compile(r"%(\.?)(\d*)([a-zA-Z])")
 
 
-class Seen(NamedTuple):
+class SeenBy(NamedTuple):
     """A job as somebody looks at it."""
 
     world: World
@@ -69,13 +69,13 @@ def fill(format_text: str, fields: Mapping[str, Callable[[], str]]) -> str:
     return _SUBFORMAT.sub(value, format_text)
 
 
-def why_or_where(seen: Seen) -> str:
+def why_or_where(seen: SeenBy) -> str:
     """Return the nodes of a job, or in brackets why it waits."""
     where = hosts.compress(nodes_of(seen.job))
     return where if seen.job.state.holds_nodes else f"({seen.job.reason})"
 
 
-def time_left(seen: Seen) -> str:
+def time_left(seen: SeenBy) -> str:
     """Return the time that a job has left, as squeue writes it."""
     job = seen.job
     limit = job.request.limit_s
@@ -84,7 +84,7 @@ def time_left(seen: Seen) -> str:
     return short_span(limit)
 
 
-def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
+def job_fields(seen: SeenBy) -> dict[str, Callable[[], str]]:
     """Return the fields of squeue by their letters."""
     job, request = seen.job, seen.job.request
     return {
@@ -126,7 +126,7 @@ def job_fields(seen: Seen) -> dict[str, Callable[[], str]]:
     }
 
 
-def step_fields(seen: Seen) -> Iterator[dict[str, Callable[[], str]]]:
+def step_fields(seen: SeenBy) -> Iterator[dict[str, Callable[[], str]]]:
     """Yield the fields of ``squeue --steps`` for each step of a job that has processes, the script's too."""
     usual = job_fields(seen)
     for name in sorted({place.step for place in seen.job.live}):
@@ -149,7 +149,7 @@ LONG_NAMES = {
 }  # fmt: skip
 
 
-def long_fields(names: str, seen: Seen) -> str:
+def long_fields(names: str, seen: SeenBy) -> str:
     """Return ``squeue -O``."""
     letters, request = job_fields(seen), seen.job.request
     extra: dict[str, Callable[[], str]] = {
@@ -179,7 +179,7 @@ def fill_long(names: str, fields: Mapping[str, Callable[[], str]]) -> str:
 # sacct
 
 
-class Record(NamedTuple):
+class AccountRecord(NamedTuple):
     """A line of sacct: a job's start, or a step of it."""
 
     job: Job
@@ -203,21 +203,21 @@ def rows_of(job: Job, *, duplicates: bool) -> list[Row]:
     return rows if duplicates else rows[-1:]
 
 
-def records(jobs: Iterable[Job], *, duplicates: bool, steps: bool) -> list[Record]:
+def records(jobs: Iterable[Job], *, duplicates: bool, steps: bool) -> list[AccountRecord]:
     """Return all lines about some jobs."""
     found = []
     for job in jobs:
         for row in rows_of(job, duplicates=duplicates):
-            found.append(Record(job, row))
+            found.append(AccountRecord(job, row))
             if steps:
                 found += [
-                    Record(job, row._replace(state=state, exit_code=code, nodes=nodes), name)
+                    AccountRecord(job, row._replace(state=state, exit_code=code, nodes=nodes), name)
                     for name, state, code, nodes in row.steps
                 ]
     return found
 
 
-def account_fields(record: Record, user: Mapping[str, str], now: float) -> dict[str, str]:
+def account_fields(record: AccountRecord, user: Mapping[str, str], now: float) -> dict[str, str]:
     """Return the fields of sacct by their names in small letters."""
     job, row = record.job, record.row
     suffix = f".{record.step}" if record.step else ""
@@ -256,7 +256,7 @@ def account_fields(record: Record, user: Mapping[str, str], now: float) -> dict[
 
 
 _NOBODY = {"USER": "", "UID": "", "GID": ""}
-_EMPTY = Record(Job(0, Request(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
+_EMPTY = AccountRecord(Job(0, Request(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
 ACCOUNT_NAMES = frozenset(account_fields(_EMPTY, _NOBODY, 0.0))
 
 # sinfo
@@ -335,7 +335,7 @@ def squeue(turn: Turn, call: Call) -> Answer:
         jobs = _queued(turn, call, flags)
     except Refusal:
         raise Refusal(f"slurm_load_jobs error: {INVALID_ID}\n") from None
-    seen = [Seen(turn.world, job, call.user, turn.now) for job in jobs]
+    seen = [SeenBy(turn.world, job, call.user, turn.now) for job in jobs]
     if "s" in flags or "steps" in flags:
         return Reply(_steps(seen, flags))
     if "Format" in flags:
@@ -345,7 +345,7 @@ def squeue(turn: Turn, call: Call) -> Answer:
     return Reply(head + "".join(fill(form, job_fields(one)) + "\n" for one in seen))
 
 
-def _steps(seen: list[Seen], flags: Mapping[str, str]) -> str:
+def _steps(seen: list[SeenBy], flags: Mapping[str, str]) -> str:
     form = flags.get("format", SQUEUE_STEPS)
     head = "" if "h" in flags or "noheader" in flags else fill(form, _STEP_HEADINGS) + "\n"
     lines = [fill(form, fields) for one in seen for fields in step_fields(one)]

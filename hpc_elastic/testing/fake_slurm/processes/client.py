@@ -46,7 +46,7 @@ def _request(program: str, words: list[str]) -> dict[str, Any]:
     }
 
 
-class Line:
+class WireLine:
     """Lines of JSON over a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -74,7 +74,7 @@ class Line:
                 return dict(found[0])
 
 
-def _ask(line: Line, program: str, words: list[str]) -> int:
+def _ask(line: WireLine, program: str, words: list[str]) -> int:
     line.send(_request(program, words))
     answer = line.answer()
     if answer is not None and answer.get("need_stdin"):
@@ -87,7 +87,7 @@ def _ask(line: Line, program: str, words: list[str]) -> int:
     return int(answer["code"])
 
 
-def _srun(line: Line, words: list[str]) -> int:
+def _srun(line: WireLine, words: list[str]) -> int:
     """Start tasks, pass signals on, and end when they have ended."""
     hear, heard = os.pipe()
     os.set_blocking(hear, False)
@@ -110,7 +110,7 @@ def _srun(line: Line, words: list[str]) -> int:
             return code
 
 
-def _hear(line: Line) -> int | None:
+def _hear(line: WireLine) -> int | None:
     """Print what the controller says; return the exit code once it has come."""
     found = line.lines()
     if found is None:
@@ -140,7 +140,7 @@ def main(argv: list[str]) -> int:
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(place)
-        line = Line(connection)
+        line = WireLine(connection)
         return _srun(line, words) if program == "srun" else _ask(line, program, words)
     except OSError:
         return _lost(program)

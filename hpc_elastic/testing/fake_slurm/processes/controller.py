@@ -20,7 +20,7 @@ from hpc_elastic.testing.fake_slurm.commands import control, queries, shown, sru
 from hpc_elastic.testing.fake_slurm.commands.call import LOST, Answer, Call, NeedStdin, Reply
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
 from hpc_elastic.testing.fake_slurm.processes.channels import Connection, Daemon, become_the_end_of_orphans
-from hpc_elastic.testing.fake_slurm.processes.launching import Launcher
+from hpc_elastic.testing.fake_slurm.processes.launching import ScriptLauncher
 from hpc_elastic.testing.fake_slurm.schedule import happenings, schedule, steps
 from hpc_elastic.testing.fake_slurm.schedule.turn import (
     Action,
@@ -62,7 +62,7 @@ class Controller:
         self._log = open(os.path.join(directory, "slurmctld.log"), "a", buffering=1)  # noqa: SIM115 - for life
         entry = pwd.getpwuid(os.getuid())
         self.user = {"USER": entry.pw_name, "UID": str(os.getuid()), "GID": str(os.getgid())}
-        self._launcher = Launcher(directory, self.user)
+        self._launcher = ScriptLauncher(directory, self.user)
         self._remote = Remote(self)
         self._selector = selectors.DefaultSelector()
         self._server = server

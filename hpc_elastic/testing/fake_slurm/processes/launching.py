@@ -14,7 +14,7 @@ from hpc_elastic.testing.fake_slurm.processes.step_daemon import Launch
 _Files = dict[str, int]
 
 
-class Launcher:
+class ScriptLauncher:
     """Starts what the controller tells.
 
     Args:

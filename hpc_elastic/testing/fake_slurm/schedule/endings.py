@@ -25,7 +25,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     Share,
     State,
 )
-from hpc_elastic.testing.fake_slurm.schedule.turn import WARN_PAIR, Reach, StartScript, Turn
+from hpc_elastic.testing.fake_slurm.schedule.turn import WARN_PAIR, ReachNode, StartScript, Turn
 
 
 def start(turn: Turn, job: Job, shares: Mapping[str, Share]) -> None:
@@ -246,7 +246,7 @@ def send_warning(turn: Turn, job: Job) -> None:
     if wish is None:
         return
     places = [place for place in job.live if (place.step == BATCH) is wish.to_script]
-    reach = Reach.FIRST if wish.to_script else Reach.TRACKED
+    reach = ReachNode.FIRST if wish.to_script else ReachNode.TRACKED
     turn.signal(places, (wish.number, signal.SIGCONT), reach)
 
 

@@ -12,7 +12,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import Job, Place, Task, World
 WARN_PAIR = (signal.SIGTERM, signal.SIGCONT)  # Slurm sends both, in no certain order
 
 
-class Reach(Enum):
+class ReachNode(Enum):
     """Who in a place gets a signal."""
 
     TRACKED = "tracked"  # cgroup: the tasks or the batch script; linuxproc: all below them, too
@@ -38,7 +38,7 @@ class SendSignals(NamedTuple):
 
     places: tuple[Place, ...]
     numbers: tuple[int, ...]
-    reach: Reach = Reach.TRACKED
+    reach: ReachNode = ReachNode.TRACKED
 
 
 class KillAll(NamedTuple):
@@ -87,7 +87,9 @@ class Turn:
         self.world = self.world._replace(next_row=number + 1)
         return number
 
-    def signal(self, places: Iterable[Place], numbers: tuple[int, ...], reach: Reach = Reach.TRACKED) -> None:
+    def signal(
+        self, places: Iterable[Place], numbers: tuple[int, ...], reach: ReachNode = ReachNode.TRACKED
+    ) -> None:
         """Have signals sent."""
         found = tuple(sorted(places))
         if found:
