@@ -113,6 +113,5 @@ def test_ci_leaves_none_of_them_out() -> None:
     named = {name for row in rows() for name in (*row.slurm, *row.ours)}
     named.update(name for _, found in held() if isinstance(found, tuple) for name in found)
     assert [] == [name for name in named if name.startswith("real_slurm/drills/")]
-    assert "DEVCLUSTER_PROCTRACK=cgroup2 on_version 24.11 --slurm-core" in script
     assert "export HPC_ELASTIC_NO_SKIP=1" in script
     assert "add_marker(pytest.mark.slurm)" in (PLACE / "conftest.py").read_text(encoding="utf-8")
