@@ -142,7 +142,7 @@ def test_a_decoy_of_another_user_takes_nobodys_place(
 
 
 def _asked_of(paths: RunPaths) -> tuple[object, object]:
-    """Return what was asked of a run that belongs to somebody else."""
+    """Return what was asked of a run that belongs to another user."""
     for place, directories, files in os.walk(paths.root):
         for name in (place, *(os.path.join(place, each) for each in (*directories, *files))):
             os.lchown(name, os.geteuid(), -1)

@@ -305,8 +305,8 @@ def test_a_signal_gets_the_stacks_out_of_a_hanging_call() -> None:
 def test_handlers_of_torch_need_torch() -> None:
     """Asking for one in a process without torch says why it is not there, and does not load torch."""
     code = (
-        "import sys; from hpc_elastic.control_plane.handlers import answer, Asked, handler_names\n"
-        "found = answer('wait_counter_values', Asked())\n"
+        "import sys; from hpc_elastic.control_plane.handlers import answer, HandlerCall, handler_names\n"
+        "found = answer('wait_counter_values', HandlerCall())\n"
         "print(found.status, found.content.decode(), handler_names(), 'torch' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -319,11 +319,11 @@ def test_handlers_of_torch() -> None:
     """Where torch is loaded its handlers answer here, too, and its names are listed."""
     code = (
         "import torch.distributed\n"
-        "from hpc_elastic.control_plane.handlers import answer, Asked, handler_names\n"
-        "found = answer('wait_counter_values', Asked())\n"
+        "from hpc_elastic.control_plane.handlers import answer, HandlerCall, handler_names\n"
+        "found = answer('wait_counter_values', HandlerCall())\n"
         "assert {'ping', 'dump_traceback', 'wait_counter_values'} <= set(handler_names())\n"
         "print(found.status, found.content.decode(), found.content_type)\n"
-        "print(answer('dump_nccl_trace_json', Asked()).status)"
+        "print(answer('dump_nccl_trace_json', HandlerCall()).status)"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "200 {} application/json\n" == said.splitlines(keepends=True)[0]

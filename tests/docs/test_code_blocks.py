@@ -40,6 +40,7 @@ KINDS: dict[str, set[tuple[str, ...]]] = {
         *(("worker",), ("script",), ("signature",)),  # a script is for a session of the same page
         ("fragment",),  # of a script that needs more than the page shows
     },
+    "mermaid": {()},  # drawn by the forge
     "text": {()},
     "toml": {(), ("pyproject",)},
 }

@@ -48,7 +48,7 @@ def test_it_is_held_against_its_node() -> None:
     """The next job does without it."""
     text = too_few_text(TooFew(2, ("n3",), timed_out=True, ended=True), THREE, "/run")
     assert "2 of 3 nodes joined, and no other agent runs; missing: n3" == text
-    entries: tuple[Entry, ...] = (start(), Drained(E0, Cause.JOIN_TIMEOUT, None, text))
+    entries: tuple[Entry, ...] = (start(), Drained(E0, Cause.JOIN_TIMEOUT, None, text, missing=("n3",)))
     records = [Record(number, 1000.0, "n1", entry) for number, entry in enumerate(entries, 1)]
     assert [("n3", Fault.ABSENT)] == [
         (one.event.host, one.event.fault) for one in node_faults(records, "run")

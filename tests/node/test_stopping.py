@@ -155,7 +155,7 @@ def test_what_is_urgent_waits_for_no_critical_section(state: RunState, wish: Sto
 def test_a_node_with_a_wedged_worker_does_not_wait_for_the_others() -> None:
     """One of them never ends."""
     node = Ending(after(start(), formed(1), crash(1)))
-    node.workers.stuck_in_kernel = object()
+    node.workers.wedge = object()
     assert [("stop", KILL_AFTER_S, None)] == node.end_round()
 
 

@@ -84,14 +84,9 @@ def patient_controller(cluster: Cluster) -> Iterator[None]:
 def test_srun_does_not_hold_a_job_that_no_agent_is_left_of(cluster: Cluster, tmp_path: Path) -> None:
     """A node is cut off just when its agent ends: srun never hears of that, and would wait for it for ever.
 
-    The script sees that no agent is left; ten of its seconds pass in one here.
+    The script sees that no agent is left; ten of the seconds between its looks pass in one here.
     """
-    sleep = cluster.shared / "fast" / "sleep"
-    sleep.parent.mkdir()
-    sleep.write_text('#!/bin/sh\n[ "$1" = 10 ] && exec /bin/sleep 1\nexec /bin/sleep 0.5\n')
-    for path in (sleep, sleep.parent):
-        path.chmod(0o755)
-    setup = ("--setup", f'export PATH={sleep.parent}:"$PATH"')
+    setup = ("--setup", 'pause() { if [ "$1" = 30 ]; then sleep 3; else sleep "$1"; fi; }')
     run = submit(cluster, (*THREE, *setup), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     _, killed, cut = nodes_of(run.entries(RoundFormed)[0])

@@ -27,7 +27,7 @@ def test_a_folder_that_bob_made_first_is_refused_with_a_fix_that_works(cluster: 
     place = project(cluster, "root", 0o1777, "root")
     place.bob(f"mkdir {RUNS_FOLDER}; chmod 777 {RUNS_FOLDER}")
     refused = place.submit("--nodes", "1", "--", "true")
-    assert f"{place.path}/{RUNS_FOLDER} (owner bob, mode 777) belongs to somebody else" in refused.stderr
+    assert f"{place.path}/{RUNS_FOLDER} (owner bob, mode 777) belongs to another user" in refused.stderr
     fix = re.search(r"fix: .*(--run-dir \S+)", refused.stderr)
     assert fix is not None, refused.stderr
     run = place.run(*fix[1].split(), worker="true")

@@ -88,10 +88,10 @@ def test_the_next_end_of_who_has_asked_for_it(cluster: Cluster) -> None:
     """It is the end, but Slurm 24.11 still takes the job for preempted and starts it once more."""
     first = "trap : TERM; srun sleep 600; scontrol requeue $SLURM_JOB_ID; exit 75"
     script = f'if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then {first}; fi'
-    job_id = cluster.submit("alice", "--partition=low", "--requeue", "--nodelist=node1", wrap=script)
+    job_id = cluster.submit("alice", "--partition=low", "--requeue", "--nodelist=node4", wrap=script)
     steps = ("squeue", "--steps", "--noheader", "--format=%i")
     cluster.wait_for(lambda: f"{job_id}.0" in cluster.as_root(*steps), 30, "its step")
-    high = cluster.submit_high(1, "--nodelist=node1")
+    high = cluster.submit_high(1, "--nodelist=node4")
     cluster.wait_state(high, "RUNNING", 60)
     cluster.as_root("scancel", high)
     cluster.wait_state(job_id, "COMPLETED", 60)

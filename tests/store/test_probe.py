@@ -177,8 +177,8 @@ import json, sys
 from hpc_elastic.store.check import pair, probe
 {extra}
 path, rank, nodes, meet, step = sys.argv[1:]
-limits = pair.Limits(float(meet), float(step), 0.5)
-me = pair.Member(int(rank), "n" + rank)
+limits = pair.PairLimits(float(meet), float(step), 0.5)
+me = pair.PairMember(int(rank), "n" + rank)
 print(json.dumps(pair.probe_pair(path, me, int(nodes), "17.0", limits=limits)))
 """
 
