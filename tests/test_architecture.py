@@ -84,6 +84,17 @@ def test_folders_can_be_read_at_a_glance() -> None:
     assert {} == {folder: size for folder, size in sizes.items() if size > MODULES_IN_A_FOLDER}
 
 
+def test_a_name_is_that_of_one_class() -> None:
+    """Readers who meet a class's name need not ask which of several is meant."""
+    names = Counter(
+        node.name
+        for _, tree in _trees(PACKAGE_SOURCES)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [] == [name for name, count in names.items() if count > 1]
+
+
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

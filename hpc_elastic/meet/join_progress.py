@@ -89,7 +89,7 @@ def beside_text(view: rules.Joining) -> str:
 
 def too_few_text(
     few: rules.TooFew,
-    settings: rules.RendezvousSettings,
+    settings: rules.MeetingSettings,
     place: str,
     unfit: Mapping[str, str] = MappingProxyType({}),
 ) -> str:

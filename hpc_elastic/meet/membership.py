@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, RendezvousStateError, RunDirError, StoreError
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.array_task import is_newer, start_of
 from hpc_elastic.record.journal import Epoch, Member, Port
 from hpc_elastic.record.member_names import (
@@ -72,7 +72,7 @@ class Membership:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, facts: NodeFacts, epoch: Epoch, settings: RendezvousSettings
+        self, store: Store, clock: Clock, facts: NodeFacts, epoch: Epoch, settings: MeetingSettings
     ) -> None:
         self._store = store
         self._clock = clock

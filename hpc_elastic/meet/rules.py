@@ -24,7 +24,7 @@ MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end
 ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
 
 
-class RendezvousSettings(NamedTuple):
+class MeetingSettings(NamedTuple):
     """Sizes and timeouts of the rendezvous; all times in seconds."""
 
     min_nodes: int = 1
@@ -116,7 +116,7 @@ class Joining(NamedTuple):
     roster: Roster
     me: str  # node_id
     epoch: Epoch
-    settings: RendezvousSettings
+    settings: MeetingSettings
     announces: bool = True  # whether this node is among the first to announce a start
     looked_at: float | None = None  # when this node last looked at the members [s]; None: just now
 
@@ -436,12 +436,12 @@ def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:
     return tuple(next(free) if node_id is None else node_id for node_id in order)
 
 
-def sizes_text(settings: RendezvousSettings) -> str:
+def sizes_text(settings: MeetingSettings) -> str:
     """Return for how many nodes an agent was started: ``MIN:MAX``; empty if others may differ."""
     return "" if settings.may_outgrow else f"{settings.min_nodes}:{settings.max_nodes}"
 
 
-def refuse_stranger(state: RunState, job_id: str, settings: RendezvousSettings, place: str) -> None:
+def refuse_stranger(state: RunState, job_id: str, settings: MeetingSettings, place: str) -> None:
     """Refuse to join agents of the same start of a run that are not this agent's.
 
     Two jobs that begin at the same moment in one fresh directory both take it for theirs; the first

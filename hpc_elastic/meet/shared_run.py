@@ -10,7 +10,7 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.meet import liveness, rules
 from hpc_elastic.meet.membership import Membership
-from hpc_elastic.meet.rules import RendezvousSettings, sizes_text
+from hpc_elastic.meet.rules import MeetingSettings, sizes_text
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
     Answer,
@@ -72,7 +72,7 @@ class SharedRun:
         log: RunLog,
         membership: Membership,
         facts: RunFacts,
-        settings: RendezvousSettings,
+        settings: MeetingSettings,
         around: Around,
     ) -> None:
         self._log = log

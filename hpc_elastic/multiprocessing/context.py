@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, StartSettings
 from hpc_elastic.multiprocessing.signals import SignalException
-from hpc_elastic.processes.process import Process, spawn
+from hpc_elastic.processes.process import ChildProcess, spawn
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.subprocess_handler import SubprocessHandler
@@ -18,7 +18,7 @@ __all__ = ["PContext", "RunProcsResult", "SignalException", "StartSettings", "Su
 class SubprocessContext(ProcessGroup):
     """A group of workers that run a program; arguments become texts."""
 
-    def _spawn(self, rank: int) -> Process:
+    def _spawn(self, rank: int) -> ChildProcess:
         return spawn(
             self._spec(rank, (str(self.entrypoint), *(str(arg) for arg in self.args[rank])), self._marker)
         )

@@ -38,7 +38,7 @@ from hpc_elastic.multiprocessing.function_worker import (
     own_streams,
     run,
 )
-from hpc_elastic.processes.process import TELLING, Process, ProcessSpec, open_stdio, spawn
+from hpc_elastic.processes.process import TELLING, ChildProcess, ProcessSpec, open_stdio, spawn
 
 _OF_THE_PARENT: Final = ("sys_path", "init_main_from_name", "init_main_from_path")  # no worker wants them
 _CODE: Final = (
@@ -101,7 +101,7 @@ def _shared_tracker() -> Iterator[None]:
         intent.preserve_fd = False
 
 
-def start_spawned(job: FunctionJob) -> Process:
+def start_spawned(job: FunctionJob) -> ChildProcess:
     """Start a fresh interpreter that calls the function."""
     tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
     popen = _Popen("spawn", popen_spawn_posix._DupFd)
@@ -127,7 +127,7 @@ def start_spawned(job: FunctionJob) -> Process:
     return child
 
 
-def start_forked(job: FunctionJob) -> Process:
+def start_forked(job: FunctionJob) -> ChildProcess:
     """Start a copy of this process that calls the function."""
     call = FunctionCall(
         job.function_name,
@@ -164,7 +164,7 @@ def start_forked(job: FunctionJob) -> Process:
     return child
 
 
-def start_served(job: FunctionJob) -> Process:
+def start_served(job: FunctionJob) -> ChildProcess:
     """Have the fork server make a process that calls the function."""
     stdio = open_stdio(job.spec)
     try:
@@ -191,7 +191,7 @@ def start_served(job: FunctionJob) -> Process:
 STARTERS: Final = {"spawn": start_spawned, "fork": start_forked, "forkserver": start_served}
 
 
-class ServedProcess(Process):
+class ServedProcess(ChildProcess):
     """A child of the fork server, which tells its exit code by a pipe."""
 
     def __init__(self, spec: ProcessSpec, pid: int, sentinel: int) -> None:

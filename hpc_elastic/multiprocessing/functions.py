@@ -15,7 +15,7 @@ from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.multiprocessing.pcontext import Entrypoint, RunProcsResult, StartSettings
-from hpc_elastic.processes.process import Process
+from hpc_elastic.processes.process import ChildProcess
 
 
 class MultiprocessContext(ProcessGroup):
@@ -97,7 +97,7 @@ class MultiprocessContext(ProcessGroup):
             self._returned = self.nprocs
             os.eventfd_write(self._meeting[1], 1)
 
-    def _spawn(self, rank: int) -> Process:
+    def _spawn(self, rank: int) -> ChildProcess:
         if self._meeting is None and self.nprocs > 1:
             self._meeting = (_event(), _event())
         if not callable(self.entrypoint):

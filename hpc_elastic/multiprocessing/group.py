@@ -20,7 +20,7 @@ from hpc_elastic.multiprocessing.pcontext import (
     StartSettings,
 )
 from hpc_elastic.processes.linux import adopt_orphans
-from hpc_elastic.processes.process import Process
+from hpc_elastic.processes.process import ChildProcess
 from hpc_elastic.processes.procfs import Reaper
 from hpc_elastic.processes.stop import Stopper
 
@@ -68,7 +68,7 @@ class ProcessGroup(PContext):
         self._reaper = Reaper(
             self._marker, () if guard is None else (guard.pid,), owns_process=settings.owns_process
         )
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, ChildProcess] = {}
         self._stopper = Stopper(self._processes, self._reaper)
         self._failures: dict[int, ProcessFailure] = {}
         self._done: set[int] = set()
@@ -87,7 +87,7 @@ class ProcessGroup(PContext):
         return True
 
     @abstractmethod
-    def _spawn(self, rank: int) -> Process:
+    def _spawn(self, rank: int) -> ChildProcess:
         """Start one process."""
 
     def _take_value(self, rank: int) -> bool:  # noqa: ARG002 - for those that have one

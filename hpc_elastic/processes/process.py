@@ -80,7 +80,7 @@ class ProcessSpec(NamedTuple):
     cpus: tuple[int, ...] = ()
 
 
-class Process:
+class ChildProcess:
     """One started child, leader of its own session and process group.
 
     It stays a zombie until `reap`, so that its pid cannot come to mean another process.
@@ -184,10 +184,10 @@ def start_error(spec: ProcessSpec, number: int, step: str) -> WorkerStartError:
 
 def spawn(
     spec: ProcessSpec, *, call: Callable[[], int] | None = None, pass_fds: tuple[int, ...] = ()
-) -> Process:
+) -> ChildProcess:
     """Start a child in its own session, which the kernel kills when this thread ends.
 
-    Returns at once; `Process.confirm_started` tells whether the program could be run.
+    Returns at once; `ChildProcess.confirm_started` tells whether the program could be run.
 
     Args:
         spec: the process.
@@ -214,7 +214,7 @@ def spawn(
         os.close(starting)
         for fd in stdio:
             os.close(fd)
-    return Process(spec, pid, started)
+    return ChildProcess(spec, pid, started)
 
 
 class _Child(NamedTuple):

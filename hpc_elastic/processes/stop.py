@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hpc_elastic.processes.linux import open_pidfd
-from hpc_elastic.processes.process import Process
+from hpc_elastic.processes.process import ChildProcess
 from hpc_elastic.processes.procfs import ProcessStat, Reaper, read_stat
 
 KILL_WAIT_S: Final = 2.0
@@ -26,7 +26,7 @@ class Stopper:
         reaper: finds the processes that they left behind.
     """
 
-    def __init__(self, processes: Mapping[int, Process], reaper: Reaper) -> None:
+    def __init__(self, processes: Mapping[int, ChildProcess], reaper: Reaper) -> None:
         self._processes = processes
         self._reaper = reaper
         self._kill_at: float | None = None

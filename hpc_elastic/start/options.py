@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.agent import NodeAgent
@@ -29,7 +29,7 @@ class LaunchOptions(NamedTuple):
 
     paths: RunPaths
     run_id: str
-    rendezvous: RendezvousSettings
+    rendezvous: MeetingSettings
     slots: int  # workers on this node
     argv: tuple[str, ...]  # what each worker runs
     title: str  # its name for people

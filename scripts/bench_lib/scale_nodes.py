@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
@@ -47,7 +47,7 @@ def member(index: int) -> Member:
 def make_run(world: World, index: int, store: Store, clock: Clock | None = None) -> SharedRun:
     """Return one node's hold on the shared state, put together as an agent does."""
     used = clock or SystemClock()
-    settings = RendezvousSettings(min_nodes=world.nodes, max_nodes=world.nodes)
+    settings = MeetingSettings(min_nodes=world.nodes, max_nodes=world.nodes)
     name = node_name(index)
     expected = tuple(node_name(other) for other in range(world.nodes)) if world.known else ()
     facts = NodeFacts(member(index), host=name, addr=name)

@@ -14,8 +14,8 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     Ending,
     Job,
+    JobRequest,
     Place,
-    Request,
     Share,
     State,
     World,
@@ -115,7 +115,7 @@ def world_with(state: State, *, name: str, comment: str, reason: str, restarts: 
     nodes = world.settings.node_names if state.holds_nodes else ()
     job = Job(
         JOB,
-        Request(name=name, comment=comment, min_nodes=2, max_nodes=2, limit_s=3600.0, environ={}),
+        JobRequest(name=name, comment=comment, min_nodes=2, max_nodes=2, limit_s=3600.0, environ={}),
         NOW_S - 200,
         NOW_S - 200,
         1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_elastic.meet.rules import Joining, RendezvousSettings
+from hpc_elastic.meet.rules import Joining, MeetingSettings
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -89,8 +89,8 @@ def roster(*entries: Seen) -> Roster:
 
 
 def joining(
-    state: RunState, members: Roster, me: str = "n1", settings: RendezvousSettings | None = None
+    state: RunState, members: Roster, me: str = "n1", settings: MeetingSettings | None = None
 ) -> Joining:
     """Return what a joining node knows; by default two to three nodes are wanted."""
-    wanted = settings or RendezvousSettings(min_nodes=2, max_nodes=3)
+    wanted = settings or MeetingSettings(min_nodes=2, max_nodes=3)
     return Joining(state, members, node_id(me), E0, wanted)

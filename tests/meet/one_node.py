@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.record.journal import Epoch, MarkedCheckpoint
@@ -15,7 +15,7 @@ from hpc_elastic.store.protocol import Store
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, member
 
-SETTINGS = RendezvousSettings(min_nodes=1, max_nodes=3, join_timeout=60.0, last_call_timeout=5.0)
+SETTINGS = MeetingSettings(min_nodes=1, max_nodes=3, join_timeout=60.0, last_call_timeout=5.0)
 MakeNode = Callable[..., SharedFsRendezvous]
 
 
@@ -27,7 +27,7 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
         *,
         epoch: Epoch = E0,
         expected: tuple[str, ...] = (),
-        settings: RendezvousSettings = SETTINGS,
+        settings: MeetingSettings = SETTINGS,
         store: Store = memory_store,
         wait: Callable[[float], None] = clock.advance,
         interrupted: Callable[[], bool] = lambda: False,

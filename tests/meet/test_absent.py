@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.join_progress import too_few_text
-from hpc_elastic.meet.rules import FormRound, RendezvousSettings, TooFew, Wait
+from hpc_elastic.meet.rules import FormRound, MeetingSettings, TooFew, Wait
 from hpc_elastic.record.journal import Cause, Drained, Entry, Record
 from hpc_elastic.record.member_names import MemberName, Phase, Seen, parse_name
 from hpc_elastic.record.node_faults import node_faults
@@ -14,10 +14,10 @@ from hpc_elastic.store.node_events import Fault
 from tests.meet.build import E0, after, joining, node_id, roster, seen, start
 
 NEVER = Seen(MemberName("n3.0", E0, Phase.ABSENT, 0, 0), 0.0)
-THREE = RendezvousSettings(min_nodes=3, max_nodes=3)
+THREE = MeetingSettings(min_nodes=3, max_nodes=3)
 
 
-def choose(settings: RendezvousSettings, *entries: Seen) -> rules.JoinAction:
+def choose(settings: MeetingSettings, *entries: Seen) -> rules.JoinAction:
     """Return what the first node does in the moment in which it has joined."""
     view = joining(after(start()), roster(*entries), settings=settings)
     return rules.join(view, rules.wait_on(view, rules.Waited(0.0), 0.0), 0.0)
@@ -26,12 +26,12 @@ def choose(settings: RendezvousSettings, *entries: Seen) -> rules.JoinAction:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (RendezvousSettings(min_nodes=2, max_nodes=3), FormRound((node_id("n1"), node_id("n2")))),
+        (MeetingSettings(min_nodes=2, max_nodes=3), FormRound((node_id("n1"), node_id("n2")))),
         (THREE, TooFew(2, ("n3",), timed_out=True, ended=True)),
     ],
     ids=["the minimum is there", "it is not"],
 )
-def test_nobody_waits_for_it(settings: RendezvousSettings, expected: rules.JoinAction) -> None:
+def test_nobody_waits_for_it(settings: MeetingSettings, expected: rules.JoinAction) -> None:
     """Neither for the last call nor for the deadline; a node of which nothing is known is waited for."""
     here = (seen("n1"), seen("n2"))
     assert isinstance(choose(settings, *here), Wait)

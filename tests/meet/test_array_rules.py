@@ -10,7 +10,7 @@ from hpc_elastic.meet.rules import (
     FormRound,
     JoinAction,
     Joining,
-    RendezvousSettings,
+    MeetingSettings,
     Spare,
     Wait,
     Waited,
@@ -20,7 +20,7 @@ from hpc_elastic.record.journal import Cause, Entry, Member, NodeLeft, RoundForm
 from hpc_elastic.record.member_names import MemberName, Phase, Seen
 from tests.meet.build import E0, after, drain, loss, start
 
-SETTINGS = RendezvousSettings(min_nodes=1, max_nodes=3, last_call_timeout=30, lease=4, may_outgrow=True)
+SETTINGS = MeetingSettings(min_nodes=1, max_nodes=3, last_call_timeout=30, lease=4, may_outgrow=True)
 A, B, C, D = "n1.1@12_0-0-0", "n2.1@12_1-0-0", "n3.1@12_2-0-0", "n4.1@13_0-0-0"
 B_AGAIN = "n5.9@12_1-1-0"
 

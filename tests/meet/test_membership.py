@@ -7,14 +7,14 @@ import pytest
 from hpc_elastic.errors import RendezvousStateError
 from hpc_elastic.meet.liveness import is_alive
 from hpc_elastic.meet.membership import NODES, Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.journal import Epoch
 from hpc_elastic.record.member_names import MEMBERS, Phase, Suspicion, news_name
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, REQUEUED, member, node_id
 
-SETTINGS = RendezvousSettings(heartbeat_interval=1.0, lease=4.0)
+SETTINGS = MeetingSettings(heartbeat_interval=1.0, lease=4.0)
 
 
 def new_member(store: MemoryStore, clock: FakeClock, node: str, epoch: Epoch = E0) -> Membership:

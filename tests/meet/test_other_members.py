@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError, RunDirError
-from hpc_elastic.meet.rules import RendezvousSettings, refuse_stranger, sizes_text
+from hpc_elastic.meet.rules import MeetingSettings, refuse_stranger, sizes_text
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.state import RunState, apply
 
-TWO = RendezvousSettings(min_nodes=2, max_nodes=2)
-RANGE = RendezvousSettings(min_nodes=1, max_nodes=4)
+TWO = MeetingSettings(min_nodes=2, max_nodes=2)
+RANGE = MeetingSettings(min_nodes=1, max_nodes=4)
 STATE = apply(RunState(), EpochStarted(Epoch(0, 0, 0, 0), "17", (), sizes=sizes_text(TWO)))
 
 

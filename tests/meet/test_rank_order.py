@@ -8,7 +8,7 @@ from hpc_elastic.meet.rules import (
     FormRound,
     JoinAction,
     Joining,
-    RendezvousSettings,
+    MeetingSettings,
     Spare,
     Wait,
     Waited,
@@ -19,7 +19,7 @@ from hpc_elastic.record.journal import SizeWanted
 from hpc_elastic.record.member_names import Phase
 from tests.meet.build import NODES, after, crash, formed, joining, loss, node_id, roster, seen, start
 
-SETTINGS = RendezvousSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
+SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
 ALL_IN = roster(seen("n1"), seen("n2"), seen("n3"))
 EVERYBODY = tuple(node_id(node) for node in NODES)
 

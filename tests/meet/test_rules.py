@@ -17,7 +17,7 @@ from hpc_elastic.meet.rules import (
     Joining,
     LeaveRun,
     LookFirst,
-    RendezvousSettings,
+    MeetingSettings,
     Spare,
     TooFew,
     Wait,
@@ -44,7 +44,7 @@ from tests.meet.build import (
     start,
 )
 
-SETTINGS = RendezvousSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
+SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
 ALL_IN = roster(seen("n1"), seen("n2"), seen("n3"))
 TWO_IN = roster(seen("n1"), seen("n2"))
 EVERYBODY = tuple(node_id(node) for node in NODES)
@@ -203,7 +203,7 @@ def test_ranks_follow_slurm() -> None:
 
 def test_without_slurm_ranks_follow_names() -> None:
     """Where nobody told an order, names count, with numbers as numbers; strangers come last."""
-    settings = RendezvousSettings(min_nodes=3, max_nodes=3)
+    settings = MeetingSettings(min_nodes=3, max_nodes=3)
     members = roster(seen("n10"), seen("n2"), seen("n9"))
     view = joining(after(start(expected=())), members, me="n2", settings=settings)
     assert FormRound(("n2.1", "n9.1", "n10.1")) == step(view)
@@ -421,7 +421,7 @@ def test_a_round_is_never_too_small_or_too_large(
     members: Roster, expected: tuple[str, ...], low: int, room: int, waited: Waited
 ) -> None:
     """Whatever a node knows, it forms rounds within the bounds, of different living nodes."""
-    settings = RendezvousSettings(min_nodes=low, max_nodes=low + room)
+    settings = MeetingSettings(min_nodes=low, max_nodes=low + room)
     view = joining(after(start(expected=expected)), members, settings=settings)
     action = join(view, waited, now=100.0)
     if isinstance(action, FormRound):

@@ -7,7 +7,7 @@ from hpc_elastic.meet.rules import (
     FormRound,
     JoinAction,
     Joining,
-    RendezvousSettings,
+    MeetingSettings,
     TooFew,
     Wait,
     Waited,
@@ -17,7 +17,7 @@ from hpc_elastic.meet.rules import (
 from hpc_elastic.record.member_names import Phase
 from tests.meet.build import after, crash, formed, joining, node_id, roster, seen, start
 
-SETTINGS = RendezvousSettings(min_nodes=2, max_nodes=3, lease=4)
+SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, lease=4)
 
 
 def _step(view: Joining, now: float) -> JoinAction:

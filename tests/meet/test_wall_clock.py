@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
@@ -17,7 +17,7 @@ from tests.meet.build import E0, member
 
 HOUR_S = 3600.0
 NAMES = ("n1", "n2")
-SETTINGS = RendezvousSettings(min_nodes=2, max_nodes=2, join_timeout=60.0, last_call_timeout=5.0)
+SETTINGS = MeetingSettings(min_nodes=2, max_nodes=2, join_timeout=60.0, last_call_timeout=5.0)
 
 
 class JumpingClock(FakeClock):

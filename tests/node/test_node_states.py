@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic import metrics
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
@@ -79,7 +79,7 @@ def opened(
     options = LaunchOptions(
         paths,
         "run",
-        RendezvousSettings(heartbeat_interval=0.1, lease=5.0),
+        MeetingSettings(heartbeat_interval=0.1, lease=5.0),
         slots=2,
         argv=(sys.executable, str(script), *args),
         title="train.py",

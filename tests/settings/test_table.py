@@ -18,7 +18,7 @@ from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_opt
 from hpc_elastic.cli.run.command import parser
 from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.budgets import RestartBudgets as AgentBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes
@@ -178,7 +178,7 @@ def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
     assert AgentTimes().exit_barrier == args.exit_barrier_timeout
     assert LaunchOptions._field_defaults["keep_logs"] == args.keep_logs
     assert AgentBudgets() == budgets_of(args)._replace(crash=JOB["max_restarts"].holds)
-    meeting = RendezvousSettings()
+    meeting = MeetingSettings()
     for name in ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease"):
         assert JOB[name].holds == getattr(meeting, name)
     limits = FinishBudgets()

@@ -19,7 +19,7 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
@@ -53,7 +53,7 @@ class Cast(NamedTuple):
     name: str
     epoch: Epoch
     expected: tuple[str, ...]
-    settings: RendezvousSettings
+    settings: MeetingSettings
     crashes: int
 
 

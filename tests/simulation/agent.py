@@ -18,7 +18,7 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.meet.interface import RendezvousInfo
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import (
     DismissedError,
     NodesLostError,
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
     epoch: Epoch
     expected: tuple[str, ...]
-    settings: RendezvousSettings
+    settings: MeetingSettings
     work_s: float  # how long a round must run for the run to be done [s]
     task: TaskStart | None = None  # in array mode: which start of which task the agent is
     early: float = 0.0  # the chance that the workers of a node have less to do than those of the others

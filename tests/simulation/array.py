@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.array_task import TaskStart, epoch_now
 from hpc_elastic.record.journal import Cause, DrainRequested, Entry, SizeWanted, Then
 from hpc_elastic.record.run_log import RunLog
@@ -50,7 +50,7 @@ class ArrayScenario(Scenario):
 
     def __init__(self, seed: int, chances: Chances, *, is_verbose: bool = False) -> None:
         super().__init__(seed, chances, is_verbose=is_verbose)
-        self.settings: RendezvousSettings = self.settings._replace(may_outgrow=True)
+        self.settings: MeetingSettings = self.settings._replace(may_outgrow=True)
         most = max(chances.max_nodes, MOST_TASKS)
         self.array_invariants = ArrayInvariants(self.world, (chances.min_nodes, most), self.settings)
         self.array_invariants.is_calm = set(chances.kinds) <= {"leave", "all leave"}

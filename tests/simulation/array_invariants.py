@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, NodeLeft, RoundEnded, RoundFormed, parse
 from tests.simulation.agent import SimulatedAgent
@@ -24,7 +24,7 @@ class ArrayInvariants(Invariants):
         settings: heartbeat interval and lease.
     """
 
-    def __init__(self, world: World, sizes: tuple[int, int], settings: RendezvousSettings) -> None:
+    def __init__(self, world: World, sizes: tuple[int, int], settings: MeetingSettings) -> None:
         super().__init__(world, sizes, settings)
         self.is_calm = False  # nothing happens but that nodes leave
         self.disturbed_at = -1.0  # when something happened last [s]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record import journal
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.run_log import LOG
@@ -29,7 +29,7 @@ FREEZE_S = 2.5  # longer than a lease
 LATE_S = 1.5  # how long the write of a dead or hung-up node may be in flight
 DEAD = -1
 END_S = 30.0  # everything is over long before
-SETTINGS = RendezvousSettings(
+SETTINGS = MeetingSettings(
     join_timeout=10.0, last_call_timeout=1.0, heartbeat_interval=0.5, lease=1.25, leader_patience=0.5
 )
 FAULTS = ("crash", "freeze", "lost reply", "late write")

@@ -6,7 +6,7 @@ does not hide itself.
 
 from __future__ import annotations
 
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import Group
 from hpc_elastic.record import journal
 from hpc_elastic.record.journal import (
@@ -146,7 +146,7 @@ class Invariants:
         settings: heartbeat interval and lease.
     """
 
-    def __init__(self, world: World, sizes: tuple[int, int], settings: RendezvousSettings) -> None:
+    def __init__(self, world: World, sizes: tuple[int, int], settings: MeetingSettings) -> None:
         self.account = Account(sizes)
         self.agents: dict[str, SimulatedAgent] = {}  # by node_id
         self.mounts: dict[Mount, SimulatedAgent] = {}

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.journal import Decision, Epoch, RunEnded
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import NO_EPOCH
@@ -54,7 +54,7 @@ class Scenario:
         self.chances = chances
         self.lock = LockFile()
         self.wall_scale = 1.0
-        self.settings = RendezvousSettings(
+        self.settings = MeetingSettings(
             min_nodes=chances.min_nodes,
             max_nodes=chances.max_nodes,
             join_timeout=60.0,

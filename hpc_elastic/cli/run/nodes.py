@@ -11,7 +11,7 @@ from hpc_elastic.cli.run.values import nodes
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env
-from hpc_elastic.meet.rules import MAX_INTERVAL_S, RendezvousSettings
+from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
 from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.run_place import above_runs, directory_name, first_open, has_ended, was_left
@@ -36,7 +36,7 @@ class RunPlace(NamedTuple):
     notes: tuple[str, ...] = ()  # what to tell about the choice
 
 
-def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[RendezvousSettings, list[str]]:
+def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[MeetingSettings, list[str]]:
     """Return sizes and times of the rendezvous, and what of ``--rdzv-conf`` has no meaning.
 
     Raises:
@@ -57,7 +57,7 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Rende
         value = getattr(args, name)
         if value is not None:
             given[name] = value
-    settings = RendezvousSettings(min_nodes=low, max_nodes=high)._replace(**given)  # type: ignore[arg-type]
+    settings = MeetingSettings(min_nodes=low, max_nodes=high)._replace(**given)  # type: ignore[arg-type]
     if "lease" not in given:
         settings = settings._replace(lease=max(settings.lease, 3 * settings.heartbeat_interval))
     _check_times(settings)
@@ -90,7 +90,7 @@ def _is_a_shell(environ: Mapping[str, str]) -> bool:
     return int(environ.get("SLURM_STEP_ID") or 0) >= _SHELLS
 
 
-def _check_times(settings: RendezvousSettings) -> None:
+def _check_times(settings: MeetingSettings) -> None:
     for name in RENDEZVOUS:
         value = getattr(settings, name)
         if not value > 0:

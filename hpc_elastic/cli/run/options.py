@@ -23,7 +23,7 @@ from hpc_elastic.cli.run.work import (
 )
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.meet.rules import RendezvousSettings
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
@@ -140,7 +140,7 @@ def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
 
 
 def _master(
-    args: argparse.Namespace, settings: RendezvousSettings, node: str, slurm: SlurmEnv | None
+    args: argparse.Namespace, settings: MeetingSettings, node: str, slurm: SlurmEnv | None
 ) -> tuple[Master, list[str]]:
     """Return the fixed address and port, and a note on those that are not used.
 

@@ -8,7 +8,7 @@ import signal
 import subprocess  # noqa: TID251 - only its exception, which callers of `wait` expect
 from collections.abc import Mapping, Sequence
 
-from hpc_elastic.processes.process import Process, ProcessSpec, WorkerStartError, spawn
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, spawn
 
 __all__ = ["Program", "StartedProgram", "SubprocessHandler"]
 
@@ -20,7 +20,7 @@ class Program:
         process: the process.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         self.args = list(process.spec.argv)
         self.pid = process.pid
         self._process = process
@@ -137,7 +137,7 @@ class SubprocessHandler:
         )
 
     @classmethod
-    def of(cls, process: Process, local_rank_id: int) -> SubprocessHandler:
+    def of(cls, process: ChildProcess, local_rank_id: int) -> SubprocessHandler:
         """Return a handler of a process that somebody else has started, and reaps."""
         made = cls.__new__(cls)
         made.local_rank_id = local_rank_id

@@ -21,7 +21,7 @@ from hpc_elastic.node.probe.rules import (
     judge_command,
     judge_gpus,
 )
-from hpc_elastic.processes.process import Process, ProcessSpec, spawn
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.store.check import probe
 
 _BEAT_S = 0.5
@@ -94,7 +94,7 @@ def run_program(argv: tuple[str, ...], timeout_s: float, place: ProbedNode, agen
     return Said(exit_code, _tail(log), was_interrupted)
 
 
-def _dies(process: Process, agent: ProbingAgent) -> bool:
+def _dies(process: ChildProcess, agent: ProbingAgent) -> bool:
     """Wait for the end of a killed program; one that hangs in the kernel is left to itself."""
     until = agent.clock.monotonic() + _DYING_S
     while process.poll() is None and agent.clock.monotonic() < until:
@@ -102,7 +102,7 @@ def _dies(process: Process, agent: ProbingAgent) -> bool:
     return process.exit_code is not None
 
 
-def _wait(process: Process, until: float, agent: ProbingAgent) -> int | None:
+def _wait(process: ChildProcess, until: float, agent: ProbingAgent) -> int | None:
     while process.poll() is None:
         left_s = until - agent.clock.monotonic()
         if left_s <= 0 or agent.loop.signals:

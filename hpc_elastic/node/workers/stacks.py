@@ -16,7 +16,7 @@ from hpc_elastic.node.workers.process_facts import catches
 from hpc_elastic.store.plain_file import open_plain
 
 if TYPE_CHECKING:
-    from hpc_elastic.processes.process import Process
+    from hpc_elastic.processes.process import ChildProcess
     from hpc_elastic.worker.channel import Channel
 
 _PY_SPY = "py-spy"
@@ -52,7 +52,7 @@ class StackRequest:
     ) -> None:
         self.pid = channel.pid or pid
         self._path = channel.stacks_path
-        self._spy: Process | None = None
+        self._spy: ChildProcess | None = None
         self._why_not = ""
         self._size, self._grew_at = 0, now
         number = channel.stacks_signal
@@ -106,7 +106,7 @@ class StackRequest:
             why_not = "no Python stacks: the process has not answered"
         return Stacks(text, why_not)
 
-    def _end_spy(self, spy: Process, text: str) -> tuple[str, str]:
+    def _end_spy(self, spy: ChildProcess, text: str) -> tuple[str, str]:
         """Return what py-spy has found, or else why there is nothing."""
         is_late = spy.poll() is None
         if is_late:

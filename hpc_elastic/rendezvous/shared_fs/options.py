@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from hpc_elastic.meet.rules import MAX_INTERVAL_S, RendezvousSettings
+from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.settings.table import RENDEZVOUS
 
@@ -35,7 +35,7 @@ _LEASE_BEATS = 3  # a shorter lease gives healthy nodes up
 class Options(NamedTuple):
     """The options of a handler; times in seconds."""
 
-    settings: RendezvousSettings
+    settings: MeetingSettings
     close_timeout: float = 30.0  # how long closing is tried while the directory does not answer
     restart: int | None = None  # which start of the job this is; None: found out from the run
     node: str = ""  # this node's name for people; the host's name if empty
@@ -48,13 +48,13 @@ def options_from(params: RendezvousParameters) -> Options:
         ValueError: an option is unknown, no number, given twice with different values, or senseless.
     """
     _refuse_unknown(params)
-    defaults = RendezvousSettings()
+    defaults = MeetingSettings()
     interval = _one_of(params, "heartbeat_interval", "keep_alive_interval") or defaults.heartbeat_interval
     attempts = params.get_as_int("keep_alive_max_attempt")
     lease = seconds_of(params, "lease")
     if lease is None:
         lease = attempts * interval if attempts is not None else max(defaults.lease, _LEASE_BEATS * interval)
-    settings = RendezvousSettings(
+    settings = MeetingSettings(
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         join_timeout=_positive(params, "join_timeout", defaults.join_timeout),

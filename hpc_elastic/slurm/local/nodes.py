@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB, ExitCode
 from hpc_elastic.isolated.lookup import argv_here
-from hpc_elastic.processes.process import Process, ProcessSpec, spawn
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.processes.sinks import sink_of, wait_writable
 from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits
 from hpc_elastic.record.journal import Decision, RunEnded
@@ -201,7 +201,7 @@ class LocalRunner:
         code = script.exit_code or 0
         return code if code >= 0 else 128 - code
 
-    def _take(self, number: int, script: Process) -> None:
+    def _take(self, number: int, script: ChildProcess) -> None:
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.processes.linux import die_with_parent
-from hpc_elastic.processes.process import Process, ProcessSpec, WorkerStartError, spawn
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, spawn
 
 READY_FILE = "HPC_ELASTIC_LOCAL_READY"  # where this program writes its process id once it takes signals
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -149,7 +149,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _start(step: LocalStep) -> dict[str, Process]:
+def _start(step: LocalStep) -> dict[str, ChildProcess]:
     environ = dict(os.environ)  # noqa: TID251 - the script's, as srun passes it on
     environ.pop(READY_FILE, None)
     present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdecimal()])
@@ -163,7 +163,7 @@ def _start(step: LocalStep) -> dict[str, Process]:
     return agents
 
 
-def _wait(agents: dict[str, Process], signals: set[signal.Signals]) -> int:
+def _wait(agents: dict[str, ChildProcess], signals: set[signal.Signals]) -> int:
     highest = 0
     running = dict(agents)
     while running:

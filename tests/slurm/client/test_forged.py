@@ -17,7 +17,7 @@ from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, State, World
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, State, World
 from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
 from hpc_elastic.testing.fake_slurm.commands import queries, shown
 from tests.slurm.forms import job_row, printed
@@ -142,7 +142,7 @@ RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], 
 USER = {"USER": "alice", "UID": "1001", "GID": "1001"}
 
 
-def of_fake(request: Request, reason: str) -> Job:
+def of_fake(request: JobRequest, reason: str) -> Job:
     """Return a running job of a fake Slurm."""
     job = Job(7, request, 0.0, 0.0, 0)
     return job._replace(state=State.RUNNING, reason=reason, nodes=("node1", "node2"), restarts=2)
@@ -152,7 +152,7 @@ def of_fake(request: Request, reason: str) -> Job:
 @given(name=TEXTS, comment=TEXTS, reason=TEXTS)
 def test_a_job_of_the_fake_is_read_as_it_is(name: str, comment: str, reason: str) -> None:
     """In the table that the fake's squeue prints."""
-    job = of_fake(Request(name=name, comment=comment, directory=f"/{name}"), reason)
+    job = of_fake(JobRequest(name=name, comment=comment, directory=f"/{name}"), reason)
     seen = queries.SeenBy(World(Settings(), {}, {}), job, USER, 0.0)
     text = queries.long_fields(jobs.FORM.option(MARK).partition("=")[2], seen) + "\n"
     if text.count(MARK) != len(jobs.FORM.columns):  # the text has the mark, which nobody can know
@@ -168,7 +168,7 @@ def test_a_job_of_the_fake_is_read_as_it_is(name: str, comment: str, reason: str
 @given(name=TEXTS, comment=TEXTS)
 def test_a_job_that_a_script_passes_on_is_read_as_it_is_or_not_at_all(name: str, comment: str) -> None:
     """In the text that the fake's scontrol prints, and in that of the real one with other texts."""
-    job = of_fake(Request(name=name, comment=comment, directory=f"/{name}"), "None")
+    job = of_fake(JobRequest(name=name, comment=comment, directory=f"/{name}"), "None")
     recorded = (RECORDED / "scontrol_show_job.txt").read_text()
     renamed = recorded.replace("JobName=qq", f"JobName={name}").replace("Comment=hello", f"Comment={comment}")
     for text, state in ((shown.job_line(job, USER, 0.0), ("7", "2")), (renamed, ("1050", "0"))):

@@ -8,8 +8,8 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     Ending,
     Job,
+    JobRequest,
     Place,
-    Request,
     State,
     Warning_,
     World,
@@ -19,7 +19,7 @@ from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
 from hpc_elastic.testing.fake_slurm.schedule.turn import KillAll, ReachNode, SendSignals, StartScript, Turn
 
 NOW = 1000.0
-LOW = Request(min_nodes=2, max_nodes=2, limit_s=600)
+LOW = JobRequest(min_nodes=2, max_nodes=2, limit_s=600)
 SETTINGS = Settings(
     start_delay=0, nodes=2, grace=30, kill_wait=20, cred_expire=119, slurmd_timeout=300, speed=60
 )
@@ -28,7 +28,7 @@ SETTINGS = Settings(
 class Story:
     """A cluster with one running job of two nodes and a step on both; time passes by hand."""
 
-    def __init__(self, request: Request = LOW, settings: Settings = SETTINGS) -> None:
+    def __init__(self, request: JobRequest = LOW, settings: Settings = SETTINGS) -> None:
         self.world = World.new(settings).with_job(Job(1, request, NOW, NOW, 1))
         self.now = NOW
         self.actions: list[object] = []

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.slurm.client import parse
 from hpc_elastic.testing.fake_slurm.cluster import hosts, outputs
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, Step, Task, Warning_
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Step, Task, Warning_
 from hpc_elastic.testing.fake_slurm.commands import options
 from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, SRUN, Refusal
 from hpc_elastic.testing.fake_slurm.schedule.steps import lay_out
@@ -96,7 +96,7 @@ def test_warnings_go_to_the_tasks_unless_it_says_b(text: str, wanted: Warning_) 
 )
 def test_gpus_are_asked_for_in_many_ways(words: list[str], gpus: int) -> None:
     """All come down to a number for each node."""
-    assert gpus == options.request(options.read("sbatch", SBATCH, words)[0], Request()).gpus_per_node
+    assert gpus == options.request(options.read("sbatch", SBATCH, words)[0], JobRequest()).gpus_per_node
 
 
 @pytest.mark.parametrize("text", ["0-2,7", "3", "0-8:4%2"])
@@ -136,7 +136,7 @@ def test_tasks_fill_one_node_after_the_other() -> None:
 def test_names_of_files_have_patterns() -> None:
     """Those of Slurm's, and relative ones stand in the job's directory."""
     job = Job(
-        7, Request(name="x", directory="/home/me"), 0.0, 0.0, 1, nodes=("node1", "node2"), array=5, task=3
+        7, JobRequest(name="x", directory="/home/me"), 0.0, 0.0, 1, nodes=("node1", "node2"), array=5, task=3
     )
     step = Step(0, (Task(0, "node1", 0), Task(1, "node2", 0)), 1)
     assert "/home/me/7_5_3.x.node1" == outputs.fill("%j_%A_%a.%x.%N", job, "me")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request, Share, State, World
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Share, State, World
 from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
 from hpc_elastic.testing.fake_slurm.schedule import schedule
 from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
@@ -13,7 +13,7 @@ NOW = 1000.0
 SETTINGS = Settings(start_delay=0, nodes=4, cpus=4, gpus=2)
 
 
-def world_of(*requests: Request, **fields: object) -> World:
+def world_of(*requests: JobRequest, **fields: object) -> World:
     """Return a cluster with jobs 1, 2, ... as they are queued."""
     world = World.new(SETTINGS)
     for number, request in enumerate(requests, 1):
@@ -36,7 +36,7 @@ def states(world: World) -> list[str]:
 
 def test_jobs_share_nodes_by_cpus_and_gpus() -> None:
     """Each gets devices of its own; who does not fit waits for resources."""
-    one = Request(gpus_per_node=1, cpus_per_task=2)
+    one = JobRequest(gpus_per_node=1, cpus_per_task=2)
     world = scheduled(world_of(*[one] * 9))
     assert ["RUNNING"] * 8 + ["Resources"] == states(world)
     assert [{"node1": Share(2, (0,))}, {"node1": Share(2, (1,))}] == [world.jobs[n].shares for n in (1, 2)]
@@ -44,23 +44,23 @@ def test_jobs_share_nodes_by_cpus_and_gpus() -> None:
 
 def test_a_range_of_nodes_takes_what_is_free() -> None:
     """The most that is free at this moment."""
-    world = scheduled(world_of(Request(exclusive=True), Request(min_nodes=2, max_nodes=4)))
+    world = scheduled(world_of(JobRequest(exclusive=True), JobRequest(min_nodes=2, max_nodes=4)))
     assert ("node2", "node3", "node4") == world.jobs[2].nodes
 
 
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Request(min_nodes=5, max_nodes=5), "PartitionNodeLimit"),
-        (Request(hold=True), "JobHeldUser"),
-        (Request(dependency="afterok:1"), "Dependency"),
-        (Request(nodelist=("node9",)), "ReqNodeNotAvail,_UnavailableNodes:node9"),
-        (Request(begin_s=60), "BeginTime"),
+        (JobRequest(min_nodes=5, max_nodes=5), "PartitionNodeLimit"),
+        (JobRequest(hold=True), "JobHeldUser"),
+        (JobRequest(dependency="afterok:1"), "Dependency"),
+        (JobRequest(nodelist=("node9",)), "ReqNodeNotAvail,_UnavailableNodes:node9"),
+        (JobRequest(begin_s=60), "BeginTime"),
     ],
 )
-def test_who_waits_says_why(request_: Request, reason: str) -> None:
+def test_who_waits_says_why(request_: JobRequest, reason: str) -> None:
     """The reasons are Slurm's."""
-    world = world_of(Request(), request_)
+    world = world_of(JobRequest(), request_)
     waiting = world.jobs[2]._replace(held=request_.hold, eligible_s=NOW + request_.begin_s)
     assert ["RUNNING", reason] == states(scheduled(world.with_job(waiting)))
 
@@ -68,7 +68,7 @@ def test_who_waits_says_why(request_: Request, reason: str) -> None:
 def test_dependencies_wait_for_final_states() -> None:
     """A failed job frees afternotok and afterany, and blocks afterok for ever."""
     kinds = ("afterok:1", "afternotok:1", "afterany:1", "singleton")
-    world = world_of(Request(name="a"), *[Request(name="a", dependency=kind) for kind in kinds])
+    world = world_of(JobRequest(name="a"), *[JobRequest(name="a", dependency=kind) for kind in kinds])
     assert ["RUNNING", *["Dependency"] * 4] == states(scheduled(world))
     failed = world.with_job(world.jobs[1]._replace(state=State.FAILED))
     assert ["DependencyNeverSatisfied", "RUNNING", "RUNNING", "Dependency"] == states(scheduled(failed))[1:]
@@ -76,16 +76,16 @@ def test_dependencies_wait_for_final_states() -> None:
 
 def test_an_array_runs_as_many_tasks_as_it_may() -> None:
     """ArrayTaskThrottle holds the others back."""
-    world = scheduled(world_of(*[Request(array=(0, 1, 2), throttle=2)] * 3))
+    world = scheduled(world_of(*[JobRequest(array=(0, 1, 2), throttle=2)] * 3))
     assert ["RUNNING", "RUNNING", "JobArrayTaskLimit"] == states(world)
 
 
 def test_a_higher_tier_takes_the_fewest_jobs_that_suffice() -> None:
     """The youngest goes first; nodes that become free are kept for who preempted, not for who is put back."""
-    low = Request(exclusive=True, requeue=True)
+    low = JobRequest(exclusive=True, requeue=True)
     world = scheduled(world_of(low, low, low, low))
     world = world.with_job(world.jobs[3]._replace(start_s=NOW + 1))
-    high = Job(9, Request(partition="high", exclusive=True), NOW, NOW, 9)
+    high = Job(9, JobRequest(partition="high", exclusive=True), NOW, NOW, 9)
     world = scheduled(world.with_job(high))
     assert [3] == [job.id for job in world.jobs.values() if job.in_grace]
     assert "Resources" == world.jobs[9].reason
@@ -96,7 +96,7 @@ def test_a_higher_tier_takes_the_fewest_jobs_that_suffice() -> None:
 
 def test_drained_nodes_take_no_job() -> None:
     """Those of a job that wants more nodes than are in order are named by the reason."""
-    world = world_of(Request(min_nodes=4, max_nodes=4))
+    world = world_of(JobRequest(min_nodes=4, max_nodes=4))
     world = scheduled(world.with_node(world.nodes["node2"]._replace(drained=True)))
     assert [schedule.NODES_DOWN] == states(world)
 
@@ -104,5 +104,5 @@ def test_drained_nodes_take_no_job() -> None:
 @pytest.mark.parametrize(("text", "found"), [("1", [1, 2, 3]), ("1_1", [2]), ("1_[0,2]", [1, 3]), ("7", [])])
 def test_jobs_are_named_as_slurm_names_them(text: str, found: list[int]) -> None:
     """The id of an array stands for all its tasks."""
-    world = world_of(*[Request(array=(0, 1, 2))] * 3)
+    world = world_of(*[JobRequest(array=(0, 1, 2))] * 3)
     assert found == [job.id for job in schedule.find_jobs(world, text)]

@@ -49,7 +49,7 @@ class Warning_(NamedTuple):  # noqa: N801 - Warning is Python's
     to_script: bool  # B: the batch script alone, else the tasks alone
 
 
-class Request(NamedTuple):
+class JobRequest(NamedTuple):
     """What sbatch was asked for."""
 
     name: str = "sbatch"
@@ -171,7 +171,7 @@ class Job(NamedTuple):
     """A job; an array has one for each task."""
 
     id: int
-    request: Request
+    request: JobRequest
     submit_s: float
     eligible_s: float
     row: int  # number of its row in sacct

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.testing.fake_slurm.cluster.model import Request, Warning_
+from hpc_elastic.testing.fake_slurm.cluster.model import JobRequest, Warning_
 from hpc_elastic.testing.fake_slurm.schedule import schedule
 
 _COMMON = """
@@ -257,7 +257,7 @@ def array(text: str) -> tuple[tuple[int, ...], int]:
         ) from None
 
 
-def request(options: Mapping[str, str], base: Request) -> Request:
+def request(options: Mapping[str, str], base: JobRequest) -> JobRequest:
     """Return what is asked for.
 
     Args:

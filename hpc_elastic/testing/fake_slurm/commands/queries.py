@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import hosts
-from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, Node, Request, Row, State, World
+from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, JobRequest, Node, Row, State, World
 from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
 from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
 from hpc_elastic.testing.fake_slurm.commands.options import Refusal
@@ -256,7 +256,7 @@ def account_fields(record: AccountRecord, user: Mapping[str, str], now: float) -
 
 
 _NOBODY = {"USER": "", "UID": "", "GID": ""}
-_EMPTY = AccountRecord(Job(0, Request(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
+_EMPTY = AccountRecord(Job(0, JobRequest(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
 ACCOUNT_NAMES = frozenset(account_fields(_EMPTY, _NOBODY, 0.0))
 
 # sinfo

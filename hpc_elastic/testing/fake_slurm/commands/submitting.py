@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Callable, Mapping
 
 from hpc_elastic.testing.fake_slurm.cluster import hosts, job_environ
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Request
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest
 from hpc_elastic.testing.fake_slurm.commands import options, shown
 from hpc_elastic.testing.fake_slurm.commands.call import Answer, Call, NeedStdin, Reply
 from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, Refusal
@@ -67,9 +67,9 @@ def _script(wishes: Mapping[str, str], words: list[str], call: Call, read: Calla
     return text
 
 
-def _base(everything: Mapping[str, str], words: list[str], call: Call, script: str) -> Request:
+def _base(everything: Mapping[str, str], words: list[str], call: Call, script: str) -> JobRequest:
     name = "wrap" if "wrap" in everything else os.path.basename(words[0]) if words else "sbatch"
-    return Request(
+    return JobRequest(
         name=name,
         directory=call.cwd,
         submit_directory=call.cwd,
@@ -80,7 +80,7 @@ def _base(everything: Mapping[str, str], words: list[str], call: Call, script: s
     )
 
 
-def _check(turn: Turn, request: Request, everything: Mapping[str, str]) -> None:
+def _check(turn: Turn, request: JobRequest, everything: Mapping[str, str]) -> None:
     """Refuse what Slurm would refuse at once."""
     world = turn.world
     if request.partition not in world.partitions:
@@ -102,7 +102,7 @@ def _check(turn: Turn, request: Request, everything: Mapping[str, str]) -> None:
             raise Refusal(f"{_FAILED}Job dependency problem\n")
 
 
-def _test_only(turn: Turn, request: Request) -> Reply:
+def _test_only(turn: Turn, request: JobRequest) -> Reply:
     job = Job(turn.world.next_id, request, turn.now, turn.now, 0)
     nodes = schedule.candidates(turn.world, job)[: request.max_nodes]
     if len(nodes) < request.min_nodes:
@@ -112,7 +112,7 @@ def _test_only(turn: Turn, request: Request) -> Reply:
     return Reply(err=f"sbatch: Job {job.id} to start at {shown.stamp(turn.now)} {where}\n")
 
 
-def _queue(turn: Turn, request: Request) -> list[Job]:
+def _queue(turn: Turn, request: JobRequest) -> list[Job]:
     """Add a job, or one for each task of an array; the last task has the id of the array, as in Slurm."""
     first = turn.world.next_id
     tasks: tuple[int | None, ...] = request.array or (None,)
