@@ -11,10 +11,8 @@ from typing import Final, NamedTuple
 from hpc_elastic.processes.sinks import Console, Sink, wait_writable
 from hpc_elastic.store.plain_file import open_plain
 
-_LEAST_S: Final = 0.01
-_MOST_S: Final = 0.1
-
-
+_LEAST_S: Final = 0.01  # shortest pause of the thread between two looks [s]
+_MOST_S: Final = 0.1  # longest one [s]
 MAX_LINE: Final = 16 << 20
 """Longest line that is kept whole [bytes]; a longer one is shown in pieces of this size."""
 

@@ -21,8 +21,6 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.store.files import list_names
 
 LOOK_S = 0.1  # between two looks at the marks
-
-
 LOOK_AFTER_S = 60.0  # since the workers were started; imports and a first step take time
 _ENDS = "end them at once, unsaved"
 _RUN_ON = "let them run on until the time is up"
@@ -33,8 +31,6 @@ the workers do not ask whether to stop: a preemption and the time limit {ends}. 
     if worker.should_stop():
         save(path); worker.checkpoint_saved(step, path); sys.exit()
   or, for a program that saves by itself: --unasked run-on, --unasked signal:USR1 (docs/how-to/stopping.md)"""
-
-
 ANSWER_S = 2.0  # for what Slurm says, as a rule at once, before a node leaves by itself
 _OF_USERS = (Cause.STOP, Cause.MEMBERSHIP)  # what no signal has asked for
 ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # what concerns one node where each node is a job of its own

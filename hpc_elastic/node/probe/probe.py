@@ -1,4 +1,4 @@
-"""Looking at a node before it joins a round: measures, has `probe_rules` judge, tells people.
+"""Looking at a node before it joins a round: measures, has `rules` judge, tells people.
 
 The usual look takes a listing of the run directory, one of ``/dev`` where GPUs were promised, and two
 questions for free space; nothing is written and no program started.
