@@ -21,6 +21,7 @@ from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeout
 from hpc_elastic.frameworks import torch as elastic
 from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import meeting as meeting_module
+from hpc_elastic.frameworks.torch.addresses import decoded, machine
 from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.kv.of_run import from_env
@@ -195,6 +196,18 @@ class TestStore:
         assert what in str(caught.value)
         assert came in str(caught.value)
         assert 'fix: name an address or interface that the nodes share: address="ib0"' in str(caught.value)
+
+    @pytest.mark.parametrize("wish", [None, "127.0.0.1"])
+    def test_the_others_are_told_the_address_alone_at_which_rank_0_listens(
+        self, run_paths: RunPaths, distributed: Any, wish: str | None
+    ) -> None:
+        """At any other one of its node another user may have the same port."""
+        kv = from_env(environment(run_paths))
+        meeting = Meeting(distributed, kv, 0, 2, 1, LIMIT_S)
+        environ = {"MASTER_ADDR": os.uname().nodename, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        served = meeting.base(environ, StoreWish((0,), wish))
+        told = decoded(kv.get("torch/address"))
+        assert (served.port, ("127.0.0.1",)) == (told.port, told.to_try(machine()))
 
     def test_the_end_of_rank_0_is_told(self, run_paths: RunPaths, distributed: Any) -> None:
         """Also if it comes while others wait; they need not wait for the end of their time."""

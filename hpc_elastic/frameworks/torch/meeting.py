@@ -81,15 +81,13 @@ class Meeting:
 
     def _serve(self, environ: Mapping[str, str], wish: StoreWish) -> Any:
         """Open the store and tell where it is, unless another process of rank 0 has done so."""
-        where = addresses(environ, wish.address)
         here = listening_address(environ, wish.address)
+        where = (here,) if here else addresses(environ, wish.address)  # at others other users may listen
         made = self._listening(wish.ports, here)
-        if here and here not in LOOPBACK:
-            where = (here,) if wish.address is None else tuple(dict.fromkeys((*where, here)))
         token = f"hpc_elastic/{os.urandom(8).hex()}"
         made.set(token, "")
         host = os.uname().nodename
-        is_one = wish.address is not None or (bool(here) and here not in LOOPBACK)
+        is_one = wish.address is not None or bool(here)
         own = Contact(made.port, token, machine(), host, where, is_one)
         told = decoded(self._kv.compare_set(_KEY, "", encoded(own)))
         if told != own:
