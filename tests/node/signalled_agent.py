@@ -38,6 +38,7 @@ class Agent:
         said: its lines.
         notices: what it is going to be told.
         asked: the signals about which Slurm was asked.
+        limits: how long the job may still run, by what other nodes have found out.
         stopped_at: the deadlines that its workers were given while they were ending.
     """
 
@@ -52,6 +53,7 @@ class Agent:
         self.later: list[Told] = []  # what comes while it waits
         self.waited: list[float] = []
         self.asked: list[tuple[float, bool]] = []
+        self.limits: list[float] = []
         self.stopped_at: list[float] = []
         pair = together(node_maker(MemoryStore(), self.clock), self.clock)
         node, self.other = reversed(pair) if changes.get("is_second") else pair
@@ -100,6 +102,10 @@ class Agent:
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Note it."""
         self.asked.append((signalled_at, is_warning))
+
+    def hear_limit(self, left_s: float) -> None:
+        """Note it."""
+        self.limits.append(left_s)
 
     def hears(self, *signals: int) -> None:
         """Let signals come."""

@@ -249,6 +249,10 @@ class Counted:
         """Note it."""
         self._told.append(f"why {signalled_at} {is_warning}")
 
+    def hear_limit(self, left_s: float) -> None:
+        """Note it."""
+        self._told.append(f"limit {left_s}")
+
     def close(self) -> None:
         """Note it."""
         self._told.append("close")

@@ -95,6 +95,8 @@ def test_slurm_has_only_so_long_to_answer(tmp_path: Path) -> None:
     agent.clock.advance(0.2)
     agent.signalled.note()
     assert Cause.TIME_LIMIT is agent.signalled.wish.cause
+    agent.signalled.tell()
+    assert 1 == len(agent.asked)
     assert 90.0 - WEIGH_S - 0.1 == pytest.approx(agent.left_s)
 
 
@@ -104,6 +106,22 @@ def test_preemption_may_send_the_same_signal(tmp_path: Path) -> None:
     answers(agent, PREEMPTED)
     assert agent.signalled.asks_to_leave
     assert agent.signalled.answer is PREEMPTED
+    assert 1 == len(agent.asked)
+
+
+def test_a_warning_that_comes_too_late_leaves_less(tmp_path: Path) -> None:
+    """The limit was lowered to less than the warning promises; all nodes hear how long there is."""
+    agent = warned(tmp_path)
+    near = Told(
+        Cause.TIME_LIMIT, "the time limit, 20 s from now", agent.clock.monotonic() + 25.0, explains=True
+    )
+    answers(agent, near)
+    assert 25.0 == agent.left_s
+    agent.other.run.refresh()
+    explained = agent.other.run.state.explained
+    assert explained is not None
+    assert (Cause.TIME_LIMIT, 25.0) == (explained.cause, explained.left_s)
+    assert 1 == len(agent.asked)
 
 
 def test_one_node_asks_for_all(tmp_path: Path) -> None:
@@ -115,6 +133,17 @@ def test_one_node_asks_for_all(tmp_path: Path) -> None:
     agent.signalled.note()
     assert ([], False) == (agent.asked, agent.signalled.asks_to_leave)
     assert "too early, as another node has found out; the workers go on" in agent.said[-1]
+
+
+def test_what_one_node_has_found_out_moves_the_look_of_the_first(tmp_path: Path) -> None:
+    """By the old limit it would look too late; it looks at once, also if it was not warned."""
+    agent = Agent(tmp_path)
+    agent.other.run.refresh()
+    agent.other.run.report_warning_held(1, 118.0, 30.0)
+    agent.run.refresh()
+    agent.signalled.note()
+    agent.signalled.note()
+    assert ([118.0], []) == (agent.limits, agent.asked)
 
 
 def test_the_next_node_asks_if_the_first_one_does_not(tmp_path: Path) -> None:

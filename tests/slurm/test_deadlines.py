@@ -94,12 +94,8 @@ def job(**fields: str) -> dict[str, str]:
         ({"JobState": "COMPLETING", "Reason": "NodeDown"}, Cause.NODE_LOSS, "node of the job is down", 25),
         ({"JobState": "COMPLETING"}, Cause.CANCEL, "the job was cancelled", 25),
         ({"JobState": "COMPLETING", "Restarts": "1"}, Cause.PREEMPTION, "the job is requeued", 25),
-        (
-            {"JobState": "COMPLETING", "PreemptTime": "2026-11-21T20:00:00"},
-            Cause.PREEMPTION,
-            "preempted, without grace",
-            25,
-        ),
+        ({"JobState": "COMPLETING", "PreemptTime": "2026-11-21T20:00:00"}, Cause.CANCEL, "was cancelled", 25),
+        ({"JobState": "PREEMPTED"}, Cause.PREEMPTION, "preempted, and its grace is over", 25),
         ({"JobState": "COMPLETING", "Reason": "Odd"}, Cause.PREEMPTION, "(Slurm's reason: Odd)", 25),
     ],
 )
@@ -110,6 +106,24 @@ def test_why_a_job_is_signalled(
     why = deadlines.why(job(**fields), 0, SITE)
     assert (cause, left_s) == (why.cause, why.left_s)
     assert words in why.words
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "since_s", "cause", "words"),
+    [
+        (0.0, 0.0, Cause.PREEMPTION, "preempted, without grace"),
+        (120.0, 0.2, Cause.CANCEL, "the job was cancelled"),
+        (120.0, 119.9, Cause.CANCEL, "the job was cancelled"),
+        (120.0, 120.0, Cause.PREEMPTION, "preempted, and its grace is over"),
+    ],
+)
+def test_a_job_that_ends_in_the_second_of_its_preemption(
+    grace_s: float, since_s: float, cause: Cause, words: str
+) -> None:
+    """Slurm shows the same of one that was cancelled then; the signal that began its grace tells which."""
+    fields = job(JobState="COMPLETING", PreemptTime="2026-11-21T20:00:00")
+    why = deadlines.why(fields, 0, Site(grace_s=grace_s), since_s=since_s)
+    assert (cause, words) == why[:2]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_a_held_job_is_known() -> None:
         ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T08"}, Standing.PREEMPTED),
         ({"JobState": "COMPLETING", "PreemptTime": "T08", "EndTime": "T07"}, Standing.CANCELLED),
         ({"JobState": "CANCELLED by 0"}, Standing.CANCELLED),
+        ({"JobState": "CANCELLED", "PreemptTime": "T08", "EndTime": "T08"}, Standing.CANCELLED),
         ({"JobState": "CANCELLED by 0", "Reason": ""}, Standing.CANCELLED),
         ({"JobState": "COMPLETING", "Reason": "None"}, Standing.CANCELLED),
         ({"JobState": "COMPLETING", "Reason": "Dependency"}, Standing.ENDING),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ class Answers(Slurm):
 
     def __init__(self, job: dict[str, str], left: Sequence[float | None] = ()) -> None:
         super().__init__({})
-        self.job = job
+        self.job = dict(job)
         self.left = list(left)
         self.asked: list[str] = []
         self.draining: dict[str, str] = {}
@@ -88,12 +89,19 @@ class Answers(Slurm):
 class Heard:
     """A watch, and what has been heard of it."""
 
-    def __init__(self, paths: RunPaths, slurm: Slurm, clock: Clock | None = None, **place: object) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        slurm: Slurm,
+        clock: Clock | None = None,
+        warning_s: float = 10.0,
+        **place: object,
+    ) -> None:
         self._woken = threading.Semaphore(0)
         self.held_up = 0.0
         self.slurm = slurm
         job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
-        options = WatchOptions(warning_s=10.0, node_drain=True)
+        options = WatchOptions(warning_s=warning_s, node_drain=True)
         self.watch = JobWatch(job, options, slurm, clock or SystemClock(), self)
 
     def wake(self) -> None:
@@ -121,8 +129,8 @@ def listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen]:
         monkeypatch.setattr(job_watch, name, seconds)
     with ExitStack() as stack:
 
-        def new(slurm: Slurm, clock: Clock | None = None, **place: object) -> Heard:
-            heard = Heard(RunPaths(tmp_path), slurm, clock, **place)
+        def new(slurm: Slurm, clock: Clock | None = None, **changes: Any) -> Heard:
+            heard = Heard(RunPaths(tmp_path), slurm, clock, **changes)
             stack.callback(heard.watch.close)
             return heard
 
@@ -137,6 +145,24 @@ def test_why_a_signal_came(listen: Listen) -> None:
     assert Told(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
     assert Site(20.0, 60.0, 0.0, "REQUEUE", user_signal=False) == read_site(heard.watch._place.paths)
     assert heard.watch.take() is None
+
+
+def test_a_preemption_that_is_cancelled_at_once(listen: Listen) -> None:
+    """PreemptTime and EndTime are the same second, as where there is no grace; the answers are in order."""
+    slurm = Answers({"PreemptTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:01:00"})
+    slurm.job["JobState"] = "RUNNING"
+    heard = listen(slurm)
+    heard.watch.ask_why(100.0, is_warning=False)
+    told = heard.next()
+    assert (Cause.PREEMPTION, "preempted, with grace until 20:01:00") == told[:2]
+    slurm.job |= {"JobState": "COMPLETING", "EndTime": "2026-11-21T20:00:00"}
+    heard.watch.ask_why(100.2, is_warning=False)
+    told = heard.next()
+    assert (Cause.CANCEL, "the job was cancelled", 115.2) == told[:3]
+    slurm.job |= {"PreemptTime": "2026-11-21T20:01:00", "EndTime": "2026-11-21T20:01:00"}
+    heard.watch.ask_why(160.0, is_warning=False)
+    told = heard.next()
+    assert (Cause.PREEMPTION, "preempted, and its grace is over") == told[:2]
 
 
 def test_a_signal_that_slurm_knows_nothing_of(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +272,68 @@ def test_a_drain_begins_before_the_end_though_slurm_is_away(listen: Listen, told
     assert told.until > clock.monotonic() + 10.0
 
 
+LOWERED = {"JobState": "RUNNING", "StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:02:00"}
+
+
+def warned(heard: Heard, clock: FakeClock) -> Told:
+    """Let the warning of Slurm come, and be answered; return what is told."""
+    heard.watch._tell_why(clock.monotonic(), True)
+    told = heard.watch.take()
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("finds_out", ["this node", "another node"])
+def test_a_lowered_limit_moves_the_drain_by_the_clock(listen: Listen, finds_out: str) -> None:
+    """The warning that shows it is held: the end is looked at now, and the new limit says how early."""
+    clock, slurm = FakeClock(), Answers(LOWERED, left=[1200.0])
+    heard = listen(slurm, clock, warning_s=60.0)
+    old = heard.watch._look_at_limit()
+    assert old > clock.monotonic() + 110
+    clock.advance(10.0)
+    ends_at = clock.monotonic() + 110.0
+    if finds_out == "this node":
+        slurm.left = [110.0]
+        assert Early(110.0, 30.0) == warned(heard, clock).early
+    else:
+        heard.watch.hear_limit(110.0)
+    assert heard.watch._limit_at == clock.monotonic()
+    slurm.left = [110.0, 70.0, 40.0]
+    while (look_at := heard.watch._look_at_limit()) != float("inf"):
+        clock.advance(look_at - clock.monotonic())
+    assert (Cause.TIME_LIMIT, "the time limit, 30 s from now") == heard.next()[:2]
+    assert 30.0 == ends_at - clock.monotonic()
+
+
+def test_a_lowered_limit_lets_a_short_start_be_used(listen: Listen) -> None:
+    """Of two minutes a quarter is kept for the end, though it was ten minutes at the first look."""
+    clock, slurm = FakeClock(), Answers(LOWERED, left=[600.0])
+    heard = listen(slurm, clock, warning_s=90.0)
+    heard.watch._look_at_limit()
+    slurm.left = [120.0]
+    assert Early(120.0, 30.0) == warned(heard, clock).early
+    slurm.left = [120.0, 75.0, 40.0]
+    while (look_at := heard.watch._look_at_limit()) != float("inf"):
+        clock.advance(look_at - clock.monotonic())
+    assert "the time limit, 30 s from now" == heard.next().detail
+
+
+def test_a_warning_may_come_too_late(listen: Listen) -> None:
+    """Where the limit was lowered to less than it promises; else nothing is told of it."""
+    clock, slurm = FakeClock(), Answers(LOWERED, left=[40.0, 80.0])
+    heard = listen(slurm, clock, warning_s=90.0)
+    told = warned(heard, clock)
+    assert (Cause.TIME_LIMIT, "the time limit, 40 s from now", True) == (
+        told.cause,
+        told.detail,
+        told.explains,
+    )
+    assert 40.0 + 15.0 == told.until - clock.monotonic()  # type: ignore[operator]
+    slurm.job["EndTime"] = "2026-11-21T20:10:00"
+    heard.watch._tell_why(clock.monotonic(), True)
+    assert heard.watch.take() is None
+
+
 def test_nobody_is_asked_when_the_drain_has_to_begin(listen: Listen) -> None:
     """An answer that takes its time, or never comes, would take it from the workers."""
     clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[60.0, 20.0])
@@ -331,12 +419,14 @@ def test_what_a_drain_of_the_run_takes_moves_its_beginning(tmp_path: Path, liste
 
 def test_slow_saves_are_noticed_while_the_job_runs(tmp_path: Path, listen: Listen) -> None:
     """At each look, halfway to the beginning of the drain, what has been measured till then counts."""
-    paths, clock = RunPaths(tmp_path), SystemClock()
+    paths, clock = RunPaths(tmp_path), FakeClock()
     os.mkdir(paths.checkpoints)
-    heard = listen(Answers({}, left=[1000.0, 500.0, 70.0]))
-    assert pytest.approx((1000.0 - 10.0) / 2, abs=5) == heard.watch._look_at_limit() - clock.monotonic()
+    heard = listen(Answers({}, left=[1000.0, 500.0]), clock)
+    assert (1000.0 - 10.0) / 2 == heard.watch._look_at_limit() - clock.monotonic()
     write_mark(paths, MarkName(5, 1, 0, 1), None, 1, 80.0)
-    assert pytest.approx((500.0 - 110.0) / 2, abs=5) == heard.watch._look_at_limit() - clock.monotonic()
+    clock.advance(500.0)
+    assert (500.0 - 110.0) / 2 == heard.watch._look_at_limit() - clock.monotonic()
+    clock.advance(430.0)
     heard.watch._look_at_limit()
     assert Cause.TIME_LIMIT is heard.next().cause
 

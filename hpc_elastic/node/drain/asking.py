@@ -42,6 +42,7 @@ class Warned(NamedTuple):
 
     name: str  # of the signal
     at: float  # when it came, monotonic [s]
+    is_asked: bool = False  # whether this node has Slurm asked about it
 
 
 class EarlyWarning:
@@ -59,7 +60,6 @@ class EarlyWarning:
         self._run: SharedRun = parts.rendezvous.run
         self._is_alone = parts.on_signal is Then.REJOIN
         self._weighed: Warned | None = None
-        self._is_asked = False
         self._held_since: float | None = None  # when it was heard that a warning is held [s]
         self._untold: tuple[int, EarlyNotice] | None = None  # round, and what is to be recorded of it
 
@@ -74,7 +74,7 @@ class EarlyWarning:
         if self._held_since is not None:
             return now < self._held_since + _SAME_S
         if self._weighed is None:
-            self._weighed, self._is_asked = Warned(name, now), False
+            self._weighed = Warned(name, now)
         return True
 
     def due(self, *, is_answered: bool) -> Warned | None:
@@ -91,11 +91,11 @@ class EarlyWarning:
             self._drop(warned.name)
             return None
         now, me = self._parts.clock.monotonic(), self._run.membership.node_id
-        is_due = state.drain is not None or (self._is_asked and is_answered) or now >= warned.at + WEIGH_S
+        is_due = state.drain is not None or (warned.is_asked and is_answered) or now >= warned.at + WEIGH_S
         if is_due:
             return self.give_back()
-        if not self._is_asked and now >= warned.at + (0.0 if self._is_alone else turn_to_ask_s(state, me)):
-            self._is_asked = True
+        if not warned.is_asked and now >= warned.at + (0.0 if self._is_alone else turn_to_ask_s(state, me)):
+            self._weighed = warned._replace(is_asked=True)
             self._parts.notices.ask_why(warned.at, is_warning=True)
         return None
 
@@ -134,6 +134,7 @@ class EarlyWarning:
         held = self._run.state.held_warning
         if held is not None and not self._is_alone and self._held_since is None:
             self._held_since = self._parts.clock.monotonic()
+            self._parts.notices.hear_limit(held.left_s)
 
     def begin(self) -> None:
         """Take note that a round has formed: what was held before that is over."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hpc_elastic.meet.rules import is_proposer, stop_step
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Group
-from hpc_elastic.node.drain.asking import EarlyWarning, turn_to_ask_s
+from hpc_elastic.node.drain.asking import EarlyWarning, Warned, turn_to_ask_s
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.notices import BEATS, DrainFile, Notice
@@ -184,7 +184,12 @@ class Signalled:
         may_weigh = self._may_weigh(Cause.TIME_LIMIT)
         warned = self._early.due(is_answered=is_answered) if may_weigh else self._early.give_back()
         if warned is not None:
-            self._hear(warned.name, Cause.TIME_LIMIT, warned.at)
+            self._heed_warning(warned)
+
+    def _heed_warning(self, warned: Warned) -> None:
+        self._hear(warned.name, Cause.TIME_LIMIT, warned.at)
+        if warned.is_asked:
+            self._unexplained.pop(True, None)
 
     def _may_weigh(self, cause: Cause) -> bool:
         """Tell whether a signal may have come too early, and nothing else asks for the end."""
@@ -216,7 +221,7 @@ class Signalled:
                 self._early.hold(notice, notice.early)
             elif notice.explains:
                 if warned := self._early.give_back():
-                    self._hear(warned.name, Cause.TIME_LIMIT, warned.at)
+                    self._heed_warning(warned)
                 self._explain(notice, now)
             else:
                 self._parts.log.say(f"the workers are asked to save and leave for {notice.detail}")

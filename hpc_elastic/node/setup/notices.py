@@ -98,6 +98,14 @@ class Notices(Protocol):
         """
         ...
 
+    def hear_limit(self, left_s: float) -> None:
+        """Take note that the time limit was moved, as another node has found out.
+
+        Args:
+            left_s: how long the job may still run, at most [s].
+        """
+        ...
+
     def close(self) -> None:
         """End."""
         ...
@@ -118,6 +126,9 @@ class NoNotices:
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Ask nobody."""
+
+    def hear_limit(self, left_s: float) -> None:
+        """Look at no limit."""
 
     def close(self) -> None:
         """End nothing."""
@@ -160,6 +171,11 @@ class LaterNotices:
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Find out why a signal has come."""
         self._notices().ask_why(signalled_at, is_warning=is_warning)
+
+    def hear_limit(self, left_s: float) -> None:
+        """Take note that the time limit was moved, if this node is to look at it."""
+        if self._made is not None:
+            self._made.hear_limit(left_s)
 
     def close(self) -> None:
         """End."""

@@ -42,6 +42,7 @@ _ENDINGS = {
         "the job is requeued: preempted without grace, a node is down, or by scontrol requeue",
     ),
 }
+_GRACE_OVER = Cause.PREEMPTION, "preempted, and its grace is over"
 _REQUEUED = {
     Cause.PREEMPTION: "preempted, without grace; the job is requeued",
     Cause.NODE_LOSS: "the node is down; the job is requeued",
@@ -116,7 +117,9 @@ class Why(NamedTuple):
     left_s: float | None  # how long workers have from the signal on; None: as long as they like
 
 
-def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | None = None) -> Why:
+def why(
+    fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | None = None, since_s: float = 0.0
+) -> Why:
     """Tell why Slurm has sent SIGTERM to a job.
 
     Args:
@@ -124,6 +127,7 @@ def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | N
         restarts: the restart count that this start of the job was given.
         site: what the site grants.
         told: why Slurm has put the job back into the queue, if that is known.
+        since_s: how long before this SIGTERM the first one came [s]; a grace begins with one.
     """
     job = job_facts(fields)
     stands = standing(job, restarts)
@@ -138,6 +142,10 @@ def why(fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | N
     cause, words = _ENDINGS.get(stands, known)
     if stands is Standing.REQUEUED and told in _REQUEUED:
         cause, words = told, _REQUEUED[told]
+    if stands is Standing.PREEMPTED and site.grace_s > 0:
+        # a job that is cancelled in the second in which its grace begins looks the same
+        is_over = job.word == "PREEMPTED" or since_s >= site.grace_s
+        cause, words = _GRACE_OVER if is_over else _ENDINGS[Standing.CANCELLED]
     return Why(cause, words, stop_s(site))
 
 

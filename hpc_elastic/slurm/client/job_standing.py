@@ -159,10 +159,11 @@ def _why_it_ends(job: JobFacts) -> Standing:
             return stands
     if job.reason.startswith(_RAISED):
         return Standing.SCRIPT_DIED
-    if job.preempted or job.word == "PREEMPTED":
+    cancelled = job.word.startswith("CANCELLED")
+    if job.word == "PREEMPTED" or (job.preempted and not cancelled):
         return Standing.PREEMPTED
-    cancelled = job.word.startswith("CANCELLED") or job.state is JobState.COMPLETING
-    return Standing.CANCELLED if cancelled and job.reason in ("None", "") else Standing.ENDING
+    is_silent = (cancelled or job.state is JobState.COMPLETING) and job.reason in ("None", "")
+    return Standing.CANCELLED if is_silent else Standing.ENDING
 
 
 _DUE_TO = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO ([A-Z ]+)")

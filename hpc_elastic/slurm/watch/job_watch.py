@@ -1,9 +1,9 @@
 """What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
 
 The first node of a round asks once how long the job may run, and again shortly before the end, which
-may have been moved; where Slurm does not answer, what it has told last holds. A drain begins by itself
-before the end though no signal has come. After SIGTERM a node asks why it came. Nothing here is a
-verdict on whether a node is alive.
+may have been moved; it looks at once when a warning has shown that the end was moved. Where Slurm does
+not answer, what it has told last holds. A drain begins by itself before the end though no signal has
+come. After SIGTERM a node asks why it came. Nothing here is a verdict on whether a node is alive.
 """
 
 from __future__ import annotations
@@ -121,8 +121,10 @@ class JobWatch:
         self._is_closed = False
         self._questions: deque[tuple[float, bool]] = deque()  # when a signal came [s], was it a warning
         self._open_questions = 0  # with that which is under way
-        self._first_left_s: float | None = None  # how long the job might run at the first look [s]
+        self._limit_at = math.inf  # when to look at the limit next, monotonic [s]
+        self._first_at: float | None = None  # when the limit was looked at first, monotonic [s]
         self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
+        self._first_signal_at: float | None = None  # of those that were no warning, monotonic [s]
         self._draining: set[str] = set()
 
     def begin(self, *, is_first: bool) -> None:
@@ -146,10 +148,23 @@ class JobWatch:
                 they do there is nothing to tell.
         """
         with self._something:
+            if not is_warning and self._first_signal_at is None:
+                self._first_signal_at = signalled_at
             self._questions.append((signalled_at, is_warning))
             self._open_questions += 1
             self._something.notify()
         self._start()
+
+    def hear_limit(self, left_s: float) -> None:
+        """Take note that the limit was moved, as another node has found out: the end is looked at now.
+
+        Args:
+            left_s: how long the job may still run, at most [s].
+        """
+        with self._something:
+            self._limit_at = self._clock.monotonic()
+            self._ends_at = self._limit_at + left_s
+            self._something.notify()
 
     @property
     def is_asking(self) -> bool:
@@ -180,25 +195,28 @@ class JobWatch:
 
     def _run(self) -> None:
         now = self._clock.monotonic()
-        limit_at = now + _SETTLE_S
+        self._limit_at = now + _SETTLE_S
         nodes_at = now + NODE_LOOK_S if self._options.node_drain else math.inf
         while True:
-            if not self._wait(min(limit_at, nodes_at)):
+            if not self._wait(nodes_at):
                 return
             while self._questions:
                 self._tell_why(*self._questions.popleft())
                 self._close_question()
             now = self._clock.monotonic()
-            if self._is_first and now >= limit_at:
-                limit_at = self._look_at_limit()
+            if self._is_first and now >= self._limit_at:
+                self._limit_at = math.inf  # it may be told anew while Slurm is asked
+                look_at = self._look_at_limit()
+                self._limit_at = min(self._limit_at, look_at)
             if self._is_first and now >= nodes_at:
                 self._look_for_draining()
                 nodes_at = self._clock.monotonic() + NODE_LOOK_S
 
-    def _wait(self, look_at: float) -> bool:
-        """Wait for a question or, as the first node, for a time; False when nothing will come any more."""
+    def _wait(self, nodes_at: float) -> bool:
+        """Wait for a question or, as the first node, for a look; False when nothing will come any more."""
         with self._something:
             while not self._is_closed and not self._questions:
+                look_at = min(self._limit_at, nodes_at)
                 left_s = look_at - self._clock.monotonic() if self._is_first else math.inf
                 if left_s <= 0:
                     break
@@ -240,9 +258,13 @@ class JobWatch:
         if fields is None:
             return None
         site = refresh_site(self._place.paths, self._slurm, fields)
-        found = deadlines.why(fields, self._place.restarts, site, told=self._told_by_log(fields))
+        first_at = signalled_at if self._first_signal_at is None else self._first_signal_at
+        told_by_log = self._told_by_log(fields)
+        found = deadlines.why(
+            fields, self._place.restarts, site, told=told_by_log, since_s=signalled_at - first_at
+        )
         if is_warning and found.cause is None:
-            return self._early(fields)
+            return self._weighed(fields, signalled_at, site)
         until = None if found.left_s is None else signalled_at + found.left_s
         if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
             self._last_resort.at_latest(until - _REQUEUE_S)
@@ -250,20 +272,26 @@ class JobWatch:
         told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True, answer=answer)
         return _Reason(told, is_sure=found.cause is not None)
 
-    def _early(self, fields: Mapping[str, str]) -> _Reason | None:
-        """Return that a warning before the time limit has come too early, None if it has not."""
-        limit_s = job_facts(fields).granted_s
+    def _weighed(self, fields: Mapping[str, str], signalled_at: float, site: Site) -> _Reason | None:
+        """Return what the time limit leaves, if that is not what a warning before it promises.
+
+        A limit that was lowered can be so near that the warning has come too early or too late.
+        """
+        limit_s, warning_s = job_facts(fields).granted_s, self._options.warning_s
         try:
             left_s = self._slurm.time_left_s(self._place.job_ref)
         except SlurmError:
             return None
         if limit_s is None or left_s is None:
             return None
-        early = deadlines.early_warning(limit_s, left_s, self._options.warning_s, self._needed_s())
-        if early is None:
+        early = deadlines.early_warning(limit_s, left_s, warning_s, self._needed_s())
+        if early is not None:
+            self.hear_limit(left_s)
+            return _Reason(Told(Cause.TIME_LIMIT, early_text(*early), early=early), is_sure=True)
+        until = self._clock.monotonic() + left_s + deadlines.stop_s(site)
+        if until >= signalled_at + warning_s:
             return None
-        told = Told(Cause.TIME_LIMIT, early_text(*early), early=early)
-        return _Reason(told, is_sure=True)
+        return _Reason(Told(Cause.TIME_LIMIT, _limit_text(left_s), until, explains=True), is_sure=True)
 
     def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:  # noqa: ARG002 - a task needs them
         """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job.
@@ -286,7 +314,7 @@ class JobWatch:
     def _left_s(self) -> float | None:
         """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
         known_s = self._known_left_s()
-        is_new = self._first_left_s is None and known_s is not None
+        is_new = self._first_at is None and known_s is not None
         if known_s is not None and (is_new or known_s > _FAR_S or self._is_due(known_s)):
             return known_s
         try:
@@ -306,12 +334,13 @@ class JobWatch:
 
     def _early_s(self, left_s: float) -> float:
         """Return how long it is until a drain for the time limit begins [s]."""
-        first_s = left_s if self._first_left_s is None else self._first_left_s
+        now = self._clock.monotonic()
+        first_s = left_s if self._first_at is None else left_s + now - self._first_at
         return left_s - deadlines.begin_before_s(self._options.warning_s, self._needed_s(), first_s)
 
     def _is_due(self, left_s: float) -> bool:
         """Tell whether a drain for the time limit has to begin; then nobody is asked, who may be away."""
-        return self._first_left_s is not None and self._early_s(left_s) <= 0
+        return self._first_at is not None and self._early_s(left_s) <= 0
 
     def _look_at_limit(self) -> float:
         """Begin the drain if it is time; return when to look again [s]."""
@@ -320,8 +349,8 @@ class JobWatch:
             return now + _AGAIN_S
         if left_s == math.inf:
             return math.inf
-        if self._first_left_s is None:
-            self._first_left_s = left_s
+        if self._first_at is None:
+            self._first_at = now
         self._ends_at = now + left_s
         early_s = self._early_s(left_s)
         if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
@@ -330,8 +359,8 @@ class JobWatch:
             return now + early_s - ASK_TIMEOUT_S
         if early_s > 0:
             return now + early_s
-        detail = f"the time limit, {left_s:.0f} s from now"
-        self._tell(Told(Cause.TIME_LIMIT, detail, now + max(left_s, 0.0) + deadlines.stop_s(self._site())))
+        until = now + max(left_s, 0.0) + deadlines.stop_s(self._site())
+        self._tell(Told(Cause.TIME_LIMIT, _limit_text(left_s), until))
         return math.inf
 
     def _site(self) -> Site:
@@ -363,6 +392,10 @@ class JobWatch:
             if node not in self._draining:
                 self._draining.add(node)
                 self._tell(Told(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+
+
+def _limit_text(left_s: float) -> str:
+    return f"the time limit, {left_s:.0f} s from now"
 
 
 def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> JobWatch:
