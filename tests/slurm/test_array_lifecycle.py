@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     NodeUnfit,
     Record,
+    Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -175,6 +176,14 @@ def test_a_task_that_slurm_ends_is_requeued(job: JobFacts, cause: Cause) -> None
 def test_what_slurm_has_done_or_does_not_tell_is_left_alone(job: JobFacts | None) -> None:
     """The task is in Slurm's hands."""
     assert isinstance(decide(BASE._replace(job=job), BUDGETS), Leave)
+
+
+def test_a_task_that_slurm_ends_for_a_reason_of_its_own_is_left_to_it() -> None:
+    """It is not requeued from here, whatever budgets are left, and the run goes on without a verdict."""
+    choice = decide(BASE._replace(job=scontrol(JobState="FAILED", Reason="BadConstraints")), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert (ExitCode.REQUEUE, True) == (choice.code, choice.is_open)
+    assert "Slurm ends the task (Reason=BadConstraints), so it is not requeued" in words(choice)
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTION, Cause.TIME_LIMIT])
@@ -340,6 +349,26 @@ def test_the_budget_of_a_cause_is_the_runs() -> None:
     assert isinstance(held, Hold)
     assert held.record is not None
     assert (Decision.HELD, Budget.PREEMPTIONS) == (held.record.decision, held.record.budget)
+
+
+@pytest.mark.parametrize("may_requeue", [True, False])
+def test_a_run_whose_requeues_are_spent_goes_no_further_after_a_drain(*, may_requeue: bool) -> None:
+    """Its tasks come back together, so that those of the run count, however young this task is."""
+    entries: list[Entry] = []
+    for restart in (0, 1, 2):
+        epoch = Epoch(0, restart, 0, 0)
+        entries += [EpochStarted(epoch, "12", ()), Drained(epoch, Cause.TIME_LIMIT, 40, "the time limit")]
+        entries += [Requeued(epoch, Cause.TIME_LIMIT)] if restart < 2 else []
+    job = scontrol(Requeue=str(int(may_requeue)))
+    facts = BASE._replace(state=state_of(*entries), job=job, others=ALONE, may_resubmit=True)
+    assert isinstance(decide(facts, BUDGETS._replace(max_requeues=3)), Requeue if may_requeue else Resubmit)
+    choice = decide(facts, BUDGETS._replace(max_requeues=2))
+    assert isinstance(choice, (Hold, Exit))
+    assert may_requeue is isinstance(choice, Hold)
+    assert choice.record is not None
+    assert "the budget of 2 requeues (max_requeues) is spent; now: the time limit" in words(choice)
+    verdict = (Decision.HELD, Budget.REQUEUES) if may_requeue else (Decision.FAILED, None)
+    assert verdict == (choice.record.decision, choice.record.budget)
 
 
 def test_a_task_that_slurm_requeues_itself_costs_its_budget() -> None:

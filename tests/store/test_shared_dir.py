@@ -15,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store.files import PAUSES_S
+from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
+from hpc_elastic.store.watch import Watch
+from hpc_elastic.testing.clock import FakeClock
 from tests.store.contract import StoreContract
 
 RACERS = 6
@@ -109,6 +114,96 @@ def test_who_waits_makes_the_directory(shared_dir_store: SharedDirStore) -> None
     """A name that is looked for in vain again and again would stay unseen."""
     assert [] == shared_dir_store.wait("late/one", [], 0)
     assert Path(shared_dir_store.root, "late", "one").is_dir()
+
+
+def test_who_has_lost_a_record_waits_for_no_step(
+    coarse_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the winner has something to show; the others go on at once."""
+    slept = _note_sleeps(monkeypatch)
+    assert coarse_store.append("journal", 1, b"x")
+    waited = len(slept)
+    assert waited > 0
+    assert not coarse_store.append("journal", 1, b"late")
+    assert waited == len(slept)
+
+
+@pytest.mark.parametrize(("mount", "steps"), [(Mount("/", "nfs"), 1), (Mount("/", "nfs4"), 0)])
+def test_the_mount_tells_whether_times_advance_in_steps(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch, mount: Mount, steps: int
+) -> None:
+    """A store on NFS 3 shows its marks; the mount is asked once."""
+    asked = []
+
+    def mount_at(path: str) -> Mount:
+        asked.append(path)
+        return mount
+
+    monkeypatch.setattr("hpc_elastic.store.mount.mount_at", mount_at)
+    slept = _note_sleeps(monkeypatch)
+    shared_dir_store.make_directory("members")
+    slept.clear()
+    for name in ("a", "b"):
+        shared_dir_store.mark("members", name)
+    assert (2 * steps, [shared_dir_store.root]) == (len(slept), asked)
+
+
+def _note_sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
+    return slept
+
+
+@pytest.mark.parametrize(("wait_s", "most"), [(20.0, 0.05), (300.0, 0.5)])
+def test_who_waits_long_looks_more_rarely(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch, wait_s: float, most: float
+) -> None:
+    """The pauses between two looks grow, and once more after half a minute."""
+    clock, pauses = FakeClock(), []
+
+    def wait(_: Watch, seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())
+    monkeypatch.setattr(Watch, "wait", wait)
+    assert [] == shared_dir_store.wait("members", [], wait_s)
+    assert pauses[:-1] == sorted(pauses[:-1])
+    assert (0.001, most) == (pauses[0], max(pauses))
+    assert wait_s == pytest.approx(sum(pauses))
+
+
+def test_all_segments_are_read_at_once(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has read nothing yet gets the whole log, from the first record on or from any other."""
+    monkeypatch.setattr("hpc_elastic.store.shared_dir.SEGMENT_RECORDS", 4)
+    for number in range(1, 14):
+        assert shared_dir_store.append("journal", number, b"%d" % number)
+    for after in range(14):
+        expected = [(number, b"%d" % number) for number in range(after + 1, 14)]
+        assert expected == shared_dir_store.read_after("journal", after)
+
+
+def test_a_reader_looks_for_no_segment_that_is_not_there(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system may go on for long not to see what was looked for in vain."""
+    monkeypatch.setattr("hpc_elastic.store.shared_dir.SEGMENT_RECORDS", 4)
+    real, looked = os.open, []
+
+    def note(path: str, *arguments: int) -> int:
+        looked.append(os.path.basename(path))
+        return real(path, *arguments)
+
+    shared_dir_store.make_directory("journal")
+    monkeypatch.setattr(os, "open", note)
+    assert [] == shared_dir_store.read_after("journal", 0)
+    for number in range(1, 4):
+        assert shared_dir_store.append("journal", number, b"x")
+    looked.clear()
+    assert [] == shared_dir_store.read_after("journal", 3)
+    assert ["journal"] == looked
 
 
 RACER = """
@@ -319,8 +414,28 @@ def test_a_new_directory_may_be_absent_for_a_moment(
     assert ["000000", "created", "marked", "put", "renamed"] == store.list("nodes")
 
 
-def test_a_run_that_is_gone_is_not_made_again(shared_dir_store: SharedDirStore) -> None:
+def test_a_new_directory_may_be_absent_for_seconds(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pause is followed by one more try, also the last one."""
+    slept, real = _note_sleeps(monkeypatch), os.open
+
+    def unsettled(path: str, *arguments: int) -> int:
+        if "/late" in str(path) and len(slept) <= len(PAUSES_S):
+            raise FileNotFoundError(errno.ENOENT, "", path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", unsettled)
+    assert shared_dir_store.create("late", "one", b"x")
+    assert [0.0, *PAUSES_S] == slept
+    assert b"x" == shared_dir_store.get("late", "one")
+
+
+def test_a_run_that_is_gone_is_not_made_again(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever removes a run directory wants it gone; each call tells it at once."""
+    slept = _note_sleeps(monkeypatch)
     shutil.rmtree(shared_dir_store.root)
     for act in (
         lambda: shared_dir_store.create("nodes", "one", b"x"),
@@ -331,3 +446,4 @@ def test_a_run_that_is_gone_is_not_made_again(shared_dir_store: SharedDirStore) 
             act()
         assert errno.ENOENT == told.value.errno
     assert not os.path.exists(shared_dir_store.root)
+    assert slept == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,22 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.store.watch import Watch
+
+_WITHOUT_INPUT = """
+import os, sys
+from pathlib import Path
+from hpc_elastic.store.watch import Watch
+
+watch, place = Watch(), Path(sys.argv[1])
+print(watch.fileno(), watch.add_directory(str(place)), watch.drain())
+(place / "a").touch()
+print(watch.drain())
+(place / "b").touch()
+watch.wait(50)
+print(watch.drain())
+watch.close()
+print(watch.fileno(), os.path.exists("/proc/self/fd/0"))
+"""
 
 
 @pytest.fixture
@@ -122,3 +141,37 @@ def test_waiting_is_left_to_the_kernel(watch: Watch, monkeypatch: pytest.MonkeyP
     watch.wait(0.05)
     assert looks[-1] - looks[0] >= 0.05
     assert len(looks) < 10
+
+
+def test_it_is_told_whether_a_directory_can_be_watched(watch: Watch, tmp_path: Path) -> None:
+    """A directory that is there can, however often it is given; an absent one and a closed watch cannot."""
+    assert [True, True] == [watch.add_directory(str(tmp_path)) for _ in range(2)]
+    assert watch.add_directory(str(tmp_path / "absent")) is False
+    watch.close()
+    assert watch.add_directory(str(tmp_path / "absent")) is False
+    assert watch.drain() is False
+
+
+def test_more_private_files_than_one_read_holds_hide_no_name(watch: Watch, tmp_path: Path) -> None:
+    """A published name counts whatever was reported after it."""
+    watch.add_directory(str(tmp_path))
+    (tmp_path / "a").touch()
+    for number in range(600):
+        (tmp_path / f".{number:0>200}").touch()
+    assert watch.drain()
+
+
+def test_closing_gives_the_descriptor_back(watch: Watch) -> None:
+    """The kernel has no watch left for it."""
+    descriptor = watch.fileno()
+    watch.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_a_program_without_standard_input_can_watch(tmp_path: Path) -> None:
+    """Its watch gets the descriptor 0, and works like any other."""
+    without_input = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", _WITHOUT_INPUT, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(without_input, env=environ, capture_output=True, text=True, check=True)
+    assert "0 True False\nTrue\nFalse\n-1 False\n" == done.stdout
