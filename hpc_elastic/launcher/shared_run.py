@@ -14,7 +14,7 @@ from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.launcher.failures import error_of, run_failed
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
 from hpc_elastic.slurm.client.environment import SlurmEnv

@@ -106,7 +106,9 @@ class TooFew(NamedTuple):
 
 
 Standing = AskToJoin | Spare | Dismissed | Joined
-JoinAction = Wait | Announce | LookFirst | FormRound | Standing | LeaveRun | Fenced | TooFew
+JoinStep = Wait | Announce | LookFirst | FormRound | AskToJoin | Spare
+Refusal = Dismissed | LeaveRun | Fenced | TooFew
+JoinAction = JoinStep | Joined | Refusal
 
 
 class Joining(NamedTuple):

@@ -63,16 +63,33 @@ class TooFewError(RendezvousTimeoutError):
         self.missing = missing
 
 
-class NodesLostError(TooFewError):
-    """So many nodes are lost that the minimum cannot be reached any more."""
+class Interrupted(NamedTuple):
+    """The agent must act before a round is formed: it has a signal."""
+
+    reason: str
 
 
-class RendezvousInterruptedError(RendezvousGracefulExitError):
-    """A signal asked this agent to act while it waited for others."""
+class OutOfReach(NamedTuple):
+    """The shared directory has not answered for the whole join timeout."""
+
+    error: StoreError
 
 
-class DismissedError(RendezvousGracefulExitError):
-    """No more nodes are wanted than those that run and stand by."""
+class NoRound(NamedTuple):
+    """This node is in no further round of this start of the run."""
+
+    why: rules.Refusal
+
+
+JoinVerdict = rules.Joined | NoRound | Interrupted | OutOfReach
+
+
+class _JoinEndsError(Exception):
+    """Leaves the steps of a join with its verdict; `SharedFsRendezvous.join` returns it."""
+
+    def __init__(self, verdict: Interrupted | OutOfReach) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
 
 
 class SharedFsRendezvous(RendezvousHandler):
@@ -140,19 +157,39 @@ class SharedFsRendezvous(RendezvousHandler):
             RendezvousTimeoutError: too few nodes appeared; names those that did not.
             RendezvousGracefulExitError: a newer start of the run exists, or a signal interrupted.
         """
+        verdict = self.join()
+        if isinstance(verdict, rules.Joined):
+            return self._info(verdict.round)
+        raise self.error_of(verdict)
+
+    def join(self) -> JoinVerdict:
+        """Wait for the next round; return the round that this node is in, or why it is in none.
+
+        Raises:
+            InputError: the agents there belong to another job, or were started for another size.
+        """
+        try:
+            return self._wait_for_round()
+        except _JoinEndsError as end:
+            return end.verdict
+
+    def _wait_for_round(self) -> JoinVerdict:
         waited = rules.Waited(since=self.run.now())
         self._offered_for = 0
         self._told_at, self._told_beside = None, ""
         state = self._patiently(self._enter)
         while True:
-            if self.run.blind_since is not None:  # no verdict on anybody from what was known before
+            if self.run.blind_since is not None:  # earlier looks count for no verdict on a node
                 state = self._patiently(self.run.look_through)
             action = rules.join(self._view(state), waited, self.run.now())
             if isinstance(action, rules.Joined):
-                return self._patiently(partial(self._take_place, action.round))
+                self._patiently(partial(self.run.take_place, action.round))
+                return action
+            if isinstance(action, rules.Refusal):
+                return NoRound(action)
             wait_s = self._patiently(partial(self._carry_out, action, waited))
             if self._waiting.interrupted():
-                raise RendezvousInterruptedError("interrupted while waiting for other nodes")
+                return Interrupted("interrupted while waiting for other nodes")
             if wait_s:
                 self._tell(waited)
                 self._waiting.wait(wait_s)
@@ -227,7 +264,7 @@ class SharedFsRendezvous(RendezvousHandler):
         """Take a step, again and again while the shared directory does not answer.
 
         Raises:
-            RendezvousConnectionError: it has not answered for the whole join timeout.
+            _JoinEndsError: the directory has not answered for the whole join timeout, or there is a signal.
         """
         since, told = self.run.now(), False
         while True:
@@ -239,9 +276,9 @@ class SharedFsRendezvous(RendezvousHandler):
                     self._waiting.say(f"the run directory does not answer, trying again: {error}")
                     told = True
                 if self._waiting.interrupted():
-                    raise RendezvousInterruptedError("interrupted by a signal") from error
+                    raise _JoinEndsError(Interrupted("interrupted by a signal")) from error
                 if self.run.now() - since >= self.run.settings.join_timeout:
-                    raise RendezvousConnectionError(str(error)) from error
+                    raise _JoinEndsError(OutOfReach(error)) from error
                 self._waiting.wait(self.run.settings.heartbeat_interval)
                 with suppress(StoreError):  # one step that fails is no reason to fall silent
                     self.run.membership.beat_if_due()
@@ -256,7 +293,7 @@ class SharedFsRendezvous(RendezvousHandler):
             self._stand_in(state)
         return state
 
-    def _carry_out(self, action: rules.JoinAction, waited: rules.Waited) -> float:
+    def _carry_out(self, action: rules.JoinStep, waited: rules.Waited) -> float:
         """Do what was decided; return how long to wait before looking again [s], 0 for at once."""
         match action:
             case rules.FormRound(node_ids):
@@ -274,20 +311,23 @@ class SharedFsRendezvous(RendezvousHandler):
                 return self._patience(waited)
             case rules.Wait():
                 return self._patience(waited)
-            case _:
-                raise self._refusal(action)
 
-    def _refusal(self, action: rules.JoinAction) -> RendezvousError:
-        """Return why this node cannot be in a round any more."""
-        if isinstance(action, rules.TooFew):
-            error = TooFewError if action.timed_out else NodesLostError
-            place, unfit = self._waiting.place, self.run.state.unfit
-            return error(too_few_text(action, self.run.settings, place, unfit), action.missing)
-        if isinstance(action, rules.Dismissed):
-            return DismissedError(f"no more than {are_text(action.wanted, 'node')} wanted")
-        if isinstance(action, rules.Fenced):
-            return RendezvousGracefulExitError("a newer start of this run exists")
-        return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))
+    def error_of(self, verdict: NoRound | Interrupted | OutOfReach) -> RendezvousError:
+        """Return a verdict as the error that handlers of torch's interface raise."""
+        if isinstance(verdict, Interrupted):
+            return RendezvousGracefulExitError(verdict.reason)
+        if isinstance(verdict, OutOfReach):
+            return RendezvousConnectionError(str(verdict.error))
+        match verdict.why:
+            case rules.TooFew() as few:
+                text = too_few_text(few, self.run.settings, self._waiting.place, self.run.state.unfit)
+                return TooFewError(text, few.missing)
+            case rules.Dismissed(wanted):
+                return RendezvousGracefulExitError(f"no more than {are_text(wanted, 'node')} wanted")
+            case rules.Fenced():
+                return RendezvousGracefulExitError("a newer start of this run exists")
+            case rules.LeaveRun():
+                return RendezvousClosedError(_closed_text(self.run.state, self._waiting.place))
 
     def _stand_beside(self, request: str) -> None:
         """Ask the members of the running round for a place; end it if members have vanished.
@@ -351,8 +391,8 @@ class SharedFsRendezvous(RendezvousHandler):
         offers = [offer for offer in found if offer is not None]
         return offers if len(offers) == len(found) else None
 
-    def _take_place(self, formed: RoundFormed) -> RendezvousInfo:
-        rank = self.run.take_place(formed)
+    def _info(self, formed: RoundFormed) -> RendezvousInfo:
+        rank = self.run.rank_in(formed)
         open_store = self.run.around.open_store
         return RendezvousInfo(
             store=None,

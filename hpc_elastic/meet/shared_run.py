@@ -145,12 +145,15 @@ class SharedRun:
         wanted = self.state.wanted
         return self.commit(formed, only_if=lambda state: state.wanted == wanted)
 
-    def take_place(self, formed: RoundFormed) -> int:
-        """Be a member of a round from now on; return the group rank."""
+    def take_place(self, formed: RoundFormed) -> None:
+        """Be a member of a round from now on."""
         self.membership.ensure_phase(Phase.RUNNING, formed.number)
         self.membership.remove_outdated()
         self._beats = 0
         self._on_watch = False
+
+    def rank_in(self, formed: RoundFormed) -> int:
+        """Return the group rank of this node in a round."""
         return [member.node_id for member in formed.members].index(self.membership.node_id)
 
     def vanished(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ DECIDING = (
     "node.probe.rules",
     "agent.rank_assignment",
     "agent.server.exit_barrier",
-    "node.drain.stop_policy",
+    "node.stop_rules",
     "node.workers.worker_env",
     "record.array_task",
     "rendezvous.dynamic.rules",

@@ -12,7 +12,7 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.meet.interface import RendezvousStoreInfo
-from hpc_elastic.meet.shared_fs import RendezvousInterruptedError
+from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.record.journal import Cause, Decision, MarkedCheckpoint, RoundFormed, Then
 from hpc_elastic.record.member_names import Phase
 from hpc_elastic.store.memory import MemoryStore
@@ -78,8 +78,10 @@ def test_a_node_of_an_older_start_is_sent_away(node: MakeNode) -> None:
 
 def test_a_signal_interrupts_the_wait(node: MakeNode) -> None:
     """An agent that has to act gets out of the wait for others."""
-    with pytest.raises(RendezvousInterruptedError):
-        node("n1", interrupted=lambda: True).next_rendezvous()
+    interrupted = node("n1", interrupted=lambda: True)
+    assert isinstance(interrupted.join(), Interrupted)
+    with pytest.raises(RendezvousGracefulExitError, match="interrupted"):
+        interrupted.next_rendezvous()
 
 
 def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> None:

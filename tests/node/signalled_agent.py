@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hpc_elastic.node.drain.drain import Signalled
+from hpc_elastic.node.drain.signals import Signalled
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes, StopOrder
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Answer,
@@ -71,7 +71,8 @@ class Agent:
             notices=self,
         )
         self.group = SimpleNamespace(is_stopping=False)
-        workers: Any = SimpleNamespace(group=self.group, stop_at=self._stop_at)
+        ending = SimpleNamespace(stop=self._stop)
+        workers: Any = SimpleNamespace(group=self.group, running=self.group, ending=ending)
         self.workers = workers
         self.signalled = Signalled(parts, workers)
 
@@ -88,9 +89,10 @@ class Agent:
         self.notices.append(self.later.pop(0))
         self.is_asking = bool(self.later)
 
-    def _stop_at(self, deadline: float, *, hold_until: float) -> None:
-        assert deadline == hold_until
-        self.stopped_at.append(deadline)
+    def _stop(self, group: Any, order: StopOrder) -> None:
+        assert group is self.group
+        assert order.kill_at == order.hold_until
+        self.stopped_at.append(order.kill_at)
 
     def begin(self, *, is_first: bool) -> None:
         """Listen."""

@@ -10,11 +10,22 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.drain.asking import turn_to_ask_s
 from hpc_elastic.node.drain.drain import DurableWait, LocalDrain
+from hpc_elastic.node.ending import SAY_AGAIN_S, SUFFIX, StopHold
 from hpc_elastic.node.setup.notices import DrainFile, LaterNotices
-from hpc_elastic.node.setup.stop_request import DrainTimes, StopRequest, first_words, granted, heard
-from hpc_elastic.node.workers.critical_section_wait import SAY_AGAIN_S, SUFFIX, Busy, StopHold
+from hpc_elastic.node.stop_rules import (
+    DrainProgress,
+    DrainStep,
+    DrainTimes,
+    StopRequest,
+    Unasked,
+    drain_step,
+    first_words,
+    granted,
+    heard,
+    turn_to_ask_s,
+)
+from hpc_elastic.node.workers.local_group import Busy
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Member, RoundEnded, RoundFormed, Then
@@ -402,3 +413,38 @@ def test_workers_that_never_ask_are_signalled_once() -> None:
         first.step(now)
     assert 1 == len([what for what, _ in one.told if what == "signal"])
     assert first.stop_now
+
+
+TOLD = DrainProgress(Cause.PREEMPTION, agreed=50.0, has_told=True)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "bound", "me", "now", "expected"),
+    [
+        (None, None, "n0.1", 1.0, DrainStep()),
+        (None, 7, "n4.1", 1.0, DrainStep()),
+        (None, 7, "n0.1", 1.0, DrainStep(proposes=True)),
+        (9, 7, "n0.1", 1.0, DrainStep(stop_after=9)),
+        (9, 7, "n0.1", 50.0, DrainStep(stop_after=9, stop_now=True)),
+        (None, 7, "n0.1", 50.0, DrainStep(proposes=True, stop_now=True)),
+        (-1, 7, "n0.1", 1.0, DrainStep(stop_after=-1, signals=True, stop_now=True)),
+    ],
+    ids=["too early", "last node", "first node", "agreed", "over", "not agreed in time", "never asks"],
+)
+def test_a_drain_step_follows_from_the_facts(
+    agreed: int | None, bound: int | None, me: str, now: float, expected: DrainStep
+) -> None:
+    """One of the first three nodes proposes the common step; all stop after it, or when the time is over."""
+    state = stopping(agreed)
+    assert expected == drain_step(TOLD, state, DrainTimes(), me=me, bound=bound, now=now)
+    own = drain_step(TOLD._replace(has_told=False), state, DrainTimes(), me=me, bound=bound, now=now)
+    assert expected._replace(tells=bound if agreed is None else None) == own
+
+
+def test_workers_that_run_on_are_signalled_and_not_ended() -> None:
+    """Until their time is over; the signal comes once."""
+    times, state = DrainTimes(unasked=Unasked(runs_on=True)), stopping(-1)
+    now_or_later = [drain_step(TOLD, state, times, me="n0.1", bound=None, now=now) for now in (1.0, 50.0)]
+    assert [(True, False), (True, True)] == [(step.signals, step.stop_now) for step in now_or_later]
+    again = drain_step(TOLD._replace(has_signalled=True), state, times, me="n0.1", bound=None, now=2.0)
+    assert not again.signals

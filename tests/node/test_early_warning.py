@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.drain.asking import PATIENCE_S, WEIGH_S
+from hpc_elastic.node.drain.signals import WEIGH_S
+from hpc_elastic.node.stop_rules import ASK_AFTER_S
 from hpc_elastic.record.journal import (
     Asked,
     Cause,
@@ -149,7 +150,7 @@ def test_what_one_node_has_found_out_moves_the_look_of_the_first(tmp_path: Path)
 def test_the_next_node_asks_if_the_first_one_does_not(tmp_path: Path) -> None:
     """It may be gone, or may not have been warned."""
     agent = warned(tmp_path, is_second=True)
-    agent.clock.advance(PATIENCE_S + 0.1)
+    agent.clock.advance(ASK_AFTER_S + 0.1)
     agent.signalled.note()
     assert 1 == len(agent.asked)
     answers(agent)

@@ -15,7 +15,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_setup import AgentTimes
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes
 from tests.node.test_node_states import opened
 
 DEAF = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.drain.drain import ANSWER_S
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.drain.signals import ANSWER_S
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import Cause, DrainExplained, Then
 from tests.node.signalled_agent import Agent, Told
 

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.drain.stop_policy import Stopping
+from hpc_elastic.node.drain.drain import Stopping
 from hpc_elastic.node.setup.agent_setup import AgentTimes
-from hpc_elastic.node.setup.stop_request import StopRequest
-from hpc_elastic.node.workers.local_group import KILL_AFTER_S
+from hpc_elastic.node.stop_rules import (
+    KILL_AFTER_S,
+    EndFacts,
+    StopOrder,
+    StopRequest,
+    barrier_is_over,
+    end_for_request,
+    end_of_drain,
+    end_of_round,
+)
 from hpc_elastic.record.journal import Cause, Decision, RoundEnded
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
@@ -66,58 +74,13 @@ def test_who_is_done_as_well_leaves_the_word_to_the_first() -> None:
 
 
 NOTHING = StopRequest()
+NOW = 100.0
 
 
-class Ending:
-    """A node whose workers are to be ended; notes how.
-
-    Args:
-        state: of the run.
-        wish: what this agent was asked for.
-        told: the longest that workers have after they were told to end [s].
-    """
-
-    def __init__(self, state: RunState, wish: StopRequest = NOTHING, told: float = math.inf) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.said: list[str] = []
-        self.now = 100.0
-        run = SimpleNamespace(
-            state=state,
-            membership=SimpleNamespace(epoch=E0, node_id="n1.1"),
-            blind_since=None,
-            now=lambda: self.now,
-        )
-        parts: Any = SimpleNamespace(
-            rendezvous=SimpleNamespace(run=run),
-            log=SimpleNamespace(say=self.said.append),
-            times=AgentTimes(shutdown=30.0, told=told, exit_barrier=300.0),
-        )
-        workers: Any = SimpleNamespace(
-            wedge=None,
-            is_held=False,
-            stop=lambda timeout, hold_until=None: self.calls.append(("stop", timeout, hold_until)),
-            stop_gently=lambda timeout, until: self.calls.append(("gently", timeout, until)),
-        )
-        self.workers = workers
-        reports: Any = SimpleNamespace(
-            show_failure=lambda _group: None,
-            failed_too=lambda _group: self.calls.append(("failed too",)),
-            failed_leaving=lambda _group: None,
-        )
-        signalled: Any = SimpleNamespace(wish=wish, end_sooner=lambda: self.calls.append(("sooner",)))
-        self.run = run
-        self.stopping = Stopping(parts, workers, signalled, reports)
-
-    def end_round(self, *, is_stopping: bool = True) -> list[tuple[Any, ...]]:
-        """End the workers of a round; return what was done."""
-        group: Any = SimpleNamespace(is_stopping=is_stopping)
-        self.stopping.end_round(group)
-        return self.calls
-
-
-def drained_until(deadline: float | None, *, stop_now: bool = True) -> Any:
-    """Return a drain with a deadline."""
-    return SimpleNamespace(deadline=deadline, stop_now=stop_now, step=lambda _now: None)
+def order_for(state: RunState, **changes: Any) -> StopOrder:
+    """Return how workers are ended whose round is over: 30 s to end, 60 s for critical sections."""
+    facts = EndFacts(state, E0, NOTHING, is_stuck=False, deadline=None, asked_at=90.0, now=NOW)
+    return end_of_round(facts._replace(**changes), shutdown_s=30.0, critical_s=60.0)
 
 
 @pytest.mark.parametrize(
@@ -126,95 +89,68 @@ def drained_until(deadline: float | None, *, stop_now: bool = True) -> Any:
     ids=["hang", "crash", "loss"],
 )
 def test_workers_of_a_round_that_is_over_are_ended_gently(ended: RoundEnded, timeout: float) -> None:
-    """Who makes no progress has nothing to save, and is given less time."""
-    node = Ending(after(start(), formed(1), ended))
-    assert [("gently", timeout, None)] == node.end_round()
-    node.stopping.of_round = drained_until(140.0)
-    assert ("gently", timeout, 140.0) == node.end_round()[-1]
+    """Critical sections have their time from the first order on; hanging workers have less to end."""
+    state = after(start(), formed(1), ended)
+    assert StopOrder(NOW + timeout, 150.0) == order_for(state)
+    assert StopOrder(NOW + timeout, 140.0) == order_for(state, deadline=140.0)
+    assert StopOrder(NOW + timeout, 150.0) == order_for(state, deadline=200.0)
 
 
 def test_before_the_round_has_ended_workers_have_their_time() -> None:
     """Another node may end it."""
-    assert [("gently", 30.0, None)] == Ending(after(start(), formed(1))).end_round()
+    assert StopOrder(130.0, 150.0) == order_for(after(start(), formed(1)))
 
 
 @pytest.mark.parametrize(
-    ("state", "wish"),
+    ("state", "request_"),
     [
-        (after(start(), formed(1), ending(Decision.CANCELLED)), StopRequest()),
-        (after(start(), formed(1), start(REQUEUED)), StopRequest()),
+        (after(start(), formed(1), ending(Decision.CANCELLED)), NOTHING),
+        (after(start(), formed(1), start(REQUEUED)), NOTHING),
         (after(start(), formed(1), crash(1)), StopRequest(Cause.INTERRUPT, "SIGINT", 1.0, at_once=True)),
     ],
     ids=["cancelled", "fenced", "Ctrl-C twice"],
 )
-def test_what_is_urgent_waits_for_no_critical_section(state: RunState, wish: StopRequest) -> None:
-    """Others work already, or nobody wants the rest."""
-    assert [("stop", 30.0, None)] == Ending(state, wish).end_round()
+def test_an_urgent_end_waits_for_no_critical_section(state: RunState, request_: StopRequest) -> None:
+    """Others work already, or the user wants the end now."""
+    assert StopOrder(130.0) == order_for(state, request=request_)
 
 
-def test_a_node_with_a_wedged_worker_does_not_wait_for_the_others() -> None:
-    """One of them never ends."""
-    node = Ending(after(start(), formed(1), crash(1)))
-    node.workers.wedge = object()
-    assert [("stop", KILL_AFTER_S, None)] == node.end_round()
-
-
-def test_a_second_failure_is_told_once_and_not_by_who_is_blind() -> None:
-    """When the workers get the signal to end, not at each look after that."""
-    node = Ending(after(start(), formed(1), crash(1)))
-    assert ("failed too",) == node.end_round(is_stopping=False)[0]
-    assert ("failed too",) not in node.end_round()[2:]
-    node.run.blind_since = 90.0
-    node.calls.clear()
-    assert ("failed too",) not in node.end_round(is_stopping=False)
+def test_a_node_with_a_stuck_worker_does_not_wait_for_the_others() -> None:
+    """The stuck worker never ends."""
+    assert StopOrder(NOW + KILL_AFTER_S) == order_for(after(start(), formed(1), crash(1)), is_stuck=True)
 
 
 @pytest.mark.parametrize(
-    ("deadline", "told", "timeout", "hold_until"),
+    ("deadline", "told", "expected"),
     [
-        (120.0, math.inf, 20.0, 120.0),
-        (102.0, math.inf, KILL_AFTER_S, 102.0),
-        (90.0, math.inf, KILL_AFTER_S, 90.0),
-        (120.0, 3.0, 3.0, 120.0),
-        (None, math.inf, KILL_AFTER_S, 100.0),
+        (120.0, math.inf, StopOrder(120.0, 120.0)),
+        (102.0, math.inf, StopOrder(NOW + KILL_AFTER_S, 102.0)),
+        (90.0, math.inf, StopOrder(NOW + KILL_AFTER_S, 90.0)),
+        (120.0, 3.0, StopOrder(103.0, 120.0)),
+        (None, math.inf, StopOrder(NOW + KILL_AFTER_S, NOW)),
     ],
 )
 def test_a_drain_ends_workers_by_its_deadline(
-    deadline: float | None, told: float, timeout: float, hold_until: float
+    deadline: float | None, told: float, expected: StopOrder
 ) -> None:
     """But gives them a moment, and no longer than the site allows."""
-    node = Ending(after(start(), formed(1)), told=told)
-    node.stopping.of_round = drained_until(deadline)
-    assert node.stopping.drain()
-    assert [("stop", timeout, hold_until)] == node.calls
-    assert ["the workers get the signal to end"] == node.said
+    assert expected == end_of_drain(deadline, told, NOW)
 
 
-def test_a_drain_that_is_held_up_is_looked_at_again_later() -> None:
-    """A worker is in a critical section; nobody was told to end."""
-    node = Ending(after(start(), formed(1)))
-    node.stopping.of_round = drained_until(120.0)
-    node.workers.is_held = True
-    assert not node.stopping.drain()
-    assert [] == node.said
-
-
-def test_before_its_time_a_drain_ends_nobody() -> None:
-    """Nor does one that there is not."""
-    node = Ending(after(start(), formed(1)))
-    assert not node.stopping.drain()
-    node.stopping.of_round = drained_until(120.0, stop_now=False)
-    assert not node.stopping.drain()
-    assert [] == node.calls
-
-
-@pytest.mark.parametrize(("cause", "done"), [(None, "gently"), (Cause.PREEMPTION, "sooner")])
-def test_who_sees_nothing_ends_its_workers_by_what_was_asked(cause: Cause | None, done: str) -> None:
-    """Else by what was read before."""
-    node = Ending(after(start(), formed(1), crash(1)), StopRequest(cause, "SIGTERM", 120.0))
-    group: Any = SimpleNamespace(is_stopping=True)
-    node.stopping.end_blind(group)
-    assert [done] == [call[0] for call in node.calls]
+@pytest.mark.parametrize(
+    ("request_", "is_over", "expected"),
+    [
+        (StopRequest(Cause.PREEMPTION, "SIGTERM", 120.0), False, None),
+        (StopRequest(Cause.PREEMPTION, "SIGTERM", 100.0), True, StopOrder(103.0)),
+        (StopRequest(Cause.INTERRUPT, "SIGINT", 120.0, at_once=True), False, StopOrder(NOW)),
+    ],
+    ids=["has time", "over", "Ctrl-C twice"],
+)
+def test_a_request_to_one_agent_ends_its_workers_when_their_time_is_over(
+    request_: StopRequest, is_over: bool, expected: StopOrder | None
+) -> None:
+    """A second Ctrl-C does so at once; the site bounds the time to SIGKILL."""
+    assert expected == end_for_request(request_, 3.0, NOW, is_over=is_over)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +167,118 @@ def test_who_sees_nothing_ends_its_workers_by_what_was_asked(cause: Cause | None
 def test_the_exit_barrier_has_its_time_and_in_a_drain_that_of_the_others(
     deadline: float | None, now: float, waited: bool
 ) -> None:
-    """Who still saves is waited for, and for a moment more."""
+    """Nodes that still save are waited for, and for a moment more."""
+    assert waited is barrier_is_over(NOW, 300.0, deadline, now)
+
+
+class Ending:
+    """A node whose workers are to be ended; notes the orders.
+
+    Args:
+        state: of the run.
+        wish: the request to this agent.
+    """
+
+    def __init__(self, state: RunState, wish: StopRequest = NOTHING) -> None:
+        self.calls: list[Any] = []
+        self.said: list[str] = []
+        self.now = NOW
+        self.run = SimpleNamespace(
+            state=state,
+            membership=SimpleNamespace(epoch=E0, node_id="n1.1"),
+            blind_since=None,
+            now=lambda: self.now,
+            drain_began=None,
+        )
+        parts: Any = SimpleNamespace(
+            rendezvous=SimpleNamespace(run=self.run),
+            log=SimpleNamespace(say=self.said.append),
+            times=AgentTimes(shutdown=30.0, exit_barrier=300.0),
+            paths=SimpleNamespace(checkpoints="checkpoints"),
+        )
+        self.ending = SimpleNamespace(
+            wedge=None,
+            is_held=False,
+            asked_at=lambda now: now,
+            stop=lambda _group, order: self.calls.append(order),
+        )
+        workers: Any = SimpleNamespace(ending=self.ending)
+        reports: Any = SimpleNamespace(
+            show_failure=lambda _group: None,
+            failed_too=lambda _group: self.calls.append("failed too"),
+            failed_leaving=lambda _group: None,
+        )
+        signalled: Any = SimpleNamespace(wish=wish, end_sooner=lambda: self.calls.append("sooner"))
+        self.stopping = Stopping(parts, workers, signalled, reports)
+        self.group: Any = SimpleNamespace(
+            is_stopping=True,
+            request_drain=lambda _now: None,
+            set_until=lambda _until: None,
+            stop_bound=lambda _now: None,
+            set_stop_step=lambda _step: None,
+        )
+
+    def end_round(self, *, is_stopping: bool = True) -> list[Any]:
+        """End the workers of a round; return the acts so far."""
+        self.group.is_stopping = is_stopping
+        self.stopping.end_round(self.group)
+        return self.calls
+
+
+def test_a_second_failure_is_told_once_and_not_by_a_blind_node() -> None:
+    """When the workers get the signal to end, not at each look after that."""
+    node = Ending(after(start(), formed(1), crash(1)))
+    assert "failed too" == node.end_round(is_stopping=False)[0]
+    assert "failed too" not in node.end_round()[2:]
+    node.run.blind_since = 90.0
+    node.calls.clear()
+    assert "failed too" not in node.end_round(is_stopping=False)
+
+
+def draining() -> Ending:
+    """Return a node in a drain whose workers have had their time of 25 s."""
     node = Ending(after(start(), formed(1), drain()))
-    node.stopping.of_round = drained_until(deadline)
-    assert waited is node.stopping.has_waited(100.0, now)
-    node.run.state = after(start(), formed(1))
-    assert (now >= 400.0) is node.stopping.has_waited(100.0, now)
+    node.stopping.begin(node.group)
+    assert not node.stopping.drain(node.group)
+    assert [] == node.calls
+    node.now += 25.0
+    return node
 
 
-def test_the_exit_barrier_of_a_node_without_a_drain_of_its_own_has_its_time() -> None:
-    """Though the others drain."""
+def test_a_drain_ends_workers_when_their_time_is_over() -> None:
+    """Not before; without a round it ends none."""
+    node = draining()
+    assert node.stopping.drain(node.group)
+    assert [StopOrder(125.0 + KILL_AFTER_S, 125.0)] == node.calls
+    assert ["the workers get the signal to end"] == node.said
+    assert not Ending(node.run.state).stopping.drain(node.group)
+
+
+def test_a_drain_that_is_held_up_is_looked_at_again_later() -> None:
+    """A worker is in a critical section; no worker was asked to end."""
+    node = draining()
+    node.ending.is_held = True
+    assert not node.stopping.drain(node.group)
+    assert [] == node.said
+
+
+@pytest.mark.parametrize(
+    ("cause", "done"), [(None, StopOrder(130.0, NOW + AgentTimes().drain.critical)), (Cause.STOP, "sooner")]
+)
+def test_a_blind_node_ends_its_workers_by_its_own_request(cause: Cause | None, done: Any) -> None:
+    """Without one, by the last state that it has read."""
+    node = Ending(after(start(), formed(1), crash(1)), StopRequest(cause, "SIGTERM", 120.0))
+    node.stopping.end_blind(node.group)
+    assert [done] == node.calls
+
+
+def test_the_exit_barrier_knows_the_drain_of_its_own_round_alone() -> None:
+    """A node without workers in the drain has the barrier's time; so has one without a drain."""
     node = Ending(after(start(), formed(1), drain()))
     assert [False, True] == [node.stopping.has_waited(100.0, now) for now in (399.9, 400.0)]
+    node.stopping.begin(node.group)
+    node.now = 380.0
+    node.stopping.drain(node.group)
+    assert [False, True] == [node.stopping.has_waited(100.0, now) for now in (414.9, 415.0)]
+    node.run.state = after(start(), formed(1))
+    assert node.stopping.has_waited(100.0, 400.0)

@@ -10,7 +10,7 @@ import pytest
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.drain.drain import LOOK_AFTER_S, UnaskedWatch
-from hpc_elastic.node.setup.stop_request import DrainTimes, Unasked
+from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.record.journal import (
     Cause,
     DrainRequested,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.node.undead import undead_of, wait_for_undead
+from hpc_elastic.node.ending import WorkersEnding, stuck_of
 from hpc_elastic.node.workers.process_facts import facts_of
 from hpc_elastic.testing.waiting import wait_until
 
@@ -69,32 +69,40 @@ def group_of(pid: int, unkillable: list[str]) -> Any:
 
 def parts_of(loop: Loop, beats: list[int]) -> Any:
     """Return what is used of an agent."""
-    run = SimpleNamespace(tick=lambda: beats.append(1))
+    run = SimpleNamespace(tick=lambda: beats.append(1), membership=SimpleNamespace(node_id="n1.1"))
     log = SimpleNamespace(say=lambda _text: None)
-    return SimpleNamespace(clock=SystemClock(), loop=loop, log=log, rendezvous=SimpleNamespace(run=run))
+    paths = SimpleNamespace(nodes="nodes")
+    return SimpleNamespace(
+        clock=SystemClock(), loop=loop, log=log, paths=paths, rendezvous=SimpleNamespace(run=run)
+    )
+
+
+def ending(parts: Any, stuck_s: float) -> WorkersEnding:
+    """Return the end of the workers of a node, with a time for those that SIGKILL does not end [s]."""
+    return WorkersEnding(parts, lambda: None, stuck_s)
 
 
 def test_who_stays_is_given_up(frozen: subprocess.Popen[bytes]) -> None:
     """After its time, in which the agent went on beating; a frozen process is not taken for a hung one."""
     beats: list[int] = []
     group = group_of(frozen.pid, ["local rank 0: in state D"])
-    wait_until(lambda: undead_of(group) == (frozen.pid,), "state D")
+    wait_until(lambda: stuck_of(group) == (frozen.pid,), "state D")
     assert facts_of(frozen.pid).is_stopped
-    assert (frozen.pid,) == wait_for_undead(group, parts_of(Loop(), beats), 1.2)
+    assert (frozen.pid,) == ending(parts_of(Loop(), beats), 1.2).outwait(group)
     assert len(beats) >= 2
 
 
 def test_who_ends_after_all_is_not(frozen: subprocess.Popen[bytes], freezer: Path) -> None:
     """A file server that comes back costs time only."""
     group = group_of(frozen.pid, ["local rank 0: in state D"])
-    wait_until(lambda: undead_of(group) == (frozen.pid,), "state D")
+    wait_until(lambda: stuck_of(group) == (frozen.pid,), "state D")
     loop = Loop(lambda: (freezer / "freezer.state").write_text("THAWED"))
-    assert () == wait_for_undead(group, parts_of(loop, []), 60)
+    assert () == ending(parts_of(loop, []), 60).outwait(group)
 
 
 def test_most_workers_just_end() -> None:
     """Nobody is waited for then."""
     loop = Loop()
-    assert () == wait_for_undead(group_of(os.getpid(), []), parts_of(loop, []), 60)
-    assert () == undead_of(group_of(os.getpid(), ["left over: pid 3"]))
+    assert () == ending(parts_of(loop, []), 60).outwait(group_of(os.getpid(), []))
+    assert () == stuck_of(group_of(os.getpid(), ["left over: pid 3"]))
     assert 0 == loop.turns

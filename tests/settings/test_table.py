@@ -23,7 +23,7 @@ from hpc_elastic.node.budgets import RestartBudgets as AgentBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.setup.hang_times import HangOptions
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings import setting as kinds
 from hpc_elastic.settings.of_finish import FINISH

@@ -9,23 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpc_elastic.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousGracefulExitError,
-    RendezvousTimeoutError,
-    StoreError,
-)
-from hpc_elastic.meet.interface import RendezvousInfo
+from hpc_elastic.errors import StoreError
+from hpc_elastic.meet import rules
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
-from hpc_elastic.meet.shared_fs import (
-    DismissedError,
-    NodesLostError,
-    RendezvousInterruptedError,
-    SharedFsRendezvous,
-    Waiting,
-)
+from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.node.budgets import RestartBudgets
 from hpc_elastic.node.decision import Action, AgentFacts, Group, decide, decide_blind
@@ -145,27 +133,31 @@ class SimulatedAgent:
             return self._end_text()
         return "dismissed" if cause is Cause.MEMBERSHIP else "left"
 
-    def _join(self) -> str:  # noqa: C901, PLR0911 - one outcome per error
+    def _join(self) -> str:
         if self.is_signalled:
             return self._leave_for_signal()
-        try:
-            info = self.rendezvous.next_rendezvous()
-        except RendezvousInterruptedError:
-            return self._leave_for_signal()
-        except NodesLostError:
-            return self._too_few(Cause.NODE_LOSS)
-        except RendezvousTimeoutError:
-            return self._too_few(Cause.JOIN_TIMEOUT)
-        except RendezvousClosedError:
-            return self._leave_unstarted()
-        except DismissedError:
-            return self._leave_alone(Cause.MEMBERSHIP)
-        except RendezvousGracefulExitError:
-            return "fenced"
-        except RendezvousConnectionError:
-            return "no store"
-        self._start_workers(info)
-        return ""
+        verdict = self.rendezvous.join()
+        match verdict:
+            case rules.Joined(formed):
+                self._start_workers(formed)
+                return ""
+            case Interrupted():
+                return self._leave_for_signal()
+            case OutOfReach():
+                return "no store"
+            case _:
+                return self._refused(verdict.why)
+
+    def _refused(self, why: rules.Refusal) -> str:
+        match why:
+            case rules.TooFew():
+                return self._too_few(Cause.JOIN_TIMEOUT if why.timed_out else Cause.NODE_LOSS)
+            case rules.LeaveRun():
+                return self._leave_unstarted()
+            case rules.Dismissed():
+                return self._leave_alone(Cause.MEMBERSHIP)
+            case rules.Fenced():
+                return "fenced"
 
     def _too_few(self, cause: Cause) -> str:
         self._insist(lambda: self.shared.report_drained(cause))
@@ -186,16 +178,14 @@ class SimulatedAgent:
     def _end_text(self) -> str:
         return "done" if self.shared.state.ending else "drained"
 
-    def _start_workers(self, info: RendezvousInfo) -> None:
-        assert info.round is not None
-        self.formed = info.round
-        assert info.round.members[info.rank].node_id == self.node_id
-        assert info.world_size == len(info.round.members)
+    def _start_workers(self, formed: RoundFormed) -> None:
+        self.formed = formed
+        rank, size = self.shared.rank_in(formed), len(formed.members)
         self.group = Group.RUNNING
         self.has_succeeded = False
         self._changes_at = (self.node.monotonic() + self._work_s(), Group.SUCCEEDED)
         self._barrier_since = None
-        self.node.world.tell(f"{self.name} is rank {info.rank} of {info.world_size} in {info.round.number}")
+        self.node.world.tell(f"{self.name} is rank {rank} of {size} in {formed.number}")
 
     def _work_s(self) -> float:
         """Return how long the workers of this node run when nothing happens [s]."""

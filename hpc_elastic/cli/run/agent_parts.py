@@ -10,7 +10,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.node.budgets import RestartBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.hang_times import HangOptions
-from hpc_elastic.node.setup.stop_request import DrainTimes, Unasked
+from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import events, metrics
 from hpc_elastic.node.listeners.telemetry import AgentEvents, Details, run_metrics, state_metrics
-from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, Surroundings, Telemetry
+from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, MeasuredStep, Surroundings, Telemetry
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
 
@@ -63,12 +63,12 @@ class NodeTelemetry(Telemetry):
     # what the agent tells
 
     @contextmanager
-    def step(self, step: AgentStep) -> Iterator[None]:
+    def step(self, step: AgentStep) -> Iterator[MeasuredStep]:
         """Measure a block."""
-        began, result = self._now(), "failure"
+        began, result, measured = self._now(), "failure", MeasuredStep()
         try:
-            yield
-            result = "success"
+            yield measured
+            result = "failure" if measured.has_failed else "success"
         finally:
             took_ms = (self._now() - began) * 1000
             if step.event:

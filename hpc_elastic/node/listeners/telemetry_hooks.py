@@ -48,12 +48,18 @@ ASSIGN_RANKS = AgentStep("SimpleElasticAgent._assign_worker_ranks", "ASSIGN_WORK
 START = AgentStep("LocalElasticAgent._start_workers")
 
 
-class Telemetry:
-    """Is told what the agent does; this one tells nobody."""
+class MeasuredStep:
+    """A block that is being measured."""
 
-    def step(self, _step: AgentStep) -> AbstractContextManager[None]:
+    has_failed = False  # for a failure that is no exception
+
+
+class Telemetry:
+    """The reports of an agent to listeners; this class reports nothing."""
+
+    def step(self, _step: AgentStep) -> AbstractContextManager[MeasuredStep]:
         """Measure a block."""
-        return nullcontext()
+        return nullcontext(MeasuredStep())
 
     def initializing(self) -> None:
         """Workers are wanted: the agent goes to the rendezvous."""

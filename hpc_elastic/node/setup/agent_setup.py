@@ -16,7 +16,7 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.setup.notices import NoNotices, Notices
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths

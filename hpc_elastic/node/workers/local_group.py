@@ -15,7 +15,7 @@ from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, fa
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
-from hpc_elastic.node.workers.critical_section_wait import Busy
+from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.group import ProcessGroup
     from hpc_elastic.multiprocessing.group_logs import Filters
-
-
-NO_STEP = -1
-KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
 
 Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
@@ -46,6 +42,14 @@ class Command(NamedTuple):
     numa: object = None  # binds each worker to the CPUs near its GPU
     filters: Filters = ((), ())  # which teed lines of stdout, of stderr, go to a common file, too
     virtual_local_rank: bool = False  # each worker sees its own GPU alone, and is local rank 0
+
+
+class Busy(NamedTuple):
+    """A worker in a critical section."""
+
+    rank: int
+    name: str
+    since: float  # monotonic time [s]
 
 
 class LocalGroup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.node.setup.stop_request import DrainTimes
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.report.drill.report import Course
 from hpc_elastic.slurm.client.deadlines import Site, margin_s, stop_s
 
