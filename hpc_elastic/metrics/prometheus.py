@@ -10,9 +10,10 @@ import atexit
 import logging
 import os
 import re
+import socket
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError
@@ -20,6 +21,7 @@ from hpc_elastic.metrics.api import MetricData, MetricHandler
 
 if TYPE_CHECKING:
     from types import ModuleType
+    from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -173,9 +175,9 @@ class PrometheusHttpHandler(MetricHandler):
         prefix: str = "hpc_elastic",
     ) -> None:
         self._metrics = PrometheusMetrics(prefix, labels or {})
-        self._server, self._thread = _client().start_http_server(
-            port, addr=address, registry=self._metrics.registry
-        )
+        self._server = _server(address, port, _client().make_wsgi_app(self._metrics.registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
         self.port: int = self._server.server_port
         self._lock = threading.Lock()
 
@@ -189,3 +191,27 @@ class PrometheusHttpHandler(MetricHandler):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _server(address: str, port: int, application: Callable[..., Any]) -> WSGIServer:
+    """Return a server of the metrics that is not started yet.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer  # noqa: PLC0415 - only if asked for
+
+    from hpc_elastic.metrics.http_server import SLOW_CLIENT_S, FewConnections  # noqa: PLC0415 - as above
+
+    class Handler(WSGIRequestHandler):
+        timeout = SLOW_CLIENT_S
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by http.server
+            """Log nothing: Prometheus asks every few seconds."""
+
+    class Server(FewConnections, WSGIServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    made = Server((address, port), Handler)
+    made.set_app(application)
+    return made

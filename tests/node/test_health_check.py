@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import logging
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.metrics.http_server import MOST_OPEN
 from hpc_elastic.node.listeners.health_check import (
     ADDRESS_ENV,
     PORT_ENV,
@@ -18,7 +21,9 @@ from hpc_elastic.node.listeners.health_check import (
     health_check_from_env,
 )
 from hpc_elastic.testing.clock import FakeClock
+from hpc_elastic.testing.waiting import wait_until
 
+LIMIT_S = 30.0
 MODULE = "hpc_elastic.node.listeners.health_check"
 
 
@@ -109,6 +114,26 @@ def test_a_silent_client_holds_up_nobody(server: HealthCheckServer) -> None:
     """Somebody connects and says nothing: others are answered."""
     with socket.create_connection(("127.0.0.1", server.port)):
         assert 200 == ask(server.port)[0]
+
+
+def test_many_silent_clients_leave_room_for_one_that_asks(server: HealthCheckServer) -> None:
+    """Those that were first are let go; no more than a few take descriptors and threads of the agent."""
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(3 * MOST_OPEN):
+            clients.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port))))
+            clients[-1].sendall(b"GET / HTTP/1.1\r\n")
+        assert 200 == ask(server.port)[0]
+        for client in clients[: 2 * MOST_OPEN]:
+            client.settimeout(LIMIT_S)
+            assert b"" == client.recv(1)
+        wait_until(lambda: len(handlers()) <= MOST_OPEN, "threads to end", timeout_s=LIMIT_S)
+
+
+def handlers() -> list[str]:
+    """Return the threads that serve clients."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if "process_request_thread" in name]
 
 
 def test_stop_and_start_again(server: HealthCheckServer) -> None:

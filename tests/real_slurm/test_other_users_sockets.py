@@ -8,16 +8,18 @@ import signal
 import socket
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
-from hpc_elastic.record.journal import Decision
+from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import REPOSITORY, Cluster
-from tests.real_slurm.jobs import PYTHON, USER, installed_for_users, submit
+from tests.real_slurm.jobs import PYTHON, USER, Run, installed_for_users, nodes_of, submit
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -89,6 +91,58 @@ tell(f"met.{rank}", str(made.underlying_store.port))
 """Ranks meet at a store; rank 1 may try for so long before it tries in earnest."""
 
 
+HOLD = """
+import resource, socket, sys, threading
+port, count = int(sys.argv[1]), int(sys.argv[2])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+def held():
+    made = socket.create_connection(("127.0.0.1", port))
+    made.sendall(b"GET / HTTP/1.1\\r\\n")
+    return made
+
+kept = [held() for _ in range(count)]
+print("holds", flush=True)
+done = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
+while not done.wait(0.5):
+    for number, one in enumerate(kept):
+        try:
+            one.sendall(b"A: b\\r\\n")
+        except OSError:
+            kept[number] = held()
+"""
+"""Holds so many connections without ever asking anything."""
+NAMES = """
+import socket, sys
+kept = []
+for name in sys.argv[1:]:
+    kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    kept[-1].bind("\\0" + name)
+print("has", flush=True)
+sys.stdin.read()
+"""
+"""Takes names in the abstract space of sockets."""
+SOCKET = """
+import os, select, socket, sys
+os.umask(0)
+made = socket.socket(socket.AF_UNIX)
+made.bind(sys.argv[1])
+made.listen(8)
+print("listens", flush=True)
+while sys.stdin not in select.select([sys.stdin, made], [], [])[0]:
+    open(sys.argv[2], "a").write("connected\\n")
+    made.accept()
+"""
+WAITS = """
+import os, sys, time
+open(sys.argv[1] + ".begun", "w").close()
+while not os.path.exists(sys.argv[1] + ".end"):
+    time.sleep(0.02)
+"""
+
+
 class Sockets(NamedTuple):
     """A directory where both users may make files, on a cluster."""
 
@@ -101,17 +155,20 @@ class Sockets(NamedTuple):
         return self.path / "taken"
 
     @contextmanager
-    def bob_listens(self, port: int, *addresses: str) -> Iterator[None]:
-        """Have bob listen at some addresses of this machine."""
-        words = (PYTHON, "-I", "-c", LISTEN, str(self.taken), str(port), *addresses)
-        pipe = subprocess.PIPE
-        with subprocess.Popen([*as_user("bob"), *words], text=True, stdin=pipe, stdout=pipe) as bob:
+    def bob(self, script: str, *words: str) -> Iterator[None]:
+        """Have bob run a Python script on this machine, from when it has printed a line on."""
+        argv, pipe = [*as_user("bob"), PYTHON, "-I", "-c", script, *words], subprocess.PIPE
+        with subprocess.Popen(argv, text=True, stdin=pipe, stdout=pipe) as bob:
             assert bob.stdin is not None
             assert bob.stdout is not None
-            assert "listens\n" == bob.stdout.readline()
+            assert bob.stdout.readline().endswith("\n")
             yield
             bob.stdin.close()
         assert 0 == bob.returncode
+
+    def bob_listens(self, port: int, *addresses: str) -> AbstractContextManager[None]:
+        """Have bob listen at some addresses of this machine."""
+        return self.bob(LISTEN, str(self.taken), str(port), *addresses)
 
     def bob_listens_on(self, node: str, port: int, *addresses: str) -> None:
         """Have bob listen at some addresses of a node, in a job of his."""
@@ -220,6 +277,75 @@ def test_bob_on_the_nodes_of_a_job_gets_no_connection_of_its_ranks(place: Socket
     assert ending is not None
     assert Decision.DONE is ending.decision, run.log()
     assert ([], [str(port)] * 4) == (place.connections, met(place))
+
+
+# what an agent or a worker listens at beside that
+
+
+@contextmanager
+def waiting_run(place: Sockets, **environ: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Have alice run one worker, which waits; afterwards it is told to end, and the run ends well."""
+    script, mark, directory = place.path / "waits.py", place.path / "mark", place.path / "run"
+    script.write_text(WAITS)
+    words = ("--run-dir", str(directory), "--nnodes", "1", "--nproc-per-node", "1", str(script), str(mark))
+    with place.alice_runs(*words, **environ) as agent:
+        place.cluster.wait_for(Path(f"{mark}.begun").exists, LIMIT_S, "the worker")
+        yield agent, directory
+        Path(f"{mark}.end").touch()
+        assert 0 == agent.wait(LIMIT_S)
+
+
+def logged(directory: Path) -> str:
+    """Return what the agents of a run have logged."""
+    return "".join(path.read_text() for path in (directory / "logs" / "agents").iterdir())
+
+
+def test_bob_who_has_the_port_of_the_health_check_first_holds_up_no_run(place: Sockets) -> None:
+    """The agent says where it cannot listen, and asks bob nothing."""
+    port = free_port()
+    with (
+        place.bob_listens(port, "0.0.0.0"),  # noqa: S104 - bob's
+        waiting_run(place, TORCHELASTIC_HEALTH_CHECK_PORT=str(port)) as (_, directory),
+    ):
+        assert f"127.0.0.1:{port} cannot be listened at" in logged(directory)
+    assert [] == place.connections
+
+
+@pytest.mark.parametrize(
+    "asked", ["TORCHELASTIC_HEALTH_CHECK_PORT={}", "HPC_ELASTIC_METRICS=prometheus-http:{}"]
+)
+def test_connections_that_bob_holds_open_take_nothing_from_an_agent(place: Sockets, asked: str) -> None:
+    """Neither descriptors nor threads, of which it has few, and others are answered meanwhile."""
+    port, many = free_port(), 300
+    name, _, value = f"{asked}{port}".partition("=")
+    with waiting_run(place, **{name: value}) as (agent, _), place.bob(HOLD, str(port), str(many)):
+        answered = place.cluster.run("alice", ["curl", "--silent", "--fail", f"http://127.0.0.1:{port}/"])
+        assert 0 == answered.returncode, answered.stderr
+        few = psutil.Process(agent.pid)
+        place.cluster.wait_for(lambda: few.num_fds() < many / 3 > few.num_threads(), 60, "bob to be let go")
+
+
+def test_names_of_sockets_that_bob_has_first_hold_up_no_run(place: Sockets) -> None:
+    """Agents outside Slurm claim a name each, by a socket that everybody can name as well."""
+    uid, host = place.cluster.run(USER, ["id", "-u"]).stdout.strip(), os.uname().nodename
+    run = f"hpc_elastic/{uid}/{zlib.crc32(os.fsencode(place.path / 'run')):08x}/{host}"
+    with place.bob(NAMES, run, *(f"{run}-{number}" for number in range(2, 200))):
+        with waiting_run(place) as (_, directory):
+            pass
+        (formed,) = Run(place.cluster, directory, "").entries(RoundFormed)
+    assert [f"{host}-200"] == nodes_of(formed)
+
+
+def test_a_socket_of_bobs_in_the_place_of_a_workers_gets_no_connection(place: Sockets) -> None:
+    """The worker says what is in its way."""
+    path = place.path / "worker.socket"
+    code = "import sys; from hpc_elastic.control_plane import worker_main\nwith worker_main(): pass"
+    with place.bob(SOCKET, str(path), str(place.taken)):
+        environ = {"TORCH_WORKER_SERVER_SOCKET": str(path), "PYTHONPATH": str(REPOSITORY)}
+        done = place.cluster.run(USER, [PYTHON, "-P", "-c", code], env=environ)
+    assert (1, []) == (done.returncode, place.connections)
+    assert f"no socket can be made at {path}: Address already in use" in done.stderr
+    assert "fix: give a path in a directory of your own" in done.stderr
 
 
 def met(place: Sockets) -> list[str]:

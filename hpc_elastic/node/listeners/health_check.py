@@ -26,7 +26,6 @@ PORT_ENV = Env.HEALTH_CHECK_PORT
 ADDRESS_ENV = Env.HEALTH_CHECK_ADDRESS
 LOOPBACK = "127.0.0.1"
 DEFAULT_TIMEOUT_S = 60
-_SLOW_CLIENT_S = 5.0  # a client that has not sent its request by then is let go
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +89,12 @@ class HealthCheckServer:
 
     def start(self) -> None:
         """Start to listen; where it cannot, that is logged and the agent goes on without."""
-        from hpc_elastic.node.listeners.health_http import make_server  # noqa: PLC0415 - heavy, and rarely asked for
+        from hpc_elastic.metrics.http_server import make_server  # noqa: PLC0415 - heavy, and rarely asked for
 
         if self._server is not None:
             return
         try:
-            self._server = make_server(self._address, self._port, self.answer, _SLOW_CLIENT_S)
+            self._server = make_server(self._address, self._port, self.answer)
         except (OSError, OverflowError) as error:
             where = f"{self._address}:{self._port}"
             logger.warning("No health check server started: %s cannot be listened at (%s)", where, error)
