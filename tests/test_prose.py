@@ -53,7 +53,7 @@ READERS = {
     # what the user has written
     "api/start.py": "options in an error, which are put as Python's arguments",
     "cli/commands/adopt.py": "lines of job scripts",
-    "cli/app.py": "words of a command line",
+    "cli/typer_app.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
     "cli/run/agent_parts.py": "options of a command line",
     "cli/run/values.py": "options of a command line",

@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
-
+from hpc_elastic.cli.parameters import Positional
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
@@ -37,9 +36,7 @@ from hpc_elastic.text import visible
 
 RunArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help=f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."
-    ),
+    Positional("RUN", f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."),
 ]
 Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
 _OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # what `submit` adds to the job name in a run id

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import typer
-
+from hpc_elastic.ids import ExitCode
 from hpc_elastic.text import visible_lines
+
+_COLOURS = {"red": 31, "green": 32, "yellow": 33}
+_BOLD = "\x1b[1m"
 
 
 def say(text: str = "", *, err: bool = False) -> None:
@@ -16,7 +18,7 @@ def say(text: str = "", *, err: bool = False) -> None:
         text: without its last line end.
         err: to stderr instead of stdout.
     """
-    typer.echo(visible_lines(text), err=err)
+    _write(visible_lines(text) + "\n", err=err)
 
 
 def say_aside(text: str) -> None:
@@ -26,7 +28,10 @@ def say_aside(text: str) -> None:
 
 def say_in_colour(text: str, colour: str | None, *, bold: bool = False) -> None:
     """Print lines for people in a colour, where stdout is a terminal."""
-    typer.echo(typer.style(visible_lines(text), fg=colour, bold=bold))
+    shown = visible_lines(text)
+    if colour is not None and sys.stdout.isatty():
+        shown = f"\x1b[{_COLOURS[colour]}m{_BOLD if bold else ''}{shown}\x1b[0m"
+    _write(shown + "\n")
 
 
 def hand_out(text: str) -> None:
@@ -36,6 +41,19 @@ def hand_out(text: str) -> None:
         text: with its last line end.
     """
     if sys.stdout.isatty():
-        typer.echo(visible_lines(text), nl=False)
+        _write(visible_lines(text))
     else:
-        typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+
+
+def complain(message: str, fix: str = "") -> int:
+    """Print an error with what helps, and return the exit code of a command that was used wrongly."""
+    text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
+    say(f"error: {text}", err=True)
+    return ExitCode.USAGE
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    print(text, end="", file=sys.stderr if err else sys.stdout, flush=True)

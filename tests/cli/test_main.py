@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import __version__
+from hpc_elastic.cli.commands import COMMANDS
 from hpc_elastic.cli.main import main
 
 HEAVY = {"typer", "rich", "pydantic", "jinja2"}
@@ -26,6 +27,31 @@ def test_the_commands_of_the_nodes_import_nothing_heavy(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.rpartition("LOADED ")[2].split())
     assert not HEAVY & loaded
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["status", "x"],
+        ["timeline", "x"],
+        ["logs", "-n", "5", "x"],
+        ["stop", "x"],
+        ["cancel", "x"],
+    ],
+    ids=" ".join,
+)
+def test_a_plain_command_imports_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    """The commands that people type again and again load no parser and no other command."""
+    code = (
+        f"import sys\nfrom hpc_elastic.cli.main import main\nmain({words!r})\nprint('LOADED', *sys.modules)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = set(done.stdout.rpartition("LOADED ")[2].split())
+    others = {f"hpc_elastic.cli.commands.{home.module}" for home in COMMANDS.values()}
+    mine = f"hpc_elastic.cli.commands.{COMMANDS[words[0]].module}"
+    assert {mine} == loaded & (others | HEAVY | {"argparse", "psutil", "filelock", "logging"})
 
 
 def test_help_groups_the_options(capsys: pytest.CaptureFixture[str]) -> None:

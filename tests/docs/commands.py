@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from hpc_elastic.cli.app import app
 from hpc_elastic.cli.commands.finish import _parser as finish_parser
 from hpc_elastic.cli.run.command import parser as run_parser
+from hpc_elastic.cli.typer_app import app_for
 
 _COMMAND = re.compile(r"(?:^|\s)(hpc-elastic (?:.|\\\n)*)")
 
@@ -30,7 +30,7 @@ def _slip(words: list[str]) -> str:
         known = {option for action in made._actions for option in action.option_strings}
         mine = mine[: next((at for at, word in enumerate(mine) if word.endswith(".py")), None)]
     else:
-        group = typer.main.get_command(app)
+        group = typer.main.get_command(app_for([]))
         commands: dict[str, Any] = getattr(group, "commands", {})
         if name not in commands:
             return name

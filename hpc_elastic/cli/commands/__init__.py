@@ -1,1 +1,49 @@
-"""The commands that people type, a module each."""
+"""The commands that people type. Each is listed here, and its module is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+_START, _LOOK_AFTER, _CLUSTER = "Start a run", "Look after a run", "The cluster and this installation"
+
+
+class Home(NamedTuple):
+    """Where the function of a command is; it has the name of the command.
+
+    Args:
+        module: in `hpc_elastic.cli.commands`.
+        panel: where the help shows it.
+        takes_job: it has the options that describe a job, too.
+    """
+
+    module: str
+    panel: str
+    takes_job: bool = False
+
+
+# One line per command. It raises HpcElasticError for what the user can mend, which is printed as one block.
+COMMANDS: Mapping[str, Home] = {
+    "submit": Home("submit", _START, takes_job=True),
+    "render": Home("render", _START, takes_job=True),
+    "adopt": Home("adopt", _START),
+    "status": Home("status", _LOOK_AFTER),
+    "timeline": Home("status", _LOOK_AFTER),
+    "logs": Home("logs", _LOOK_AFTER),
+    "stop": Home("stop", _LOOK_AFTER),
+    "cancel": Home("stop", _LOOK_AFTER),
+    "scale": Home("scale", _LOOK_AFTER),
+    "drill": Home("drill", _LOOK_AFTER),
+    "doctor": Home("doctor", _CLUSTER),
+    "nodes": Home("nodes", _CLUSTER),
+}
+
+
+def function_of(name: str) -> Callable[..., object]:
+    """Import the function of a command."""
+    from importlib import import_module  # noqa: PLC0415 - not on nodes
+
+    function: Callable[..., object] = getattr(
+        import_module(f"hpc_elastic.cli.commands.{COMMANDS[name].module}"), name
+    )
+    return function

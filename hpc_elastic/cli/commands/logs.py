@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Optional
 
-import typer
-
+from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.clock import Clock, SystemClock
@@ -33,37 +32,25 @@ _LOOK_S = 0.2
 _ASK_SLURM_S = 30.0
 _LINES = 100
 
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on showing what comes, until the run has ended.")
-]
+Follow = Annotated[bool, Flag(("--follow", "-f"), "Go on showing what comes, until the run has ended.")]
 Rank = Annotated[
-    Optional[int],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Option("--rank", metavar="R", min=0, help="Only this global rank.", show_default=False),
+    Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
+    Flag(("--rank",), "Only this global rank.", "R", least=0),
 ]
 Node = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(
-        "--node", metavar="NAME", help="Only this node: its agent and its workers.", show_default=False
-    ),
+    Flag(("--node",), "Only this node: its agent and its workers.", "NAME"),
 ]
 Attempt = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(
-        "--attempt",
-        metavar="ROUND",
-        min=1,
-        help="Workers of this round instead of the newest.",
-        show_default=False,
-    ),
+    Flag(("--attempt",), "Workers of this round instead of the newest.", "ROUND", least=1),
 ]
-Lines = Annotated[
-    int, typer.Option("--lines", "-n", metavar="N", min=0, help="Last lines of each file; 0 for all.")
-]
+Lines = Annotated[int, Flag(("--lines", "-n"), "Last lines of each file; 0 for all.", "N", least=0)]
 
 
 def logs(
     run: RunArgument,
-    follow: Follow = False,  # noqa: FBT002 - typer's way to write a flag
+    follow: Follow = False,  # noqa: FBT002 - a flag of the command line
     rank: Rank = None,
     node: Node = None,
     attempt: Attempt = None,

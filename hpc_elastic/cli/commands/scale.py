@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import RunArgument, find_one_run
 from hpc_elastic.cli.say import say
 from hpc_elastic.slurm.client.commands import Slurm
@@ -13,17 +12,13 @@ from hpc_elastic.slurm.operate.scale import scale as change_size
 
 KeepSpares = Annotated[
     bool,
-    typer.Option(
-        "--keep-spares", help="Array mode: nodes beyond that stand by, instead of being given back."
-    ),
+    Flag(("--keep-spares",), "Array mode: nodes beyond that stand by, instead of being given back."),
 ]
 
 
 def scale(
     run: RunArgument,
-    nodes: Annotated[
-        int, typer.Option("--nodes", "-N", metavar="N", help="How many nodes the run is to use from now on.")
-    ],
+    nodes: Annotated[int, Flag(("--nodes", "-N"), "How many nodes the run is to use from now on.", "N")],
     keep_spares: KeepSpares = False,  # noqa: FBT002 - a flag of the command line
 ) -> int:
     """Change how many nodes a running run uses.

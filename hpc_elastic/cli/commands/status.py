@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Annotated, Optional
 
-import typer
-
+from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
 from hpc_elastic.cli.say import say, say_aside, say_in_colour
 from hpc_elastic.cli.status.facts import batch_log, status_facts
@@ -28,23 +27,22 @@ _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
-ShowTimeline = Annotated[bool, typer.Option("--timeline", help="Show what happened, too.")]
+ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show what happened, too.")]
 
 
 OptionalRun = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Argument(
-        metavar="[RUN]",
-        help=f"Run directory, run id, job id or job name, or a folder: all runs in it. "
+    Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
+    Positional(
+        "[RUN]",
+        f"Run directory, run id, job id or job name, or a folder: all runs in it. "
         f"Without it: all runs below ./{RUNS_FOLDER}.",
-        show_default=False,
     ),
 ]
 
 
 def status(
     run: OptionalRun = None,
-    timeline: ShowTimeline = False,  # noqa: FBT002 - typer's way to write a flag
+    timeline: ShowTimeline = False,  # noqa: FBT002 - a flag of the command line
 ) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)

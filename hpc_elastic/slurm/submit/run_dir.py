@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
@@ -15,7 +15,6 @@ from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import interrupted
-from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store import files, mount
 from hpc_elastic.store.check import findings, probe
 from hpc_elastic.store.check.findings import Level
@@ -25,6 +24,9 @@ from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.store.trust import above
 from hpc_elastic.typed_json import Prose, decode, parse_object
+
+if TYPE_CHECKING:
+    from hpc_elastic.slurm.submit.request import SubmitRequest
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
