@@ -37,6 +37,7 @@ from tests.meet.one_node import node_maker, together
 EPOCH = Epoch(0, 0, 0, 0)
 NODES = tuple(Member(f"n{i}.1", f"n{i}", 2) for i in range(5))
 FORMED = RoundFormed(1, EPOCH, NODES, "n0", 1, None)
+TIMES = DrainTimes()
 
 
 def test_a_second_signal_only_makes_it_quicker() -> None:
@@ -324,12 +325,14 @@ class Workers:
     def __init__(self) -> None:
         self.bound: int | None = None
         self.told: list[tuple[str, float]] = []
+        self.until: list[float] = []
 
     def request_drain(self, _now: Callable[[], float]) -> None:
         """Warn of the end."""
 
     def set_until(self, deadline: float) -> None:
-        """Tell how long there is."""
+        """Note it."""
+        self.until.append(deadline)
 
     def stop_bound(self, _now: float) -> int | None:
         """Return the first step at which all can stop."""
@@ -345,7 +348,7 @@ class Workers:
 
 
 def drains(
-    left_s: float | None = None, cause: Cause = Cause.PREEMPTION
+    left_s: float | None = None, cause: Cause = Cause.PREEMPTION, times: DrainTimes = TIMES
 ) -> list[tuple[LocalDrain, Any, Workers]]:
     """Return the drains of two nodes of a round that the first has asked to leave, with their runs."""
     clock = FakeClock()
@@ -356,7 +359,7 @@ def drains(
         node.run.refresh()
         workers = Workers()
         group: Any = workers
-        found.append((LocalDrain(node.run, group, DrainTimes()), node.run, workers))
+        found.append((LocalDrain(node.run, group, times), node.run, workers))
     return found
 
 
@@ -375,13 +378,46 @@ def test_what_slurm_says_replaces_only_what_was_assumed(
     cause: Cause, left_s: float | None, slurm_s: float, deadline: float
 ) -> None:
     """Time that was promised, or that a user gives, only becomes less."""
-    (drain, run, _), _ = drains(left_s, cause)
+    (drain, run, workers), _ = drains(left_s, cause)
     drain.step(100.0)
     assert 100.0 + (left_s or DrainTimes().of(cause)) == drain.deadline
     run.explain_drain(cause, "Slurm says why", slurm_s)
     drain.step(100.0)
-    assert 100.0 + deadline == drain.deadline
+    assert 100.0 + deadline == drain.deadline == workers.until[-1]
     assert [False, True] == [drain.is_over(100.0 + deadline - 0.1), drain.is_over(100.0 + deadline)]
+
+
+@pytest.mark.parametrize(("times", "left_s"), [(DrainTimes(), None), (DrainTimes(is_stop_given=True), 300.0)])
+def test_a_time_that_slurm_does_not_change_stays(times: DrainTimes, left_s: float | None) -> None:
+    """Slurm may not know how long there is, and a user's flag holds whatever it says."""
+    (drain, run, _), _ = drains(times=times)
+    drain.step(100.0)
+    run.explain_drain(Cause.PREEMPTION, "Slurm says why", left_s)
+    drain.step(101.0)
+    assert 100.0 + times.stop == drain.deadline
+
+
+def test_what_this_node_was_asked_for_and_the_journal_both_count() -> None:
+    """The nearer of the two deadlines holds."""
+    (drain, _, workers), _ = drains(left_s=60.0)
+    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 150.0))
+    drain.step(100.0)
+    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 170.0))
+    assert [150.0, 150.0, 160.0] == workers.until
+
+
+@pytest.mark.parametrize(("runs_on", "number"), [(False, None), (True, 10), (True, None)])
+def test_workers_that_never_ask_may_run_on_until_their_time_is_up(runs_on: bool, number: int | None) -> None:
+    """With a signal of their own; in a drain of workers that ask, nobody is signalled."""
+    times = DrainTimes(unasked=Unasked(runs_on=runs_on, number=number))
+    (first, _, one), (second, _, other) = drains(times=times)
+    one.bound = other.bound = -1
+    second.step(0.0)
+    first.step(0.0)
+    assert ("signal", number) in one.told
+    assert runs_on is not first.stop_now
+    first.step(times.stop)
+    assert first.stop_now
 
 
 def test_all_nodes_stop_after_the_last_step_that_one_of_them_needs() -> None:

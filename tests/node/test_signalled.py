@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.errors import StoreError
 from hpc_elastic.node.drain.signals import ANSWER_S
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import Cause, DrainExplained, Then
@@ -268,3 +269,47 @@ def test_a_time_that_is_over_is_told_to_the_others_as_none(agent: Agent) -> None
     explained = agent.run.state.explained
     assert explained is not None
     assert 0.0 == explained.left_s
+
+
+def test_only_the_first_thing_that_asks_can_promise_a_time(agent: Agent) -> None:
+    """What comes after a signal shortens an assumption, which the other nodes make for themselves."""
+    agent.hears(signal.SIGTERM)
+    agent.is_told(Told(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 10))
+    agent.signalled.tell()
+    drain = agent.run.state.drain
+    assert drain is not None
+    assert (10.0, None) == (agent.left_s, drain.left_s)
+
+
+def test_a_warning_to_workers_that_are_ending_is_heeded_at_once(agent: Agent) -> None:
+    """Nothing would be gained by asking how early it is."""
+    agent.group.is_stopping = agent.is_asking = True
+    agent.hears(signal.SIGUSR2)
+    assert agent.signalled.asks_to_leave
+    assert [agent.clock.monotonic() + 90] == agent.stopped_at
+
+
+def test_a_warning_after_a_signal_is_heeded_at_once(agent: Agent) -> None:
+    """The workers are being asked to leave anyway."""
+    agent.is_asking = True
+    agent.hears(signal.SIGTERM)
+    agent.clock.advance(1)
+    agent.hears(signal.SIGUSR2)
+    assert "SIGUSR2 received" == agent.said[-1]
+
+
+@pytest.mark.parametrize(("signals", "tries"), [((), 2), ((signal.SIGTERM,), 25)])
+def test_a_signalled_agent_writes_no_longer_than_its_workers_have(
+    agent: Agent, signals: tuple[int, ...], tries: int
+) -> None:
+    """Another one gives up after the exit barrier's time."""
+    agent.hears(*signals)
+    tried = []
+
+    def write() -> None:
+        tried.append(agent.clock.monotonic())
+        raise StoreError("the file system is away")
+
+    agent.signalled.insist(write)
+    assert tries == tried[-1] - tried[0]
+    assert "left without a word: the file system is away" == agent.said[-1]
