@@ -128,6 +128,14 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             [formed(1), ended(1, Cause.AGENT_ERROR, "n2", failure=WEDGED)], ["n2 wedge"], id="state-d"
         ),
         pytest.param([formed(1), ended(1, Cause.AGENT_ERROR, "n2")], [], id="agent-error"),
+        pytest.param(
+            [formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED)], [], id="a-worker-with-the-same-exit-code"
+        ),
+        pytest.param(
+            [formed(1, "n1", lost=("n2", "n3"))],
+            ["n2 node_loss", "n3 node_loss"],
+            id="lost-in-a-round-that-is-not-known",
+        ),
         pytest.param([formed(1), ended(1, Cause.PREEMPTION)], [], id="preemption"),
         pytest.param([formed(1), ended(1, Cause.CRASH, "n2")], [], id="crash"),
         pytest.param(
@@ -169,6 +177,8 @@ def test_failures_in_a_row_on_one_node_are_held_against_it() -> None:
     assert [] == told(*crashes("n2", "n2"))
     assert [("n2", Fault.CRASH_LOOP)] == told(*crashes("n2", "n2", "n2"))
     assert 2 == len(told(*crashes(*["n2"] * 6)))
+    drained: list[Entry] = [formed(4), ended(4, Cause.MEMBERSHIP, "n2")]
+    assert [("n2", Fault.CRASH_LOOP)] == told(*crashes("n2", "n2", "n2"), *drained)
     assert [] == told(*crashes("n2", "n2", "n1", "n2"))
     assert [] == told(*crashes(*["n1"] * 5, world="n1"))  # a run of one node fails where else
 
