@@ -426,3 +426,14 @@ def test_whose_workers_run_has_a_step_to_tell(node: MakeNode, clock: FakeClock) 
         first.run.membership.look()
         assert expected == first.run.working_members(formed_now)
     assert both == first.run.working_members(formed_now._replace(number=2))
+
+
+def test_a_round_has_succeeded_when_all_its_members_have(node: MakeNode, clock: FakeClock) -> None:
+    """One whose workers run or have been stopped is missing, and so is everybody before the first round."""
+    assert not node("n9").run.everyone_succeeded()
+    first, second = together(node, clock)
+    first.run.set_phase(Phase.SUCCEEDED)
+    for phase, expected in ((Phase.RUNNING, False), (Phase.STOPPED, False), (Phase.SUCCEEDED, True)):
+        second.run.set_phase(phase)
+        first.run.membership.look()
+        assert expected is first.run.everyone_succeeded()

@@ -149,6 +149,17 @@ def test_a_drain_ends_when_all_have_stopped(state: RunState, report: Action, gro
     assert report == decide(facts(state, group, waited_for_others=True))
 
 
+@pytest.mark.parametrize("group", GONE)
+def test_a_node_that_is_called_away_leaves_the_others_at_once(group: Group) -> None:
+    """It does not wait for their workers; if those have ended, too, the round is over as any other."""
+    away = facts(after(start(), formed(1), drain(Then.REJOIN)), group, leaves_alone=True)
+    assert Action.LEAVE_ALONE == decide(away)
+    assert Action.REPORT_PAUSED == decide(away._replace(everyone_stopped=True))
+    assert Action.WAIT == decide(away._replace(leaves_alone=False))
+    assert Action.WAIT == decide(away._replace(state=LEAVING))
+    assert Action.DRAIN == decide(away._replace(group=Group.RUNNING))
+
+
 # After the round
 
 

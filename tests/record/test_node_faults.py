@@ -129,7 +129,9 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         ),
         pytest.param([formed(1), ended(1, Cause.AGENT_ERROR, "n2")], [], id="agent-error"),
         pytest.param(
-            [formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED)], [], id="a-worker-with-the-same-exit-code"
+            [formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED)],
+            [],
+            id="a-worker-with-the-same-exit-code",
         ),
         pytest.param(
             [formed(1, "n1", lost=("n2", "n3"))],

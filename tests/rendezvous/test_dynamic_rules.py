@@ -199,6 +199,7 @@ def test_a_place_that_was_left_on_purpose_is_not_free() -> None:
         (rules.without(FULL, {N2}), 0, 1),
         (rules.without(FULL, {N2}, went=True), 0, 0),
         (rules.without(FULL, {N1}), 0, 1),
+        (rules.without(FULL, {N1}, went=True), 0, 1),
         (running(N1, N2, number=1), 0, 1),
         (gathering(N2, number=1), 0, 1),
         (beside(FULL, waiting=(N4,))._replace(closed=True), 0, 0),

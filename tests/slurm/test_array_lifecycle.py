@@ -51,6 +51,7 @@ from hpc_elastic.slurm.end.lifecycle import (
     RequeueBudgets,
     Resubmit,
 )
+from hpc_elastic.slurm.end.setup_failure import Earlier
 from tests.slurm.failed_lines import failed_line
 
 EPOCH = Epoch(0, 0, 0, 0)
@@ -315,6 +316,23 @@ def test_a_setup_that_fails_may_work_on_another_node() -> None:
     unknown = decide(BASE._replace(launch_failure=X, job=None), BUDGETS)
     assert isinstance(unknown, Leave)
     assert unknown.why.startswith(f"{X.text}; Slurm does not answer")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"),
+    [
+        (Earlier.NOTHING, GiveUp),
+        (Earlier.FAILED, GiveUp),
+        (Earlier.WORKED, Requeue),
+        (Earlier.OTHERWISE, Requeue),
+    ],
+)
+def test_a_line_that_fails_for_good_gives_its_task_up(earlier: Earlier, expected: type) -> None:
+    """Unless it has worked before, or another one has: then it is the node that is different."""
+    lasting = failed_line("setup failed (exit code 127): modul load x (command not found)", lasting=True)
+    assert isinstance(decide(BASE._replace(launch_failure=lasting, earlier=earlier), BUDGETS), expected)
+    passing = decide(BASE._replace(launch_failure=X, earlier=earlier), BUDGETS)
+    assert isinstance(passing, Requeue)
 
 
 def test_flags_that_are_wrong_fail_the_run_at_once() -> None:

@@ -7,7 +7,7 @@ arguments: monotonic times of this node, never of another.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from enum import Enum
+from enum import Enum, auto
 from typing import NamedTuple
 
 from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace, rank_order
@@ -19,19 +19,19 @@ _DUE = 0.75  # of an interval: a timer that wakes a little early still beats
 class NodeAction(Enum):
     """One step of a node."""
 
-    KEEP_ALIVE = 1
-    ADD_TO_PARTICIPANTS = 2
-    ADD_TO_WAIT_LIST = 3
-    ADD_TO_REDUNDANCY_LIST = 4
-    REMOVE_FROM_PARTICIPANTS = 5
-    REMOVE_FROM_WAIT_LIST = 6
-    REMOVE_FROM_REDUNDANCY_LIST = 7
-    MARK_RENDEZVOUS_COMPLETE = 8
-    MARK_RENDEZVOUS_CLOSED = 9
-    SYNC = 10
-    ERROR_CLOSED = 11
-    ERROR_TIMEOUT = 12
-    FINISH = 13
+    KEEP_ALIVE = auto()
+    ADD_TO_PARTICIPANTS = auto()
+    ADD_TO_WAIT_LIST = auto()
+    ADD_TO_REDUNDANCY_LIST = auto()
+    REMOVE_FROM_PARTICIPANTS = auto()
+    REMOVE_FROM_WAIT_LIST = auto()
+    REMOVE_FROM_REDUNDANCY_LIST = auto()
+    MARK_RENDEZVOUS_COMPLETE = auto()
+    MARK_RENDEZVOUS_CLOSED = auto()
+    SYNC = auto()
+    ERROR_CLOSED = auto()
+    ERROR_TIMEOUT = auto()
+    FINISH = auto()
 
 
 class TimeLimits(NamedTuple):
