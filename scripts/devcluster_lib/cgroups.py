@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,10 +128,20 @@ def create(plan: AddressPlan, name: str, tracker: Tracker) -> None:
 
 
 def join(plan: AddressPlan, name: str, tracker: Tracker, pid: int, *, leaf: bool = False) -> None:
-    """Move a process into the node's cgroups, of version 2 into the leaf for the node's own programs."""
-    below = "init" if leaf and tracker is Tracker.CGROUP2 else ""
+    """Move a process into the node's cgroups, of version 2 into the leaf for programs from outside."""
+    below = "enter" if leaf and tracker is Tracker.CGROUP2 else ""
     for directory in _directories(plan, name, tracker):
         (directory / below / "cgroup.procs").write_text(str(pid))
+
+
+def in_leaf(tracker: Tracker, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that runs `argv` inside a node, of version 2 in the leaf for its own programs.
+
+    slurmd refuses a cgroup with a process of another PID namespace, and nsenter is one while it waits.
+    """
+    if tracker is not Tracker.CGROUP2:
+        return tuple(argv)
+    return ("sh", "-c", 'echo $$ > /sys/fs/cgroup/init/cgroup.procs && exec "$@"', "sh", *argv)
 
 
 def remove(plan: AddressPlan, name: str, tracker: Tracker) -> None:

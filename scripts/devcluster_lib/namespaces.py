@@ -128,7 +128,8 @@ def _read(process: subprocess.Popen[str]) -> str:
 def command_in(host: Host, argv: Sequence[str]) -> list[str]:
     """Command line that runs `argv` inside the host."""
     cgroup = ("--cgroup",) if host.tracker.uses_cgroups else ()
-    return ["nsenter", "--target", str(host.init.pid), *ENTER, *cgroup, "--", *argv]
+    words = cgroups.in_leaf(host.tracker, argv)
+    return ["nsenter", "--target", str(host.init.pid), *ENTER, *cgroup, "--", *words]
 
 
 def enter_cgroups(plan: AddressPlan, host: Host) -> None:

@@ -71,6 +71,7 @@ def mount_own_cgroups(hierarchies: list[list[str]]) -> None:
     if hierarchies == [["cgroup2"]]:
         mount("-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
         os.mkdir("/sys/fs/cgroup/system.slice")  # systemd's, where Slurm puts its jobs
+        os.mkdir("/sys/fs/cgroup/enter")  # where programs are that enter the node from outside
         os.mkdir("/sys/fs/cgroup/init")  # where the node's own programs are: Slurm divides what is above
         with open("/sys/fs/cgroup/init/cgroup.procs", "w") as file:
             file.write("1")
