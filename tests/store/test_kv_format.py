@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +133,28 @@ def test_names_of_other_makers_tell_nothing() -> None:
     found = parse_names(["deleted", "a+00000000", "a+x", "+00000007", "b+00000002", "b+00000010", "note"])
     assert ({"": 7, "b": 10}, frozenset()) == (found.latest, found.deleted)
     assert ["b+00000002"] == found.older("b", 9)
+
+
+def test_text_is_utf_8_and_bytes_are_themselves() -> None:
+    """Also bytes that are no UTF-8; whatever is neither is refused by its name and type."""
+    assert b"\xc3\xa4" == records.key_bytes("ä") == records.key_bytes(b"\xc3\xa4")
+    assert b"\xff" == records.key_bytes(b"\xff") == records.key_bytes(records.key_text(b"\xff"))
+    assert b"\x00\xff" == records.value_bytes(b"k", b"\x00\xff")
+    odd: Any = 7
+    with pytest.raises(TypeError, match="a key must be str or bytes, not int: 7"):
+        records.key_bytes(odd)
+    with pytest.raises(TypeError, match="the value of key 'k' must be str or bytes, not int: 7"):
+        records.value_bytes(b"k", odd)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"format":1', b'"format":0'), (b'"format":1,', b""), (b'"format":1', b'"format":"1"'), (b"\n", b"")],
+    ids=["an older format", "no format", "no number", "no end of the first line"],
+)
+def test_what_is_no_record_of_ours_is_damaged(before: bytes, after: bytes) -> None:
+    """However well the rest fits."""
+    data = encode_record(nothing_yet(b"a").successor(b"", deleted=False, writer="w"))
+    assert data.count(before) == 1
+    with pytest.raises(StoreError, match="path is damaged"):
+        decode_record(data.replace(before, after), "path")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
 from hpc_elastic.store.kv import records as kv_format
 from hpc_elastic.store.kv.records import KEPT_VERSIONS
@@ -87,12 +89,59 @@ def test_one_busy_writer_is_no_crowd(memory_store: MemoryStore) -> None:
     assert 3 * CROWD + 1 == int(busy.get("n"))
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_what_cannot_be_known_is_an_error(memory_store: MemoryStore, before: bool) -> None:
+@pytest.mark.parametrize(("others", "before"), [(2 * CROWD, True), (CROWD + 1, True), (CROWD, False)])
+def test_what_cannot_be_known_is_an_error(memory_store: MemoryStore, others: int, before: bool) -> None:
     """A writer that more writers have overtaken than a record remembers gets an error, no guess."""
-    frozen = frozen_at(memory_store, lambda: add_often(memory_store, 2 * CROWD), before=before)
+    frozen = frozen_at(memory_store, lambda: add_often(memory_store, others), before=before)
     with pytest.raises(StoreError, match="cannot tell whether writing key 'n' took effect"):
         frozen.add("n", 1)
+
+
+def test_as_many_writers_as_are_remembered_are_no_crowd(memory_store: MemoryStore) -> None:
+    """One that was overtaken by just so many adds once."""
+    frozen = frozen_at(memory_store, lambda: add_often(memory_store, CROWD))
+    assert CROWD + 1 == frozen.add("n", 1)
+
+
+def test_a_listing_that_never_shows_what_was_written_is_an_error(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for during four seconds, more and more rarely."""
+    slept: list[float] = []
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
+    blind = _EmptyWhenStale(memory_store, lambda operation, _: Stale() if operation == "list" else None)
+    blind._remember("list", DIRECTORY, None, [])
+    with pytest.raises(StoreError, match=r"n\+00000001 was written but is not listed"):
+        client(blind).add("n", 1)
+    assert 0.001 == slept[0]
+    assert 3.5 < sum(slept) < 4.5
+    assert [0.5] * 11 == [pause / following for pause, following in pairwise(slept)]
+
+
+def test_what_is_known_is_not_read_again(memory_store: MemoryStore) -> None:
+    """A look at a key costs a listing; its file is opened once for each version, unless it is large."""
+    asked: list[str] = []
+    kv = client(FaultyStore(memory_store, noting(asked)))
+    other = client(memory_store)
+    for size, costs in ((1, ["list"]), (1 << 16, ["list"]), ((1 << 16) + 1, ["list", "get"])):
+        other.set("n", bytes(size))
+        for expected in (["list", "get"], costs):
+            asked.clear()
+            assert size == len(kv.get("n"))
+            assert expected == asked
+
+
+def test_keys_are_listed_without_a_look_into_their_files(memory_store: MemoryStore) -> None:
+    """Their names tell them, but for one that is too long for a name."""
+    asked: list[str] = []
+    kv = client(FaultyStore(memory_store, noting(asked)))
+    other = client(memory_store)
+    other.set("short", "1")
+    assert (["short"], ["list"]) == (kv.list_keys(), asked)
+    long = "k" * 1000
+    other.set(long, "1")
+    asked.clear()
+    assert ([long, "short"], ["list", "get"]) == (sorted(kv.list_keys()), asked)
 
 
 @pytest.mark.parametrize("others", OVERTAKING)
@@ -216,6 +265,15 @@ class _EmptyWhenStale(FaultyStore):
     def _remember(self, operation: str, place: str, key: object, result: object) -> None:
         super()._remember(operation, place, key, result)
         self._seen["list", DIRECTORY, None] = []
+
+
+def noting(asked: list[str]) -> Plan:
+    """Return a plan without faults that notes what is asked of a store."""
+
+    def note(operation: str, _: str) -> None:
+        asked.append(operation)
+
+    return note
 
 
 def once_only(plan: Plan, operation: str) -> Plan:

@@ -79,3 +79,8 @@ def test_a_timeout_is_a_span(timeout: float) -> None:
 def test_no_time_and_all_time_are_spans() -> None:
     """Who does not want to wait says so, and who wants to wait for ever, too."""
     assert [0.0, 0.0, 1.5, float("inf")] == [seconds(one) for one in (0, NOW, 1.5, float("inf"))]
+
+
+def test_who_says_nothing_waits_five_minutes(memory_store: MemoryStore) -> None:
+    """As the stores of torch do."""
+    assert timedelta(seconds=300) == KeyValueStore(memory_store, "kv").timeout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import RunDirError
+from hpc_elastic.store import files
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
 
@@ -85,10 +87,21 @@ def test_names_of_hosts_and_runs_cannot_leave_the_directory(place: Path) -> None
         b'{"format": 2}',
         b"\xff\xfe",
         json.dumps({"format": 1, "host": "n"}).encode(),
+        json.dumps({"format": 2, **LOST._asdict()}).encode(),
         json.dumps({"format": 1, **LOST._asdict(), "fault": "new"}).encode(),
         b" " * (1 << 17),
     ],
-    ids=["empty", "cut", "other", "newer", "binary", "incomplete", "unknown-fault", "long"],
+    ids=[
+        "empty",
+        "cut",
+        "other",
+        "newer",
+        "binary",
+        "incomplete",
+        "whole-but-newer",
+        "unknown-fault",
+        "long",
+    ],
 )
 def test_a_damaged_record_is_named_and_passed_over(place: Path, data: bytes) -> None:
     """The others count all the same."""
@@ -193,3 +206,62 @@ def test_other_names_in_the_directory_are_passed_over(place: Path) -> None:
     (place / "notes").write_text("{")
     ledger = read_ledger(str(place))
     assert ((LOST,), ()) == (ledger.events, tuple(ledger.damaged))
+
+
+def test_no_name_is_looked_up_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may go on for long not to see what was looked for in vain."""
+    real, looked = os.lstat, []
+
+    def note(path: str) -> os.stat_result:
+        looked.append(os.path.basename(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "lstat", note)
+    for there in ([], [".hpc_elastic"]):
+        assert f"{tmp_path}/.hpc_elastic/nodes" == place_for(str(tmp_path / "run"))
+        assert there == looked
+        (tmp_path / ".hpc_elastic").mkdir(exist_ok=True)
+
+
+def test_a_place_that_is_gone_since_it_was_listed_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next free name is taken."""
+    (tmp_path / ".hpc_elastic").mkdir()
+
+    def gone(path: str) -> os.stat_result:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(os, "lstat", gone)
+    assert f"{tmp_path}/.hpc_elastic-{os.geteuid()}/nodes" == place_for(str(tmp_path / "run"))
+
+
+def test_beside_runs_that_are_not_there_yet_the_place_is_the_usual_one(tmp_path: Path) -> None:
+    """The first event makes it, with the directories above it."""
+    place = place_for(str(tmp_path / "runs" / "run"))
+    assert f"{tmp_path}/runs/.hpc_elastic/nodes" == place
+    assert [LOST] == remember(place, [LOST])
+    assert (LOST,) == read_ledger(place).events
+
+
+def test_a_place_that_the_user_has_chosen_may_be_in_a_directory_of_all(tmp_path: Path) -> None:
+    """Only the place itself is the user's alone; the usual one is closed with the directory above it."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    place = str(tmp_path / "shared" / "nodes")
+    assert [LOST] == remember(place, [LOST])
+    assert (LOST,) == read_ledger(place).events
+    (tmp_path / ".hpc_elastic").mkdir()
+    (tmp_path / ".hpc_elastic").chmod(0o777)
+    with pytest.raises(RunDirError, match="others can write to it"):
+        remember(str(tmp_path / ".hpc_elastic" / "nodes"), [LOST])
+
+
+def test_an_event_that_is_gone_since_it_was_listed_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as damaged, and the others are read."""
+    remember(str(place), [LOST])
+    real = files.list_names
+    monkeypatch.setattr(files, "list_names", lambda directory: [*real(directory), "1500.n2.unfit.x.json"])
+    assert ((LOST,), ("1500.n2.unfit.x.json",)) == read_ledger(str(place))
