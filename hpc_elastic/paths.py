@@ -179,6 +179,11 @@ class RunPaths:
         """Return the log directory of all ranks of a round."""
         return self._at("logs", f"attempt_{round_number}")
 
+    @property
+    def account(self) -> str:
+        """How far the workers of each round were, and when: one file per node that has told it."""
+        return self._at("account")
+
     def directories(self) -> tuple[str, ...]:
         """Return the directories that exist in every run directory."""
         return (

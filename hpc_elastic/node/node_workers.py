@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Action, Group
@@ -15,6 +17,10 @@ from hpc_elastic.node.spec import WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
 
+if TYPE_CHECKING:
+    from hpc_elastic.node.setup.work_log import WorkLog
+
+_TELL_OF_WORK = 2  # the first nodes of a round, which write down how far its workers are
 _STATES = {
     Group.RUNNING: WorkerState.HEALTHY,
     Group.FAILED: WorkerState.FAILED,
@@ -40,6 +46,7 @@ class NodeWorkers:
         self.group: LocalGroup | None = None
         self.ending = WorkersEnding(parts, self.telemetry.stopping)
         self.hangs = HangGuard(parts)
+        self._work: WorkLog | None = None  # of this round, if this node tells of it
         self.size_news = SizeNews(parts.log.say, self._run.membership.node_id)
         self.last: Results = ({}, {})
         self._crashes: int | None = None  # of the run, when this agent's last round began
@@ -54,6 +61,7 @@ class NodeWorkers:
         try:
             if self.group is not None:
                 self.group.end()
+            self._end_work()
         finally:
             self._parts.services.close()
             self.telemetry.close()
@@ -96,6 +104,10 @@ class NodeWorkers:
             self.group = None
             services.after_workers()
             raise
+        if group.place.group_rank < _TELL_OF_WORK:
+            from hpc_elastic.node.setup.work_log import WorkLog  # noqa: PLC0415 - two nodes need it
+
+            self._work = WorkLog(parts, group)
         group.describe(self.view, WorkerState.HEALTHY)
         self.telemetry.state_changed()
         self.telemetry.initialized()
@@ -112,6 +124,8 @@ class NodeWorkers:
 
     def status(self, now: float) -> Group:
         """Look at the processes without blocking."""
+        if self._work is not None:
+            self._work.look(now)
         status = self.running.status(now)
         if status is not self._seen:
             self._see(status)
@@ -145,7 +159,13 @@ class NodeWorkers:
             self._become(WorkerState.UNHEALTHY)
         self.last = group.values(), group.failures()
         self.group = None
+        self._end_work()
         return action
+
+    def _end_work(self) -> None:
+        if self._work is not None:
+            self._work.close()
+            self._work = None
 
     def left(self, outcome: Outcome) -> Outcome:
         """Take note of the agent's end; return it."""

@@ -36,6 +36,7 @@ _NAME_BYTES = 8 * (_SECTION_SLOTS - 2)
 # name, whether asking counts as a step
 _UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _COUNTS = 256, 257, 258, 264
 _HANG = 265  # whether a drill wants the worker to hang; 0 at first
+_SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
 _NS = 1_000_000_000
 
 
@@ -194,6 +195,15 @@ class Channel:
     @checkpoint_step.setter
     def checkpoint_step(self, step: int) -> None:
         self._slots[_CHECKPOINT] = step
+
+    @property
+    def saving_s(self) -> float:
+        """For how long the worker's loop has stood still for saves [s]."""
+        return self._slots[_SAVING] / _NS
+
+    def add_saving(self, seconds: float) -> None:
+        """Add the time of a save that the loop has waited for (worker)."""
+        self._slots[_SAVING] += max(0, int(seconds * _NS))
 
     # sections and stacks: written by the worker
 

@@ -180,11 +180,19 @@ class WorkerProgress:
         where = None if path is None else _saved_at(path, step)
         if self._paths is not None:
             mark = MarkName(step, self._round, self._rank, shards)
-            checkpoints.write_mark(self._paths, mark, where, self._world_size, self._saved_in(step))
+            took_s = self._saved_in(step)
+            checkpoints.write_mark(self._paths, mark, where, self._world_size, took_s)
+            self._count_save(step, took_s)
             self._remove_old_marks(self._paths)
         self._own = Checkpoint(step, where)
         if self._channel is not None:
             self._channel.checkpoint_step = step
+
+    def _count_save(self, step: int, took_s: float | None) -> None:
+        """Count the time of a save that the loop has waited for; beside one that went on it cost none."""
+        waited = self._ticked is None or self._ticked[0] <= step
+        if self._channel is not None and took_s is not None and waited:
+            self._channel.add_saving(took_s)
 
     def _remove_old_marks(self, paths: RunPaths) -> None:
         """Take this rank's old marks away; now and then, since each time costs a listing."""

@@ -1,0 +1,226 @@
+"""The account of a run: its time by buckets, the cost of its restarts, and its pace. Pure.
+
+Goodput (ETTR, the effective training time ratio) is the share of the run's wall time in which steps
+were computed that had not been computed before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, Stop, series_of
+from hpc_elastic.record.journal import Cause
+
+Seconds = Mapping[Bucket, float]
+OUTSIDE = (Bucket.QUEUED, Bucket.HELD)  # in which the run has no nodes
+RECENT_S = 6 * 3600.0  # that the rate is taken from: long enough for what goes wrong to be in it
+
+
+class StopCost(NamedTuple):
+    """The cost of one stop."""
+
+    stop: Stop
+    seconds: float  # without new steps, until the work was where it had been
+    lost_steps: int | None  # computed again, or to be; None: the workers do not tell
+
+
+class CauseCost(NamedTuple):
+    """The cost of all stops of one cause."""
+
+    cause: Cause | None
+    times: int
+    seconds: float
+    lost_steps: int
+    between_s: float  # mean time of work between two of them
+
+
+class StartAccount(NamedTuple):
+    """One start of the job."""
+
+    facts: StartFacts
+    wall_s: float  # from the first word of its agents, without the queue before it
+    seconds: Seconds
+    goodput: float | None
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether workers ran in it and nothing newer is durable at its end than it began from."""
+        began, saved = self.facts.began, self.facts.saved
+        return began is not None and (saved is None or saved <= began)
+
+
+class Account(NamedTuple):
+    """The time of a run by buckets, and the cost of its stops."""
+
+    wall_s: float
+    seconds: Seconds
+    goodput: float | None  # share of the wall time; None: the workers tell no steps
+    goodput_on_nodes: float | None  # share of the time in which the run had nodes
+    lost_steps: int
+    starts: tuple[StartAccount, ...]
+    stops: tuple[StopCost, ...]
+    causes: tuple[CauseCost, ...]  # the one that cost most first
+    series: Series
+
+    @property
+    def at_most(self) -> float:
+        """The share of time in which workers ran and nothing says that they did not work."""
+        work = sum(self.seconds.get(bucket, 0.0) for bucket in (Bucket.TRAINING, Bucket.WORKING))
+        return work / self.wall_s if self.wall_s else 0.0
+
+
+def account_of(history: History) -> Account:
+    """Return the account of a run."""
+    series = series_of(history)
+    seconds = _sums(series.spans)
+    wall_s = sum(seconds.values())
+    on_nodes_s = wall_s - sum(seconds.get(bucket, 0.0) for bucket in OUTSIDE)
+    stops = _stops(series)
+    return Account(
+        wall_s,
+        seconds,
+        _share(series, seconds, wall_s),
+        _share(series, seconds, on_nodes_s),
+        sum(one.lost_steps or 0 for one in stops) + _lost_at_the_end(series),
+        _starts(series),
+        stops,
+        _causes(stops, _working_s(seconds)),
+        series,
+    )
+
+
+def _sums(spans: Iterable[Span]) -> Seconds:
+    found: Counter[Bucket] = Counter()
+    for span in spans:
+        found[span.bucket] += span.seconds  # type: ignore[assignment]
+    return dict(found)
+
+
+def _share(series: Series, seconds: Seconds, of_s: float) -> float | None:
+    return seconds.get(Bucket.TRAINING, 0.0) / of_s if series.ticks and of_s > 0 else None
+
+
+def _working_s(seconds: Seconds) -> float:
+    work = (Bucket.TRAINING, Bucket.AGAIN, Bucket.LOST, Bucket.WORKING, Bucket.SAVING)
+    return sum(seconds.get(bucket, 0.0) for bucket in work)
+
+
+def _starts(series: Series) -> tuple[StartAccount, ...]:
+    spans: list[list[Span]] = [[] for _ in series.starts]
+    for span in series.spans:
+        if span.start >= 0 and span.bucket not in OUTSIDE:
+            spans[span.start].append(span)
+    found = []
+    for facts, own in zip(series.starts, spans, strict=True):
+        seconds = _sums(own)
+        wall_s = sum(seconds.values())
+        found.append(StartAccount(facts, wall_s, seconds, _share(series, seconds, wall_s)))
+    return tuple(found)
+
+
+def _stops(series: Series) -> tuple[StopCost, ...]:
+    cost = [0.0] * len(series.stops)
+    for span in series.spans:
+        if span.stop >= 0:
+            cost[span.stop] += span.seconds
+    return tuple(StopCost(stop, cost[place], _lost(stop)) for place, stop in enumerate(series.stops))
+
+
+def _lost(stop: Stop) -> int | None:
+    if stop.step is None or stop.resumed is None:
+        return None
+    return max(stop.step - stop.resumed, 0)
+
+
+def _lost_at_the_end(series: Series) -> int:
+    return sum(span.steps for span in series.spans if span.bucket is Bucket.LOST)
+
+
+def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...]:
+    by_cause: dict[Cause | None, list[StopCost]] = {}
+    for one in stops:
+        by_cause.setdefault(one.stop.cause, []).append(one)
+    found = [
+        CauseCost(
+            cause,
+            len(of_it),
+            sum(one.seconds for one in of_it),
+            sum(one.lost_steps or 0 for one in of_it),
+            working_s / len(of_it),
+        )
+        for cause, of_it in by_cause.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+class Pace(NamedTuple):
+    """New steps in a part of the run."""
+
+    steps: int  # new ones
+    seconds: float  # wall time of that part, restarts and queue included
+    training_s: float  # of it, in which they were computed
+
+    @property
+    def per_s(self) -> float:
+        """New steps per second of wall time."""
+        return self.steps / self.seconds
+
+    @property
+    def lost_share(self) -> float:
+        """The share of the wall time that brought no new step."""
+        return max(0.0, 1 - self.training_s / self.seconds)
+
+
+def pace_of(series: Series, recent_s: float = RECENT_S) -> Pace | None:
+    """Return the recent pace of a run, None as long as it is not known.
+
+    Args:
+        series: its spans.
+        recent_s: length of that part, to the newest step [s].
+    """
+    if not series.progress:
+        return None
+    end, newest = series.progress[-1]
+    since = end - recent_s
+    first = next(((at, step) for at, step in series.progress if at >= since), series.progress[-1])
+    spans = [span for span in series.spans if span.begin >= first[0] and span.begin < end]
+    wall_s = sum(span.seconds for span in spans)
+    training_s = sum(span.seconds for span in spans if span.bucket is Bucket.TRAINING)
+    return Pace(newest - first[1], wall_s, training_s) if wall_s > 0 and newest > first[1] else None
+
+
+def seconds_of_nodes(spans: Iterable[Span]) -> dict[str, Seconds]:
+    """Return the same account for each node that any start of the run has had.
+
+    Args:
+        spans: of the run; the seconds of each node add up to theirs.
+    """
+    by_crew: dict[Crew, Counter[Bucket]] = {}
+    for span in spans:
+        by_crew.setdefault(span.crew, Counter())[span.bucket] += span.seconds  # type: ignore[assignment]
+    names = dict.fromkeys(name for crew in by_crew for name in (*crew.expected, *crew.members))
+    found: dict[str, dict[Bucket, float]] = {name: {} for name in names}
+    for crew, seconds in by_crew.items():
+        members, expected = frozenset(crew.members), frozenset(crew.expected)
+        for name, own in found.items():
+            for bucket, span_s in seconds.items():
+                mine = _of_node(name, bucket, crew, members, expected)
+                own[mine] = own.get(mine, 0.0) + span_s
+    return dict(found)
+
+
+def _of_node(
+    name: str, bucket: Bucket, crew: Crew, members: frozenset[str], expected: frozenset[str]
+) -> Bucket:
+    """Return the bucket of a node while the run is in one."""
+    if bucket in OUTSIDE or bucket is Bucket.DOWN:
+        return bucket
+    if name in members:
+        return bucket
+    if name in crew.out:
+        return Bucket.DOWN
+    if name not in expected and (expected or members):
+        return Bucket.ELSEWHERE
+    return Bucket.SPARE if members else bucket

@@ -1,0 +1,112 @@
+"""Writes down how far the workers of a round are, for the account of the run's time."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from hpc_elastic.account.facts import Doing, WorkFact, encode_fact, next_gap_s
+from hpc_elastic.node.setup.agent_setup import AgentParts
+from hpc_elastic.node.workers.local_group import LocalGroup
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class _SeenStep(NamedTuple):
+    """The newest step, and when this agent first saw it."""
+
+    ticks: int
+    step: int | None
+    saving_s: float
+    mono: float  # [s]
+    known: int  # number of the newest record then
+
+
+class WorkLog:
+    """Writes the lines of one node about one round; what cannot be written is missing in the account.
+
+    Args:
+        parts: what the agent is put together from.
+        group: the workers, which have just been started.
+    """
+
+    def __init__(self, parts: AgentParts, group: LocalGroup) -> None:
+        self._parts, self._group = parts, group
+        self._run = parts.rendezvous.run
+        self._has_imported = False
+        self._seen = _SeenStep(0, None, 0.0, 0.0, 0)
+        self._told: _SeenStep | None = None
+        self._first_at = 0.0  # when the first step of the round was done [s]
+        self._fd: int | None = None
+        with suppress(OSError):
+            self._fd = _opened(parts.paths.account, parts.run.node)
+        self._write(Doing.STARTED, self._now())
+
+    def look(self, now: float) -> None:
+        """Look how far the workers are.
+
+        Args:
+            now: monotonic time [s].
+        """
+        channels = self._group.channels
+        if self._fd is None or not channels:
+            return
+        first = channels[0]
+        if not self._has_imported and first.pid:
+            self._has_imported = True
+            self._write(Doing.IMPORTED, now)
+        ticks = first.ticks
+        if ticks == self._seen.ticks:
+            return
+        known = self._run.state.last
+        self._seen = _SeenStep(ticks, first.last_step, first.saving_s, now, known)
+        if self._told is None:
+            self._first_at = now
+        if self._told is None or now - self._told.mono >= next_gap_s(now - self._first_at):
+            self._tell_step()
+
+    def close(self) -> None:
+        """Write the last step, and that no worker is left."""
+        if self._fd is None:
+            return
+        if self._seen.ticks and self._seen != self._told:
+            self._tell_step()
+        saving_s = self._group.channels[0].saving_s if self._group.channels else 0.0
+        self._seen = self._seen._replace(saving_s=saving_s)
+        self._write(Doing.GONE, self._now())
+        os.close(self._fd)
+        self._fd = None
+
+    def _tell_step(self) -> None:
+        self._told = self._seen
+        self._write(Doing.STEP, self._seen.mono, self._seen)
+
+    def _now(self) -> float:
+        return self._parts.clock.monotonic()
+
+    def _write(self, doing: Doing, mono: float, seen: _SeenStep | None = None) -> None:
+        if self._fd is None:
+            return
+        at = self._parts.clock.wall() - (self._now() - mono)
+        known = self._run.state.last if seen is None else seen.known
+        number, me = self._group.formed.number, self._run.membership.node_id
+        step = None if seen is None else seen.step
+        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s)
+        with suppress(OSError):
+            os.write(self._fd, encode_fact(fact))
+
+
+def _opened(directory: str, node: str) -> int:
+    """Return a node's open file; a line that its last writer has left torn is ended.
+
+    Raises:
+        OSError: it cannot be written to.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    fd = os.open(os.path.join(directory, f"{node}.log"), _FLAGS, 0o600)
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")
+    return fd

@@ -1,0 +1,196 @@
+"""Goodput, the cost of stops, the starts and the pace of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.account.account import account_of, pace_of, seconds_of_nodes
+from hpc_elastic.account.facts import Doing, WorkFact
+from hpc_elastic.account.spans import Bucket, History, SubmitTime
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Entry,
+    Epoch,
+    EpochStarted,
+    MarkedCheckpoint,
+    Member,
+    Record,
+    Requeued,
+    Role,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+
+FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
+MEMBERS = (Member("a.1", "a", 2), Member("b.1", "b", 2))
+
+
+def _records(*entries: tuple[float, Entry]) -> list[Record]:
+    return [Record(number, at, "a", entry) for number, (at, entry) in enumerate(entries, start=1)]
+
+
+def _fact(number: int, doing: Doing, at: float, known: int, step: int | None = None) -> WorkFact:
+    return WorkFact(number, doing, at, at, "a.1", known, step)
+
+
+def _round(number: int, epoch: Epoch, step: int | None = None, lost: tuple[str, ...] = ()) -> RoundFormed:
+    checkpoint = None if step is None else MarkedCheckpoint(step, None)
+    return RoundFormed(number, epoch, MEMBERS, "a", 1, checkpoint, lost)
+
+
+CRASHED = _records(
+    (100.0, EpochStarted(FIRST, "7", ("a", "b", "c"))),
+    (110.0, _round(1, FIRST)),
+    (250.0, RoundEnded(1, Cause.CRASH, ("b",), None, 10)),
+    (260.0, _round(2, FIRST, 10)),
+    (400.0, RunEnded(Decision.DONE, 0, "", None)),
+)
+CRASHED_FACTS = [
+    _fact(1, Doing.STARTED, 112.0, 2),
+    _fact(1, Doing.IMPORTED, 120.0, 2),
+    _fact(1, Doing.STEP, 140.0, 2, 1),
+    _fact(1, Doing.STEP, 240.0, 2, 21),
+    _fact(1, Doing.GONE, 255.0, 3),
+    _fact(2, Doing.STARTED, 262.0, 4),
+    _fact(2, Doing.IMPORTED, 270.0, 4),
+    _fact(2, Doing.STEP, 280.0, 4, 11),
+    _fact(2, Doing.STEP, 380.0, 4, 31),
+]
+
+
+def test_a_crash_and_its_cost() -> None:
+    """A crash costs the time from the last step until the work is where it was."""
+    account = account_of(History(CRASHED, CRASHED_FACTS, [SubmitTime(0, 40.0)]))
+    assert {
+        Bucket.QUEUED: 60.0,
+        Bucket.MEETING: 10.0 + 5.0,
+        Bucket.STARTING: 2.0 + 2.0,
+        Bucket.IMPORTING: 8.0 + 8.0,
+        Bucket.LOADING: 20.0 + 10.0,
+        Bucket.TRAINING: 100.0 + 50.0,
+        Bucket.NOTICING: 10.0,
+        Bucket.STOPPING: 5.0,
+        Bucket.AGAIN: 50.0,
+        Bucket.ENDING: 20.0,
+    } == account.seconds
+    assert (360.0, 150 / 360, 150 / 300) == (account.wall_s, account.goodput, account.goodput_on_nodes)
+    (stop,) = account.stops
+    assert (Cause.CRASH, ("b",), 21, 10, 11) == (
+        *(stop.stop.cause, stop.stop.nodes, stop.stop.step, stop.stop.resumed),
+        stop.lost_steps,
+    )
+    assert 10 + 5 + 5 + 2 + 8 + 10 + 50 == stop.seconds
+    (cause,) = account.causes
+    assert (Cause.CRASH, 1, 200.0) == (cause.cause, cause.times, cause.between_s)
+
+
+def test_a_node_that_stands_by_is_a_spare() -> None:
+    """A node of the allocation outside of the round has the seconds of the round as a spare."""
+    account = account_of(History(CRASHED, CRASHED_FACTS))
+    nodes = seconds_of_nodes(account.series.spans)
+    assert {"a", "b", "c"} == set(nodes)
+    assert nodes["a"] == nodes["b"]
+    in_rounds_s = (250.0 - 110.0) + (400.0 - 260.0)
+    assert {Bucket.SPARE: in_rounds_s, Bucket.MEETING: 15.0, Bucket.STOPPING: 5.0} == nodes["c"]
+
+
+def test_a_loss_behind_a_crash_is_called_a_loss() -> None:
+    """Workers that fail for want of a lost peer are no crash: the next round names the lost node."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a", "b"))),
+        (110.0, _round(1, FIRST)),
+        (200.0, RoundEnded(1, Cause.CRASH, ("a",), None)),
+        (210.0, _round(2, FIRST, None, ("b",))),
+    )
+    (stop,) = account_of(History(records, now=250.0)).stops
+    assert (Cause.NODE_LOSS, ("b",)) == (stop.stop.cause, stop.stop.nodes)
+
+
+def test_a_start_that_saves_nothing_is_in_vain() -> None:
+    """Two starts from step 0 that reach step 5 without a checkpoint are both in vain."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (200.0, Requeued(FIRST, Cause.PREEMPTION)),
+        (300.0, EpochStarted(SECOND, "7", ("a",))),
+        (310.0, _round(2, SECOND)),
+        (390.0, Requeued(SECOND, Cause.PREEMPTION)),
+    )
+    facts = [_fact(number, Doing.STEP, at, known, 5) for number, at, known in ((1, 150.0, 2), (2, 350.0, 5))]
+    account = account_of(History(records, facts))
+    assert [True, True] == [start.in_vain for start in account.starts]
+    assert [(0, 5, None)] * 2 == [
+        (start.facts.began, start.facts.reached, start.facts.saved) for start in account.starts
+    ]
+    assert 100.0 == account.seconds[Bucket.QUEUED]
+
+
+def test_an_end_without_a_word_is_down_time() -> None:
+    """A start whose records just end is down from its last line to the next start; its stop has no cause."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (500.0, EpochStarted(SECOND, "7", ("a",))),
+    )
+    account = account_of(History(records, [_fact(1, Doing.STEP, 150.0, 2, 5)]))
+    assert 350.0 == account.seconds[Bucket.DOWN]
+    (stop,) = account.stops
+    assert (None, 150.0, True) == (stop.stop.cause, stop.stop.at, stop.stop.left)
+
+
+def test_workers_that_tell_nothing_have_no_goodput() -> None:
+    """Without steps the time of a round is work as far as the agents know, and goodput is not known."""
+    records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))
+    account = account_of(History(records, now=210.0))
+    assert {Bucket.MEETING: 10.0, Bucket.WORKING: 100.0} == account.seconds
+    assert account.goodput is None
+    assert pytest.approx(100 / 110) == account.at_most
+
+
+def test_steps_that_are_counted_anew_are_not_lost() -> None:
+    """A program that counts its steps from 0 in each epoch of its data computes nothing again."""
+    records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))
+    steps = ((120.0, 1), (160.0, 40), (200.0, 2))
+    facts = [_fact(1, Doing.STEP, at, 2, step) for at, step in steps]
+    account = account_of(History(records, facts))
+    assert 80.0 == account.seconds[Bucket.TRAINING]
+
+
+def test_a_held_run_waits() -> None:
+    """The time after a run was held is no time in the queue, and the run goes on with its release."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, RunEnded(Decision.HELD, 75, "", None)),
+        (400.0, EpochStarted(SECOND, "7", ("a",))),
+    )
+    account = account_of(History(records, now=420.0))
+    assert {Bucket.MEETING: 10.0 + 20.0, Bucket.HELD: 290.0} == account.seconds
+
+
+def test_the_time_after_an_end_is_no_part_of_the_run() -> None:
+    """A run that is submitted again after it has failed has no time between the two."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, RunEnded(Decision.FAILED, 1, "", None)),
+        (900.0, EpochStarted(Epoch(1, 0, 0, 0), "8", ("a",))),
+    )
+    account = account_of(History(records, (), [SubmitTime(0, 90.0), SubmitTime(1, 880.0)], now=950.0))
+    assert {Bucket.QUEUED: 10.0 + 20.0, Bucket.MEETING: 10.0 + 50.0} == account.seconds
+
+
+def test_pace_counts_everything_that_went_wrong() -> None:
+    """The pace is the new steps of all the time between the first and the newest one, restarts included."""
+    pace = pace_of(account_of(History(CRASHED, CRASHED_FACTS)).series)
+    assert pace is not None
+    assert (30, 240.0, 150.0) == (pace.steps, pace.seconds, pace.training_s)
+    assert pytest.approx([30 / 240, 90 / 240]) == [pace.per_s, pace.lost_share]
+
+
+def test_a_script_that_ends_a_run_tells_nothing_of_the_agents() -> None:
+    """When the batch script ends the run of silent agents, they were down since their last line."""
+    records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))
+    records.append(Record(3, 300.0, "batch", RunEnded(Decision.FAILED, 1, "", None), Role.SCRIPT))
+    account = account_of(History(records, [_fact(1, Doing.STEP, 150.0, 2, 5)]))
+    assert 150.0 == account.seconds[Bucket.DOWN]

@@ -1,0 +1,67 @@
+"""The lines of agents about the work of a round."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.account.facts import (
+    Doing,
+    WorkFact,
+    encode_fact,
+    next_gap_s,
+    of_one_writer,
+    parse_facts,
+)
+
+milliseconds = st.integers(0, 10**12).map(lambda number: round(number / 1000, 3))
+facts = st.builds(
+    WorkFact,
+    st.integers(0, 10**6),
+    st.sampled_from(Doing),
+    milliseconds,
+    milliseconds,
+    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.integers(0, 10**6),
+    st.none() | st.integers(0, 10**9),
+    milliseconds,
+)
+
+
+@given(st.lists(facts))
+def test_lines_are_read_as_they_were_written(written: list[WorkFact]) -> None:
+    """Each fact comes back as it was, to the millisecond."""
+    assert written == parse_facts(b"".join(map(encode_fact, written)))
+
+
+@given(facts, st.data())
+def test_a_torn_line_costs_no_other_line(fact: WorkFact, data: st.DataObject) -> None:
+    """A line that was cut short is left out; the lines around it stay."""
+    line = encode_fact(fact)
+    torn = line[: data.draw(st.integers(0, len(line) - 2))]
+    assert [fact, fact] == parse_facts(line + torn + b"\n" + line)
+
+
+def test_foreign_lines_are_left_out() -> None:
+    """Lines of other programs, and with values that cannot be, tell nothing."""
+    assert [] == parse_facts(b'hello\n[1]\n{"r":-1,"d":"step","t":0,"m":0,"a":"n.1","k":1}\n\xff\n')
+
+
+def _line(agent: str, mono: float, doing: Doing = Doing.STEP) -> WorkFact:
+    return WorkFact(1, doing, 0.0, mono, agent, 1, 1)
+
+
+def test_the_agent_that_saw_most_is_believed() -> None:
+    """Of two agents the one that saw the end of the workers counts, else the one that wrote for longest."""
+    lost = [_line("n1.1", 1.0), _line("n1.1", 50.0)]
+    whole = [_line("n2.1", 12.0, Doing.GONE), _line("n2.1", 10.0)]
+    assert {1: whole[::-1]} == of_one_writer([*lost, *whole])
+    assert {1: lost} == of_one_writer([*lost, whole[1]])
+
+
+def test_a_long_round_has_few_lines() -> None:
+    """A round of ten days has about a hundred lines about its steps."""
+    lines, now = 0, 0.0
+    while now < 10 * 86400:
+        lines, now = lines + 1, now + next_gap_s(now)
+    assert 90 < lines < 130

@@ -1,0 +1,55 @@
+"""One clock for the events of several nodes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.account.one_clock import Stamp, one_clock
+
+stamps = st.lists(
+    st.builds(
+        Stamp,
+        st.floats(-1e9, 1e9),
+        st.sampled_from(("n1", "n2")),
+        st.sampled_from(("", "n1.1", "n2.1")),
+        st.floats(0, 1e6),
+    ),
+    max_size=30,
+)
+
+
+@given(stamps)
+def test_time_never_goes_back(given: list[Stamp]) -> None:
+    """Whatever the clocks of the nodes say, an event is not before the one that it follows."""
+    times = one_clock(given)
+    assert sorted(times) == times
+    assert len(given) == len(times)
+
+
+def test_clocks_that_agree_are_left_alone() -> None:
+    """Times that follow the order are the wall times themselves."""
+    assert [1.0, 2.0, 2.0, 9.0] == one_clock(
+        [Stamp(1.0, "a"), Stamp(2.0, "b"), Stamp(2.0, "a"), Stamp(9.0, "b")]
+    )
+
+
+@pytest.mark.parametrize("off", [3600.0, -3600.0])
+def test_a_node_an_hour_off_is_put_right(off: float) -> None:
+    """The clock of one node of three is wrong all the time: its events stand between those of the others."""
+    given = [Stamp(at + (off if at % 3 == 0 else 0.0), f"n{at % 3}") for at in range(10, 40)]
+    times = one_clock(given)
+    assert pytest.approx([float(at) for at in range(10, 40)], abs=1.1) == times
+
+
+def test_a_clock_that_is_set_moves_no_agent() -> None:
+    """Between two lines of an agent its monotonic clock counts, also for the records of its node."""
+    given = [
+        Stamp(100.0, "n1", "n1.7", 5.0),
+        Stamp(110.0, "n1"),
+        Stamp(3720.0, "n1", "n1.7", 25.0),
+        Stamp(3730.0, "n1"),
+        Stamp(3740.0, "n1", "n1.7", 45.0),
+    ]
+    assert [100.0, 110.0, 120.0, 130.0, 140.0] == one_clock(given)
