@@ -94,7 +94,7 @@ class SharedRun:
         """Members of the running round that were gone at the last look."""
         number, nodes = self._lost
         running = self.state.running
-        known = running is not None and running.number == number and self._blind_since is None
+        known = running is not None and running.number == number
         left = self.state.left  # who leaves says so first
         return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
 

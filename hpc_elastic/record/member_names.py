@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hpc_elastic.record.journal import Epoch
 
 MEMBERS = "members"  # the directory that holds the names
+_WORD = -1  # sorts words before numbers
 
 
 class Phase(str, Enum):
@@ -165,5 +166,5 @@ def forgive(roster: Roster, now: float) -> dict[str, Seen]:
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Return a sort key under which ``node2`` comes before ``node10``."""
     parts = re.split(r"([0-9]+)", name)
-    numbers_count = ((int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts))
-    return (*numbers_count, (-1, name))  # the name itself tells 1 from 01
+    numbers_count = ((int(part), "") if index % 2 else (_WORD, part) for index, part in enumerate(parts))
+    return (*numbers_count, (_WORD, name))  # the name itself tells 1 from 01

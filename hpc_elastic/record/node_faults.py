@@ -55,7 +55,7 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
         run_id: the name of the run.
     """
     state, found = RunState(), []
-    loop, hangs = _Loop("", 0), _Hangs()
+    loop, hangs = _NO_LOOP, _Hangs()
     drilled: frozenset[str] = frozenset()
     records = list(records)
     entries = [one.entry for one in records]
@@ -105,11 +105,14 @@ class _Loop(NamedTuple):
     length: int
 
 
+_NO_LOOP = _Loop("", 0)
+
+
 class _Hangs(NamedTuple):
     """Hangs in a row on the same nodes; the ranks keep their nodes, so that a rank may be the reason, too."""
 
     nodes: tuple[str, ...] = ()
-    places: frozenset[tuple[int, int | None]] = frozenset()  # the odd rank of each, with its step
+    places: frozenset[tuple[int | None, int | None]] = frozenset()  # the odd rank of each, with its step
     is_node: bool = False  # whether the newest one points at the nodes more than at the program
     is_told: bool = False  # whether one did before, always with the same rank
 
@@ -124,7 +127,7 @@ def _next_hang(hangs: _Hangs, state: RunState, entry: Entry) -> _Hangs:
     if not isinstance(entry, RoundEnded) or entry.cause is not Cause.HANG:
         return hangs._replace(is_node=False, is_told=hangs.is_told or hangs.is_node)
     failure = entry.failure or {}
-    rank, step = failure.get("rank", -1), failure.get("step")
+    rank, step = failure.get("rank"), failure.get("step")
     if entry.nodes != hangs.nodes:
         return _Hangs(entry.nodes, frozenset({(rank, step)}))
     is_other_rank = all(rank != known for known, _ in hangs.places)
@@ -144,12 +147,12 @@ def _count(loop: _Loop, state: RunState, record: Record, common: Collection[tupl
     """
     entry = record.entry
     if isinstance(entry, EpochStarted) and entry.epoch.submission > state.epoch.submission:
-        return _Loop("", 0)
+        return _NO_LOOP
     if not isinstance(entry, RoundEnded) or entry.cause is not Cause.CRASH or state.round is None:
         return loop
     is_common = is_early(entry) or (state.epoch, entry.number) in common
     if len(state.round.members) == 1 or len(entry.nodes) != 1 or is_common:  # nothing to tell it from
-        return _Loop("", 0)
+        return _NO_LOOP
     node = entry.nodes[0]
     return _Loop(node, loop.length + 1 if node == loop.node else 1)
 

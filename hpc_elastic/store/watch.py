@@ -23,6 +23,8 @@ _IN_CLOEXEC = os.O_CLOEXEC
 
 
 _FAILED = -1  # what a call into the C library returns
+_PIECE = 1 << 16  # bytes of reports that are read at once
+_MS = 1000  # milliseconds per second
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
 
 
@@ -44,7 +46,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc = ctypes.CDLL(None)
         self._fd: int = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
         self._watched: dict[str, int] = {}
 
@@ -72,7 +74,7 @@ class Watch:
         if self._fd < 0:
             return relevant
         try:
-            while data := os.read(self._fd, 1 << 16):
+            while data := os.read(self._fd, _PIECE):
                 relevant = relevant or any(not name.startswith(b".") for name in _names(data))
         except BlockingIOError:
             pass
@@ -86,7 +88,7 @@ class Watch:
         if self._fd >= 0:
             poll.register(self._fd, select.POLLIN)
         while (left := deadline - clock.monotonic()) > 0:
-            poll.poll(math.ceil(left * 1000))
+            poll.poll(math.ceil(left * _MS))
             if self.drain():
                 return
 
@@ -97,8 +99,7 @@ class Watch:
             self._fd = -1
 
     def _add(self, path: str, mask: int) -> bool:
-        if self._fd >= 0 and path not in self._watched:
-            wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
-            if wd != _FAILED:
-                self._watched[path] = wd
-        return path in self._watched
+        wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
+        if wd != _FAILED:
+            self._watched[path] = wd  # the same number as before if it is watched already
+        return wd != _FAILED

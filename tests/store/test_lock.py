@@ -10,9 +10,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import filelock
 import pytest
+from filelock import BaseFileLock, FileLock
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.paths import RunPaths
@@ -190,6 +194,44 @@ def test_a_lock_that_cannot_be_released_fails_no_step(
     assert [True] == done
     with lock.held() as is_held:  # only tried, as after a wait
         assert not is_held
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[BaseFileLock]:
+    """Return the file locks that are made, all of which somebody goes on to refer to."""
+    made: list[BaseFileLock] = []
+
+    def make(path: str, **options: Any) -> BaseFileLock:
+        made.append(FileLock(path, **options))
+        return made[-1]
+
+    monkeypatch.setattr(filelock, "FileLock", make)
+    return made
+
+
+def test_a_lock_is_let_go_whoever_still_refers_to_it(tmp_path: Path, tried: list[BaseFileLock]) -> None:
+    """A traceback may, or a debugger; also after a step that failed."""
+    for _ in range(2):
+        with suppress(KeyError), ContentionLock(str(tmp_path / "lock"), wait_s=0.1).held() as is_held:
+            assert is_held
+            assert tried[-1].is_locked
+            raise KeyError
+        assert not tried[-1].is_locked
+
+
+def test_a_stuck_lock_is_tried_without_a_wait(tmp_path: Path, hold: Hold, tried: list[BaseFileLock]) -> None:
+    """And waited for again when it has been had."""
+    holder = hold(tmp_path / "lock")
+    lock = ContentionLock(str(tmp_path / "lock"), FakeClock(), wait_s=0.1)
+    for _ in range(3):
+        with lock.held() as is_held:
+            assert not is_held
+    holder.kill()
+    holder.wait()
+    for _ in range(2):
+        with lock.held() as is_held:
+            assert is_held
+    assert [0.1, 0, 0, 0, 0.1] == [one.timeout for one in tried]
 
 
 def test_errors_of_the_step_pass_through(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ _PAUSE_S = 0.1  # between two turns during a look
 _NOTE_S = 0.5  # nobody is silent for long who was heard of so lately
 _BETWEEN_WRITES_S = 60.0
 _LEAST_GAP_S = 1.0
+_UNNUMBERED = -1  # of a critical section: sections are numbered from 1
 _BEATS = 3.0  # a turn that comes so many heartbeats late was held up
 
 
@@ -364,7 +365,7 @@ def _sign_of(channel: Channel, before: Sign) -> Sign:
     if count == before.section_count:
         return before if ticks == before.ticks else Sign(ticks, count, channel.last_step, before.sections)
     critical = channel.critical
-    inside = (Section(-1, critical.name, None),) if critical else ()
+    inside = (Section(_UNNUMBERED, critical.name, None),) if critical else ()
     return Sign(ticks, count, channel.last_step, (*channel.sections, *inside))
 
 

@@ -55,7 +55,7 @@ def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> lis
     for of_array, number, word, node, reason, comment in rows:
         if not re.fullmatch("[0-9]{1,18}", of_array) or not re.fullmatch("[0-9]{1,18}", number):
             continue
-        is_ours = bool(token) and comment.split(" ", 1)[0] == token
+        is_ours = bool(token) and comment.partition(" ")[0] == token
         if is_ours or of_array == array:
             found.append(SlurmTask(of_array, int(number), job_state(word), node, reason_word(reason)))
     return found

@@ -47,7 +47,7 @@ _STATES = {word: state for state, words in _WORDS.items() for word in words}
 
 def job_state(text: str) -> JobState:
     """Return the state for Slurm's long or short name; a word that is not known is UNKNOWN."""
-    word = re.split(r"[ +,]", text.strip(), maxsplit=1)[0].upper()
+    word = re.split(r"[ +,]", text.strip())[0].upper()
     return _STATES.get(word, JobState.UNKNOWN)
 
 

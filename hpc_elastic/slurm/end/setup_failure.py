@@ -46,7 +46,7 @@ def with_words(failure: SetupFailure, log: str) -> SetupFailure:
     """
     before, found, _ = log.rpartition(f"hpc_elastic: {failure.plain}")
     lines = before.rstrip().splitlines()[-1:] if found else []
-    words = _BY_BASH.sub("", lines[0].strip()) if lines else ""
+    words = _BY_BASH.sub("", "".join(lines).strip())
     if "hpc_elastic" in words or _BY_SLURM.match(words):
         words = ""
     failure = _readable(failure)._replace(words=words[:_MOST_WORDS])

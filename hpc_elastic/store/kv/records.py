@@ -149,7 +149,7 @@ def parse_names(names: Iterable[str]) -> Listing:
         if plus and version == _DELETED:
             deleted.add(encoded)
         elif plus and (number := _number(version)):
-            latest[encoded] = max(number, latest.get(encoded, 0))
+            latest[encoded] = max(number, latest.get(encoded, number))
     return Listing(kept, latest, frozenset(deleted))
 
 

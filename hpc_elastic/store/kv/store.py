@@ -97,7 +97,8 @@ class KeyValueStore:
             StoreTimeoutError: it has none within the store's timeout.
             StoreError: the store could not be read.
         """
-        return self.multi_get([key])[0]
+        (value,) = self.multi_get([key])
+        return value
 
     def multi_get(self, keys: Sequence[str | bytes]) -> list[bytes]:
         """Return the values of keys; waits until all have one; see `get`."""
@@ -205,7 +206,7 @@ class KeyValueStore:
         """
         if self._versions.current(key_bytes(key)).deleted:
             return False
-        was_there = False
+        was_there: bool
 
         def end(before: bytes | None) -> ChangeWish | None:
             nonlocal was_there

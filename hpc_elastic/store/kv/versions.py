@@ -86,7 +86,7 @@ class Versions:
 
     def _counts(self, mine: KeyRecord, listing: Listing, me: str) -> bool:
         """Tell whether a version that was created counts; see the top of this file, 2 to 4."""
-        if listing.latest.get(encode_key(mine.key), 0) <= mine.version:
+        if listing.latest[encode_key(mine.key)] == mine.version:
             return True
         newest = self.current(mine.key, listing)
         if newest.writers.get(me) == mine.version:
