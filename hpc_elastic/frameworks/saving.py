@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
@@ -35,6 +35,7 @@ class Saves:
             default ``saved`` in the run directory.
         keep: how many complete ones are kept, the newest.
         environ: this process's environment.
+        is_whole: tells by its path whether one is complete, where no run keeps marks; None: none is.
 
     Raises:
         InputError: a number is not positive.
@@ -47,12 +48,14 @@ class Saves:
         keep: int = KEEP,
         *,
         environ: Mapping[str, str] | None = None,
+        is_whole: Callable[[str], bool] | None = None,
     ) -> None:
         _check("save_every", save_every)
         _check("keep", keep)
         environ = os.environ if environ is None else environ
         self._save_every = save_every
         self._keep = keep
+        self._is_whole = is_whole
         self._directory = _directory(worker.run_dir(), directory)
         self._round = int(environ.get(Env.ROUND) or 0)
         self._rank = int(environ.get("RANK") or 0)
@@ -80,7 +83,7 @@ class Saves:
         """Record that this rank's part is saved, and remove the checkpoints that are outdated by that."""
         self.mark(step, path)
         if self._rank == 0:
-            self._remove_old()
+            self.remove_old()
 
     def mark(self, step: int, path: str) -> None:
         """Record that this rank's part is saved; the checkpoint counts once all ranks have said so.
@@ -94,13 +97,43 @@ class Saves:
             sync_file_system(os.path.dirname(path))
         worker.checkpoint_saved(step, path, shards=self._world_size)
 
-    def _remove_old(self) -> None:
+    def complete(self) -> list[str]:
+        """Return the paths of the complete checkpoints, the newest first.
+
+        Raises:
+            OSError: the directory exists and cannot be listed.
+        """
+        there = self.found()
+        keys = self._complete_keys(list(there.values()))
+        return [os.path.abspath(os.path.join(self._directory, there[key])) for key in keys if key in there]
+
+    def found(self) -> dict[tuple[int, int], str]:
+        """Return step and round of all checkpoints, the incomplete ones too, with their names.
+
+        Raises:
+            OSError: the directory exists and cannot be listed.
+        """
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return {}  # nothing was saved yet
+        return {_key(found): name for name in names if (found := _NAME.fullmatch(name))}
+
+    def _complete_keys(self, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Return step and round of the complete checkpoints, the newest first."""
         root = worker.run_dir()
-        if root is None:
-            return
-        marks = list_names(RunPaths(root).checkpoints)  # of this user's alone: by them others are removed
-        old = outdated(os.listdir(self._directory), marks, self._keep)
-        for name in old:
+        if root is not None:  # the marks are of this user's alone: by them others are removed
+            return complete_keys(names, list_names(RunPaths(root).checkpoints))
+        if self._is_whole is None:
+            return []
+        found = {name: match for name in names if (match := _NAME.fullmatch(name))}
+        whole = [name for name in found if self._is_whole(os.path.join(self._directory, name))]
+        return sorted((_key(found[name]) for name in whole), reverse=True)
+
+    def remove_old(self) -> None:
+        """Remove the checkpoints that are older than those to be kept."""
+        names = os.listdir(self._directory)
+        for name in outdated(names, self._complete_keys(names), self._keep):
             path = os.path.join(self._directory, name)
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path, ignore_errors=True)
@@ -115,19 +148,32 @@ def _directory(run_dir: str | None, named: str | os.PathLike[str] | None) -> str
     return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
 
 
-def outdated(names: Iterable[str], marks: Iterable[str], keep: int) -> list[str]:
-    """Return the checkpoints to remove: all that are older than the newest `keep` complete ones.
+def complete_keys(names: Iterable[str], marks: Iterable[str]) -> list[tuple[int, int]]:
+    """Return step and round of the complete checkpoints, the newest first.
 
     Args:
         names: the names in the directory of checkpoints.
         marks: the names in the directory of marks.
+    """
+    keys = [(mark.step, mark.round) for mark in complete_marks(marks)]
+    if len(keys) >= KEPT:  # marks of older ones were taken away
+        there = {_key(found) for name in names if (found := _NAME.fullmatch(name))}
+        keys += sorted((key for key in there if key < keys[-1]), reverse=True)
+    return keys
+
+
+def outdated(names: Iterable[str], complete: Sequence[tuple[int, int]], keep: int) -> list[str]:
+    """Return the checkpoints to remove: all that are older than the newest `keep` complete ones.
+
+    Args:
+        names: the names in the directory of checkpoints.
+        complete: step and round of the complete ones, the newest first.
         keep: how many complete ones are kept.
     """
+    if len(complete) < keep:
+        return []
     there = {name: _key(found) for name in names if (found := _NAME.fullmatch(name))}
-    kept = [(mark.step, mark.round) for mark in complete_marks(marks)]
-    if len(kept) >= KEPT:  # marks of older ones were taken away
-        kept += sorted((key for key in there.values() if key < kept[-1]), reverse=True)
-    return [name for name, key in there.items() if key < kept[keep - 1]] if len(kept) >= keep else []
+    return [name for name, key in there.items() if key < complete[keep - 1]]
 
 
 def _key(found: re.Match[str]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.frameworks import ElasticLoop, saving
-from hpc_elastic.frameworks.saving import Saves, outdated, sync, sync_file_system
+from hpc_elastic.frameworks.saving import Saves, complete_keys, outdated, sync, sync_file_system
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
@@ -44,9 +44,10 @@ def test_a_half_saved_checkpoint_neither_counts_nor_goes() -> None:
     """Of the complete ones as many as wanted are kept; what is newer than them is none of its business."""
     marks = [mark(step, rank, 2) for step in (10, 20, 30) for rank in (0, 1)] + [mark(40, 0, 2)]
     names = [f"step-{step}-1" for step in (10, 20, 30, 40)]
-    assert ["step-10-1"] == outdated(names, marks, 2)
-    assert ["step-10-1", "step-20-1"] == outdated(names, marks, 1)
-    assert [] == outdated(names, marks, 4)
+    complete = complete_keys(names, marks)
+    assert ["step-10-1"] == outdated(names, complete, 2)
+    assert ["step-10-1", "step-20-1"] == outdated(names, complete, 1)
+    assert [] == outdated(names, complete, 4)
 
 
 @pytest.mark.parametrize("keep", [1, checkpoints.KEPT, checkpoints.KEPT + 5])
@@ -54,13 +55,15 @@ def test_more_checkpoints_may_be_kept_than_marks(keep: int) -> None:
     """What is older than the oldest mark was complete once, and is counted by its name."""
     steps = range(1, 61)
     marks = [mark(step, 0, 1) for step in steps if step > 60 - checkpoints.KEPT]
-    old = outdated([f"step-{step}-1" for step in steps], marks, keep)
+    names = [f"step-{step}-1" for step in steps]
+    old = outdated(names, complete_keys(names, marks), keep)
     assert {f"step-{step}-1" for step in range(1, 61 - keep)} == set(old)
 
 
 def test_leftovers_of_an_earlier_round_go() -> None:
     """What a killed start has left half written is older than what the next one saves at that step."""
-    assert ["step-20-1"] == outdated(["step-20-1", "step-20-2", "mine"], [mark(20, 0, 1, 2)], 1)
+    names = ["step-20-1", "step-20-2", "mine"]
+    assert ["step-20-1"] == outdated(names, complete_keys(names, [mark(20, 0, 1, 2)]), 1)
 
 
 @pytest.mark.parametrize("words", [{"save_every": 0}, {"keep": 0}, {"save_every": 0.5}])

@@ -1,0 +1,408 @@
+"""Checkpoints of a PyTorch training that interrupt it for no longer than a copy in memory."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hpc_elastic import worker
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import DamagedError, InputError, StoreError
+from hpc_elastic.frameworks.saving import KEEP, Saves
+from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
+from hpc_elastic.ids import Env
+from hpc_elastic.store.files import publish_new
+from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.typed_json import Count, Seconds, read
+
+logger = logging.getLogger(__name__)
+FORMAT = 1
+FACTS = "checkpoint.json"  # written last: a checkpoint with it is whole
+_WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
+_FAILURES = 3  # saves in a row that may fail before the training does
+_END_S = 30.0  # for a save that is under way when the program ends
+
+
+class CompleteCheckpoint(NamedTuple):
+    """A complete checkpoint.
+
+    Attributes:
+        step: steps completed in it.
+        path: its directory.
+        world_size: number of ranks that have saved it.
+        saved_at: when it was complete, by the clock of rank 0 [s since the epoch].
+    """
+
+    step: int
+    path: str
+    world_size: int
+    saved_at: float
+
+
+class _Facts(NamedTuple):
+    """The content of the file that completes a checkpoint."""
+
+    format: Count
+    step: Count
+    world_size: Count
+    saved_at: Seconds
+
+
+class Checkpoints:
+    """Saves the state of a training in the background, and loads it onto any number of ranks.
+
+    All ranks make one after `init_process_group`, and make the same calls in the same order::
+
+        checkpoints = Checkpoints(every=500)
+        for step in checkpoints.steps(10_000, {"model": model, "optimizer": optimizer}):
+            train(step)
+
+    Args:
+        directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
+            ``saved`` in the run directory, or here without a run.
+        keep: how many complete checkpoints are kept.
+        every: steps between two regular ones; None: only when a stop is requested.
+
+    Attributes:
+        stopped: the loop was left because of a request: the training is not complete.
+        blocked_s: for how long the last save has held up the loop [s].
+
+    Raises:
+        InputError: a number is not positive, PyTorch is not installed, or ranks have no process group.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, keep: int = KEEP, every: int | None = None
+    ) -> None:
+        self._lib = load_torch()
+        self._ranks = _ranks(self._lib, os.environ)
+        self._clock = SystemClock()
+        self._every = every
+        environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
+        environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
+        self._saves = Saves(every, directory, keep, environ=environ, is_whole=_is_whole)
+        self._copies = _copies(self._lib)
+        self._background = Background()
+        self._saved: int | None = (
+            None  # step of the last save, whatever came of it, or load: the same on all ranks
+        )
+        self._failed = 0  # saves in a row
+        self.stopped = False
+        self.blocked_s = 0.0
+
+    def steps(self, total: int, state: State) -> Iterator[int]:
+        """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
+
+        Raises:
+            InputError: as by `load`.
+            StoreError: as by `save` and `wait`.
+        """
+        for step in range(self.load(state), total):
+            yield step
+            if self.done(step + 1, state):
+                return
+        self.wait()
+
+    def done(self, step: int, state: State) -> bool:
+        """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.
+
+        Raises:
+            StoreError: as by `save`; for the checkpoint of a stop also as by `wait`.
+        """
+        worker.tick(step)
+        self.stopped = worker.should_stop()
+        if self.stopped or self.due(step):
+            self.save(step, state)
+        if self.stopped:
+            self.wait()
+        return self.stopped
+
+    def due(self, step: int) -> bool:
+        """Tell whether a regular checkpoint is to be saved now that `step` steps are done."""
+        return self._saves.is_due(step, self._saved or 0)
+
+    def save(self, step: int, state: State) -> None:
+        """Copy the state, and write the copy in the background; a save that is under way is waited for first.
+
+        The checkpoint counts when all ranks have written their part. Until then the agent ends no worker,
+        unless its time is up.
+
+        Args:
+            step: steps that are completed in it; one that is saved already is not saved again.
+            state: as `load`.
+
+        Raises:
+            InputError: an optimizer without its module, or two objects of one name.
+            OSError: there can be no directory for it.
+            StoreError: this is the third save in a row that has failed.
+        """
+        if step == self._saved:
+            return
+        self._forgive(self._background.wait())
+        began = self._clock.monotonic()
+        section = worker.critical("saving")
+        section.begin()
+        try:
+            path = self._saves.path(step)
+            copy = self._copies.stage(TrainState(self._lib, state).content(self._ranks.rank))
+            self._background.start(lambda: self._write(copy, step, path), section.end)
+        except BaseException:
+            section.end()
+            raise
+        self._saved = step
+        self.blocked_s = self._clock.monotonic() - began
+
+    def _write(self, copy: dict[str, Any], step: int, path: str) -> None:
+        """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks.
+
+        Raises:
+            StoreError: a rank could not write its part or its mark: all ranks get it.
+        """
+        group = self._ranks.group_of_saves
+        try:
+            self._lib.checkpoint.save(copy, checkpoint_id=path, process_group=group, no_dist=group is None)
+        except BaseException as error:
+            raise _not_saved(step, path, error) from error
+        failed = next(filter(None, self._ranks.each_told(self._mark(step, path))), None)
+        if failed is not None:
+            raise failed
+        if self._ranks.rank == 0:
+            self._saves.remove_old()
+
+    def _mark(self, step: int, path: str) -> StoreError | None:
+        try:
+            if self._ranks.rank == 0:
+                facts = _Facts(FORMAT, step, self._ranks.size, self._clock.wall())
+                publish_new(os.path.join(path, FACTS), json.dumps(facts._asdict()).encode() + b"\n")
+            self._saves.mark(step, path)
+        except OSError as error:
+            return _not_saved(step, path, error)
+        return None
+
+    def wait(self) -> None:
+        """Come back when no save is under way.
+
+        Raises:
+            StoreError: the last one has failed.
+        """
+        error = self._background.wait()
+        if error is not None:
+            raise error
+
+    def _forgive(self, error: BaseException | None) -> None:
+        """Go on after a save that has failed, as long as that is not the rule.
+
+        Raises:
+            StoreError: it is.
+        """
+        if error is None:
+            self._failed = 0
+            return
+        self._failed += 1
+        if self._failed >= _FAILURES:
+            raise error
+        logger.warning("%s\n  the training goes on, and saves again when it is time", error)
+
+    def load(self, state: State) -> int:
+        """Give the objects the state of the newest checkpoint; return how many steps are done, 0 without one.
+
+        It may have been saved by another number of ranks. All ranks load the one that rank 0 finds. Nothing
+        is changed if it does not fit.
+
+        Args:
+            state: by name: modules and their optimizers, tensors, objects with `state_dict` and
+                `load_state_dict`; values that pickle can save, which are replaced in it; dicts of them.
+
+        Raises:
+            InputError: the checkpoint is of another model, dtype or optimizer, of something else, or gone; or
+                an object differed between its ranks, and there is another number of them now: `Resharded`.
+        """
+        self.wait()
+        found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
+        if found is None:
+            return 0
+        saved = _saved_at(found)
+        TrainState(self._lib, state).load(found, saved.world_size, self._ranks.group)
+        self._saved = saved.step
+        return saved.step
+
+    def _to_resume(self) -> str | None:
+        """Return the path of the checkpoint to resume from, of the round if there is one.
+
+        Raises:
+            InputError: it was marked without a path.
+        """
+        if worker.run_dir() is None:
+            newest = self.latest()
+            return None if newest is None else newest.path
+        marked = worker.latest_checkpoint()
+        if marked is not None and marked.path is None:
+            raise InputError(
+                f"the checkpoint of step {marked.step} was marked without a path",
+                where=_WHERE,
+                fix="let Checkpoints alone save, or load that one yourself",
+            )
+        return None if marked is None else marked.path
+
+    def all(self) -> list[CompleteCheckpoint]:
+        """Return all complete checkpoints, the newest first."""
+        found = map(_facts, self._saves.complete())
+        return [saved for saved in found if saved is not None]
+
+    def latest(self) -> CompleteCheckpoint | None:
+        """Return the newest complete checkpoint, or None."""
+        return next(iter(self.all()), None)
+
+
+class Background:
+    """One piece of work at a time, in a thread that ends with the program."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        atexit.register(self._finish)
+
+    def start(self, work: Callable[[], None], after: Callable[[], None]) -> None:
+        """Begin a piece of work; `after` is called at its end, after an error too."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                self._error = error
+            finally:
+                after()
+
+        self._thread = threading.Thread(target=run, name="hpc_elastic checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> BaseException | None:
+        """Wait for the work under way; return the error that no call has returned yet."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        return error
+
+    def _finish(self) -> None:
+        """Let the work end before the program does; not for ever, as ranks that are dead do not answer."""
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+
+class _RankGroups(NamedTuple):
+    """This rank among all, and two process groups of their own for the CPU.
+
+    Attributes:
+        rank: this one.
+        size: number of ranks.
+        distributed: ``torch.distributed``.
+        group: for the thread of the training; None without process groups.
+        group_of_saves: for the thread that writes.
+    """
+
+    rank: int
+    size: int
+    distributed: Any
+    group: Any = None
+    group_of_saves: Any = None
+
+    def told(self, value: Any) -> Any:
+        """Return the value that rank 0 has given; all ranks call it."""
+        if self.group is None:
+            return value
+        values = [value]
+        self.distributed.broadcast_object_list(values, src=0, group=self.group)
+        return values[0]
+
+    def each_told(self, value: Any) -> list[Any]:
+        """Return the values of all ranks; all of them call it in the threads that write."""
+        if self.group_of_saves is None:
+            return [value]
+        values = [None] * self.size
+        self.distributed.all_gather_object(values, value, group=self.group_of_saves)
+        return values
+
+
+def _ranks(lib: Torch, environ: Mapping[str, str]) -> _RankGroups:
+    dist = lib.distributed
+    if dist.is_available() and dist.is_initialized():
+        groups = [
+            dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
+        ]
+        return _RankGroups(dist.get_rank(), dist.get_world_size(), dist, *groups)
+    if environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            f"there are {environ['WORLD_SIZE']} ranks, and no process group",
+            where=_WHERE,
+            fix="call torch.distributed.init_process_group first",
+        )
+    return _RankGroups(0, 1, dist)
+
+
+def _copies(lib: Torch) -> Any:
+    """Return the copier of states into buffers in host memory, which stay for the next copy."""
+    on_gpu = lib.torch.cuda.is_available()
+    options = lib.staging.StagingOptions(
+        use_pinned_memory=on_gpu,
+        use_shared_memory=False,
+        use_async_staging=False,
+        use_non_blocking_copy=on_gpu,
+    )
+    return lib.staging.DefaultStager(options)
+
+
+def _next_start(directory: str | os.PathLike[str] | None) -> int:
+    """Return a number that no checkpoint of the directory has, for programs without rounds."""
+    return 1 + max((start for _, start in Saves(None, directory).found()), default=-1)
+
+
+def _facts(path: str) -> CompleteCheckpoint | None:
+    """Return the facts in a checkpoint; None if it is not whole."""
+    try:
+        facts = read(_Facts, read_plain(os.path.join(path, FACTS)))
+    except (OSError, DamagedError):
+        return None
+    if facts.format != FORMAT:
+        return None
+    return CompleteCheckpoint(facts.step, path, facts.world_size, facts.saved_at)
+
+
+def _is_whole(path: str) -> bool:
+    return _facts(path) is not None
+
+
+def _saved_at(path: str) -> CompleteCheckpoint:
+    """Return the checkpoint at a path.
+
+    Raises:
+        InputError: there is none of this kind.
+    """
+    saved = _facts(path)
+    if saved is None:
+        problem = "was not saved by Checkpoints" if os.path.exists(path) else "is gone"
+        raise InputError(
+            f"the checkpoint to resume from {problem}: {path}",
+            where=_WHERE,
+            fix="load it yourself, give its place back, or begin a new run",
+        )
+    return saved
+
+
+def _not_saved(step: int, path: str, error: BaseException) -> StoreError:
+    """Return the error of a save, with the words of the ranks that have failed."""
+    failures = getattr(error, "failures", None)  # of all ranks, with their stacks: torch's
+    first: BaseException = error
+    by = ""
+    if failures:
+        rank, (first, _) = next(iter(failures.items()))
+        by = f" on rank {rank}"
+    return StoreError(
+        f"the checkpoint of step {step} was not saved{by}: {type(first).__name__}: {first}: {path}",
+        errno=getattr(first, "errno", None),
+    )

@@ -1,0 +1,329 @@
+"""The objects of a training in a checkpoint, and their way back.
+
+Modules, optimizers and tensors become tensors with names, which ``torch.distributed.checkpoint`` saves in
+parts and loads onto any number of ranks. All else (schedulers, loaders, numbers) is small and belongs to its
+rank: it is pickled, and comes back as it was on the same number of ranks. On another number it comes back if
+it was alike on all ranks, or if `Resharded` tells how.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import InputError
+
+_WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
+_OWN = "own."  # keys of what belongs to one rank: its number follows
+_SHOWN = 3  # differences in an error
+_FIX = "load it into the model, optimizers and dtypes that it was saved from, or give another directory"
+State = MutableMapping[str, Any]
+
+
+class Torch(NamedTuple):
+    """The modules of PyTorch that checkpoints need."""
+
+    torch: Any
+    distributed: Any
+    checkpoint: Any
+    staging: Any
+    state_dict: Any
+
+
+def load_torch() -> Torch:
+    """Return PyTorch's modules.
+
+    Raises:
+        InputError: PyTorch is not installed.
+    """
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise InputError("PyTorch is not installed", where=_WHERE, fix="pip install torch") from None
+    names = ("", ".checkpoint", ".checkpoint.staging", ".checkpoint.state_dict")
+    return Torch(torch, *(importlib.import_module(f"torch.distributed{name}") for name in names))
+
+
+class Resharded:
+    """An object of which each rank has a state of its own, and the way to load it on another number of ranks.
+
+    Args:
+        wrapped: has `state_dict` and `load_state_dict`.
+        reshard: called with the states of all ranks that have saved; returns this rank's state.
+    """
+
+    def __init__(self, wrapped: Any, reshard: Callable[[Sequence[Any]], Any]) -> None:
+        self._wrapped = wrapped
+        self.reshard = reshard
+
+    def state_dict(self) -> Any:
+        """Return the object's state."""
+        return self._wrapped.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Give the object a state."""
+        self._wrapped.load_state_dict(state)
+
+
+class Entry(NamedTuple):
+    """One object of the state: `owner[key]`, by a name that no other has."""
+
+    name: str
+    owner: Any
+    key: Any
+
+    @property
+    def value(self) -> Any:
+        """The object."""
+        return self.owner[self.key]
+
+
+class TrainState:
+    """The objects of one training, by their names.
+
+    Args:
+        lib: PyTorch's modules.
+        state: modules, optimizers, tensors, objects with `state_dict` and `load_state_dict`, and values that
+            pickle can save; dicts of them.
+
+    Raises:
+        InputError: two objects have one name.
+    """
+
+    def __init__(self, lib: Torch, state: State) -> None:
+        self._lib = lib
+        self._entries = list(self._objects(state, ""))
+        names = [entry.name for entry in self._entries]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(
+                f"two objects of the state have the name {twice!r}", where=_WHERE, fix="rename one"
+            )
+
+    def _objects(self, state: State, prefix: str) -> Iterator[Entry]:
+        """Yield all objects; a dict with live ones in it is gone through, another one is a value."""
+        for key, value in state.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, dict) and self._is_live(value):
+                yield from self._objects(value, f"{name}.")
+            else:
+                yield Entry(name, state, key)
+
+    def _is_live(self, value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(map(self._is_live, value.values()))
+        return isinstance(value, self._lib.torch.Tensor) or _has_state(value)
+
+    def content(self, rank: int) -> dict[str, Any]:
+        """Return the part of this rank; its tensors are those of the training."""
+        saved: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for entry in self._entries:
+            tree, mine = self._parts(entry)
+            saved.update((leaf.name, leaf.value) for leaf in _leaves(tree, entry.name))
+            own.update(mine)
+        buffer = io.BytesIO()
+        self._lib.torch.save(own, buffer)
+        return {**saved, f"{_OWN}{rank}": buffer.getvalue()}
+
+    def _parts(self, entry: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the named tensors of an object, as a tree, and its values that belong to this rank."""
+        value = entry.value
+        if isinstance(value, self._lib.torch.nn.Module):
+            return self._lib.state_dict.get_model_state_dict(value), {}
+        if self._is_optimizer(entry):
+            tree = self._lib.state_dict.get_optimizer_state_dict(self._model_of(entry), value)
+            return {"state": tree["state"]}, {entry.name: tree["param_groups"]}
+        if isinstance(value, self._lib.torch.Tensor):
+            return {"": value}, {}
+        return {}, {entry.name: value.state_dict() if _has_state(value) else value}
+
+    def _model_of(self, entry: Entry) -> Any:
+        """Return the module whose parameters an optimizer updates.
+
+        Raises:
+            InputError: no module of the state has them all.
+        """
+        ids = {id(parameter) for group in entry.value.param_groups for parameter in group["params"]}
+        for other in self._entries:
+            if isinstance(other.value, self._lib.torch.nn.Module) and ids <= set(
+                map(id, other.value.parameters())
+            ):
+                return other.value
+        raise InputError(
+            f"no module of the state has all parameters of the optimizer {entry.name!r}",
+            where=_WHERE,
+            fix='give both: {"model": model, "optimizer": optimizer}',
+        )
+
+    def load(self, path: str, saved_by: int, group: Any) -> None:
+        """Give all objects the state of a checkpoint; nothing is changed if it does not fit.
+
+        Args:
+            path: the checkpoint.
+            saved_by: number of ranks that have saved it.
+            group: the process group of all ranks; None without one.
+
+        Raises:
+            InputError: the checkpoint is of another model, dtype or optimizer, or the states of single ranks
+                cannot be loaded by as many as there are.
+        """
+        reader = self._lib.checkpoint.FileSystemReader(path)
+        stored = reader.read_metadata().state_dict_metadata
+        unused = [
+            entry.value for entry in self._entries if self._is_optimizer(entry) and not entry.value.state
+        ]
+        try:
+            trees = {entry.name: self._template(entry, stored) for entry in self._entries}
+            leaves = {leaf.name: leaf for name, tree in trees.items() for leaf in _leaves(tree, name)}
+            self._compare(path, leaves, stored)
+            own = self._own(path, saved_by, group)
+        except InputError:
+            for optimizer in unused:  # PyTorch has given them a state of zeros, to be loaded into
+                optimizer.state.clear()
+            raise
+        loaded = {name: leaf.value for name, leaf in leaves.items()}
+        self._lib.checkpoint.load(loaded, storage_reader=reader, process_group=group, no_dist=group is None)
+        for name, leaf in leaves.items():
+            leaf.owner[leaf.key] = loaded[name]
+        for entry in self._entries:
+            self._set(entry, trees[entry.name], own)
+
+    def _template(self, entry: Entry, stored: Any) -> dict[str, Any]:
+        """Return the tree of an object, without the state of parameters that no step had reached yet."""
+        tree, _ = self._parts(entry)
+        if self._is_optimizer(entry):
+            parameters = tree["state"]
+            for fqn in list(parameters):
+                names = {leaf.name for leaf in _leaves(parameters[fqn], f"{entry.name}.state.{fqn}")}
+                if names and not names & stored.keys():
+                    del parameters[fqn]
+        return tree
+
+    def _is_optimizer(self, entry: Entry) -> bool:
+        return isinstance(entry.value, self._lib.torch.optim.Optimizer)
+
+    def _compare(self, path: str, leaves: dict[str, Entry], stored: Any) -> None:
+        """Refuse a checkpoint that is not one of these objects.
+
+        Raises:
+            InputError: names the first differences.
+        """
+        there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(_OWN)}
+        here = {name: _shape(leaf.value) for name, leaf in leaves.items()}
+        wrong = [
+            f"{name} is {there.get(name, 'absent')} in it and {here.get(name, 'absent')} here"
+            for name in sorted(there.keys() | here.keys())
+            if there.get(name) != here.get(name)
+        ]
+        if wrong:
+            raise InputError(
+                f"{len(wrong)} of {len(here)} tensors are others in the checkpoint {path}: "
+                f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
+                where=_WHERE,
+                fix=_FIX,
+            )
+
+    def _own(self, path: str, saved_by: int, group: Any) -> dict[str, Any]:
+        """Return the values that belong to this rank.
+
+        Raises:
+            InputError: the ranks have saved different states, and no rule makes those of other ranks of them.
+        """
+        dist = self._lib.distributed
+        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        if saved_by == ranks:
+            mine: dict[str, Any] = self._unpickled(self._own_bytes(path, [rank])[0])
+            return mine
+        told: list[Any] = [self._own_bytes(path, range(saved_by)) if rank == 0 else None]
+        if group is not None:
+            dist.broadcast_object_list(told, src=0, group=group)
+        owns = [self._unpickled(data) for data in told[0]]
+        return {
+            entry.name: self._for_others(entry, path, owns)
+            for entry in self._entries
+            if entry.name in owns[0]
+        }
+
+    def _for_others(self, entry: Entry, path: str, owns: list[dict[str, Any]]) -> Any:
+        states = [own[entry.name] for own in owns]
+        if isinstance(entry.value, Resharded):
+            return entry.value.reshard(states)
+        if all(self._alike(states[0], state) for state in states[1:]):
+            return states[0]
+        raise InputError(
+            f"{entry.name!r} was not the same on the {len(owns)} ranks that have saved the checkpoint "
+            f"{path}, and now there is another number of ranks",
+            where=_WHERE,
+            fix=f"say how its states come together: {{{entry.name!r}: Resharded({entry.name}, reshard)}}",
+        )
+
+    def _own_bytes(self, path: str, ranks: Sequence[int]) -> list[bytes]:
+        wanted: dict[str, bytes] = {f"{_OWN}{rank}": b"" for rank in ranks}
+        self._lib.checkpoint.load(wanted, checkpoint_id=path, no_dist=True)
+        known: dict[bytes, bytes] = {}
+        return [known.setdefault(data, data) for data in wanted.values()]
+
+    def _unpickled(self, data: bytes) -> Any:
+        load = self._lib.torch.load
+        return load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        """Tell whether two states are the same; arrays and tensors by their content."""
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(self._alike(one[key], other[key]) for key in one)
+        if isinstance(one, list | tuple):
+            return len(one) == len(other) and all(map(self._alike, one, other))
+        if isinstance(one, self._lib.torch.Tensor):
+            return bool(self._lib.torch.equal(one, other))
+        if hasattr(one, "tobytes"):  # numpy's
+            return bool(one.tobytes() == other.tobytes())
+        return bool(one == other)
+
+    def _set(self, entry: Entry, tree: dict[str, Any], own: dict[str, Any]) -> None:
+        value = entry.value
+        if isinstance(value, self._lib.torch.nn.Module):
+            self._lib.state_dict.set_model_state_dict(value, tree)
+        elif self._is_optimizer(entry):
+            whole = {**tree, "param_groups": own[entry.name]}
+            options = self._lib.state_dict.StateDictOptions(strict=False)  # parameters may have no state yet
+            self._lib.state_dict.set_optimizer_state_dict(
+                self._model_of(entry), value, optim_state_dict=whole, options=options
+            )
+        elif isinstance(value, self._lib.torch.Tensor):
+            pass  # loaded in place
+        elif entry.name in own and _has_state(value):
+            value.load_state_dict(own[entry.name])
+        elif entry.name in own:
+            entry.owner[entry.key] = own[entry.name]
+
+
+def _has_state(value: Any) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
+    """Yield the leaves of a tree of dicts, named by the way to them."""
+    for key, value in tree.items():
+        inner = f"{name}.{key}" if key != "" else name
+        if isinstance(value, dict):
+            yield from _leaves(value, inner)
+        else:
+            yield Entry(inner, tree, key)
+
+
+def _shape(value: Any) -> str:
+    """Return size and dtype of a tensor, or of the tensor that a record of a checkpoint stands for."""
+    if hasattr(value, "properties"):  # the record
+        size, dtype = value.size, value.properties.dtype
+    elif callable(getattr(value, "size", None)) and hasattr(value, "dtype"):
+        size, dtype = value.size(), value.dtype
+    else:
+        return "no tensor"
+    return f"{list(size)} {str(dtype).removeprefix('torch.')}"

@@ -1,0 +1,216 @@
+"""What the ranks do in the tests of checkpoints; loaded by tests/frameworks/ranks.py alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from hpc_elastic.frameworks.torch import Checkpoints, Resharded
+
+BATCH = 24  # of all ranks
+
+
+class Position:
+    """A data loader of one rank: how many samples it has handed out."""
+
+    def __init__(self, done: int = 0) -> None:
+        self.done = done
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position."""
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a position."""
+        self.done = state["done"]
+
+
+class Net(nn.Module):
+    """A network with a layer that no step uses, so that the optimizer has no state for it.
+
+    Args:
+        width: of the hidden layer.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Return what the layers make of a batch."""
+        return self.layers(x)
+
+
+class Training:
+    """A small network, the same on any number of ranks up to the order of sums.
+
+    Args:
+        kind: ``ddp`` or ``fsdp``.
+        width: of its hidden layer.
+        dtype: of its weights.
+        optimizer: the name of its class.
+    """
+
+    def __init__(
+        self, kind: str = "ddp", width: int = 8, dtype: str = "float32", optimizer: str = "AdamW"
+    ) -> None:
+        torch.manual_seed(20)
+        self.net = Net(width).to(getattr(torch, dtype))
+        self.model: Any = self.net
+        if kind == "fsdp":
+            fully_shard(self.net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        else:
+            self.model = DistributedDataParallel(self.net, find_unused_parameters=True)
+        self.optimizer = getattr(torch.optim, optimizer)(self.net.parameters(), lr=0.01)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3)
+        self.extra: dict[str, Any] = {"average": torch.zeros(3), "best": {"loss": 9.0}}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is saved."""
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "schedule": self.schedule,
+            "extra": self.extra,
+        }
+
+    def step(self, number: int) -> None:
+        """Make one step; its data depend on its number alone."""
+        x = torch.rand(BATCH, 4, generator=torch.Generator().manual_seed(number))
+        x = x[dist.get_rank() :: dist.get_world_size()].to(next(self.net.parameters()).dtype)
+        self.optimizer.zero_grad()
+        loss = ((self.model(x) - x.sum(dim=1, keepdim=True)) ** 2).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.extra["average"].add_(number)
+        self.extra["best"] = {"loss": float(number)}
+
+    def seen(self) -> dict[str, Any]:
+        """Return all that is saved, whole."""
+        tensors = {name: _whole(tensor) for name, tensor in self.net.state_dict().items()}
+        names = {id(parameter): name for name, parameter in self.net.named_parameters()}
+        for parameter, state in self.optimizer.state.items():
+            tensors.update({f"{names[id(parameter)]}.{key}": _whole(value) for key, value in state.items()})
+        return {
+            **tensors,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "schedule": self.schedule.last_epoch,
+            "average": self.extra["average"].tolist(),
+            "best": self.extra["best"],
+        }
+
+
+def _whole(value: Any) -> Any:
+    value = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def train(directory: str, kind: str, steps: int, every: int | None, total: int = 100) -> dict[str, Any]:
+    """Go on from the newest checkpoint for some steps at most; tell where it began and what came of it."""
+    training = Training(kind)
+    checkpoints = Checkpoints(directory, every=every)
+    start = checkpoints.load(training.state)
+    loaded = training.seen()
+    for step in range(start, min(total, start + steps)):
+        training.step(step)
+        checkpoints.done(step + 1, training.state)
+    checkpoints.wait()
+    found = checkpoints.latest()
+    return {
+        "start": start,
+        "loaded": loaded,
+        "seen": training.seen(),
+        "latest": None if found is None else [found.step, found.world_size],
+        "all": [saved.step for saved in checkpoints.all()],
+    }
+
+
+def save_held_up(directory: str, signs: str) -> list[Any]:
+    """Save twice; the first save is held up from outside until `signs` tells that the loop has gone on."""
+    training = Training()
+    checkpoints = Checkpoints(directory)
+    training.step(0)
+    checkpoints.save(1, training.state)
+    training.step(1)
+    (Path(signs) / f"went-on-{dist.get_rank()}").touch()
+    checkpoints.save(2, training.state)
+    first = checkpoints.all()
+    checkpoints.wait()
+    return [[saved.step for saved in first], [saved.step for saved in checkpoints.all()]]
+
+
+def save_with_failures(directory: str, steps: int) -> list[int]:
+    """Save after each step, whatever becomes of it; return what is complete in the end."""
+    training = Training()
+    checkpoints = Checkpoints(directory, every=1, keep=9)
+    for step in checkpoints.steps(steps, training.state):
+        training.step(step)
+    return [saved.step for saved in checkpoints.all()]
+
+
+def load_other(directory: str, choices: dict[str, Any]) -> list[Any]:
+    """Load a checkpoint into another training; return the error, and whether it has changed anything."""
+    training = Training(**choices)
+    before = training.seen()
+    try:
+        Checkpoints(directory).load(training.state)
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return [type(error).__name__, str(error), before == training.seen()]
+    return ["", "", False]
+
+
+def positions(directory: str, resharded: bool) -> list[int]:
+    """Load a loader that is at another place on each rank, then save it further on; return its places."""
+    loader = Position(10 * (1 + dist.get_rank()))
+
+    def share(states: Any) -> dict[str, int]:
+        return {"done": sum(state["done"] for state in states) // dist.get_world_size()}
+
+    state: dict[str, Any] = {"loader": Resharded(loader, share) if resharded else loader}
+    checkpoints = Checkpoints(directory)
+    step = checkpoints.load(state)
+    loaded = loader.done
+    loader.done += 1
+    checkpoints.save(step + 1, state)
+    checkpoints.wait()
+    return [step, loaded]
+
+
+def with_loader_workers(directory: str, signs: str) -> list[Any]:
+    """Train with workers of a DataLoader alive, which are made while a save is under way."""
+    training = Training()
+    checkpoints = Checkpoints(directory)
+    training.step(0)
+    checkpoints.save(1, training.state)
+    data: Any = list(range(6))
+    loader: DataLoader[Any] = DataLoader(data, num_workers=2, persistent_workers=True, batch_size=2)
+    first = [batch.tolist() for batch in loader]
+    (Path(signs) / f"went-on-{dist.get_rank()}").touch()
+    checkpoints.save(2, training.state)
+    second = [batch.tolist() for batch in loader]
+    checkpoints.wait()
+    return [first, second, [saved.step for saved in checkpoints.all()]]
+
+
+def die_after(directory: str, step_count: int) -> None:
+    """Save at each second step, and die as a worker that is killed does."""
+    training = Training()
+    checkpoints = Checkpoints(directory, every=2)
+    for step in checkpoints.steps(100, training.state):
+        if step == step_count:
+            checkpoints.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        training.step(step)

@@ -1,0 +1,262 @@
+"""Checkpoints of PyTorch: when they count, onto how many ranks they load, and what faults do to them."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints as marks
+from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.worker.channel import Channel
+from tests.frameworks.ranks import RankServer
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
+]
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Groups of ranks."""
+    server = RankServer(tmp_path_factory.mktemp("ranks"))
+    yield server
+    server.close()
+
+
+@contextmanager
+def held_up(path: Path) -> Iterator[threading.Event]:
+    """Hold up whoever opens a file for writing, by a lease on it.
+
+    Returns:
+        An event that is set when somebody is held up.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    somebody = threading.Event()
+    old = signal.signal(signal.SIGIO, lambda *_: somebody.set())
+    lease = os.open(path, os.O_WRONLY)
+    try:
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield somebody
+    finally:
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        os.close(lease)
+        signal.signal(signal.SIGIO, old)
+
+
+def wait_for(somebody: threading.Event) -> None:
+    """Wait until a writer is held up."""
+    wait_until(somebody.is_set, "a writer of the file", timeout_s=LIMIT_S)
+
+
+def part(directory: Path, step: int, rank: int, start: int = 1) -> Path:
+    """Return the file of a rank's part of a checkpoint."""
+    return directory / f"step-{step}-{start}" / f"__{rank}_0.distcp"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("saved_by", [1, 2, 3])
+def test_a_state_loads_onto_another_number_of_ranks(
+    ranks: RankServer, tmp_path: Path, kind: str, saved_by: int
+) -> None:
+    """To the last bit: weights, optimizer, schedule, tensors and values of one's own."""
+    saved = ranks.run(saved_by, "train", tmp_path, kind, 4, 4)
+    assert [[4, saved_by]] * saved_by == [value["latest"] for value in saved]
+    for loaded_by in (2, 4):
+        loaded = ranks.run(loaded_by, "train", tmp_path, kind, 0, None)
+        assert [4] * loaded_by == [value["start"] for value in loaded]
+        assert [saved[0]["seen"]] * loaded_by == [value["loaded"] for value in loaded]
+
+
+def test_a_checkpoint_of_ddp_loads_into_fsdp(ranks: RankServer, tmp_path: Path) -> None:
+    """Names and shapes of the state are those of the model, not of what is wrapped around it."""
+    saved = ranks.run(2, "train", tmp_path, "ddp", 3, 3)
+    assert [saved[0]["seen"]] * 2 == [
+        value["loaded"] for value in ranks.run(2, "train", tmp_path, "fsdp", 0, None)
+    ]
+
+
+def test_a_training_in_pieces_ends_as_one_that_was_left_alone(ranks: RankServer, tmp_path: Path) -> None:
+    """Killed after a checkpoint, it goes on there, and the result is the same to the last bit."""
+    whole = ranks.run(2, "train", tmp_path / "whole", "ddp", 8, None)
+    results = ranks.start(2, "die_after", tmp_path / "pieces", 5).results()
+    assert [-signal.SIGKILL] * 2 == [result.code for result in results], results
+    pieces = ranks.run(2, "train", tmp_path / "pieces", "ddp", 4, None)
+    assert [4, 4] == [value["start"] for value in pieces]
+    assert whole[0]["seen"] == pieces[0]["seen"]
+
+
+@pytest.fixture
+def in_run(tmp_path: Path) -> Callable[[int], tuple[list[dict[str, str]], list[Channel]]]:
+    """Return a function that gives ranks a place in a run, and the agents' ends of their channels."""
+
+    def place(world: int) -> tuple[list[dict[str, str]], list[Channel]]:
+        channels = [Channel.create(str(tmp_path / f"channel-{rank}")) for rank in range(world)]
+        run = {Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1", Env.CHECKPOINT: ""}
+        return [{**run, Env.CHANNEL: channel.path} for channel in channels], channels
+
+    return place
+
+
+def test_a_checkpoint_counts_when_the_parts_of_all_ranks_are_on_disk(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """The loop goes on meanwhile, the agents see a critical section, and the next save waits."""
+    environ, channels = in_run(2)
+    paths = RunPaths(tmp_path / "run")
+    with held_up(part(tmp_path / "run" / "saved", 1, 1)) as somebody:
+        group = ranks.start(2, "save_held_up", None, tmp_path, environ=environ)
+        wait_for(somebody)
+        for rank in (0, 1):
+            wait_until((tmp_path / f"went-on-{rank}").exists, "the loop", timeout_s=LIMIT_S)
+        assert marks.latest(paths) is None
+        assert ["saving", "saving"] == [critical.name for one in channels if (critical := one.critical)]
+    assert [[[1], [2, 1]]] * 2 == group.values()
+    assert [None, None] == [channel.critical for channel in channels]
+    newest = marks.latest(paths)
+    assert newest is not None
+    assert (2, str(tmp_path / "run/saved/step-2-1")) == newest
+
+
+def test_a_rank_that_is_killed_in_the_middle_of_a_save_loses_that_one_alone(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """The checkpoint before it stays the newest, and what is left of the broken one goes later."""
+    environ, _ = in_run(2)
+    saved = tmp_path / "run" / "saved"
+    with held_up(part(saved, 4, 1)) as somebody:
+        group = ranks.start(2, "train", None, "ddp", 100, 2, environ=environ)
+        wait_for(somebody)
+        os.kill(group.pids[1], signal.SIGKILL)
+        results = group.results()
+    assert -signal.SIGKILL == results[1].code
+    assert 1 == results[0].code, results
+    newest = marks.latest(RunPaths(tmp_path / "run"))
+    assert newest is not None
+    assert 2 == newest.step
+    environ = [{**own, Env.ROUND: "2", Env.CHECKPOINT: marks.to_env(newest)} for own in environ]
+    after = ranks.run(2, "train", None, "ddp", 4, 2, environ=environ)
+    assert [2, 2] == [value["start"] for value in after]
+    assert [6, 4] == after[0]["all"]  # rank 0 removes the old ones
+    left = set(os.listdir(saved))
+    assert {"step-4-2", "step-6-2"} == left - {"step-6-1"}  # rank 0 may have begun that one
+
+
+def fill(path: Path) -> None:
+    """Have the disk be full for one file."""
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_training(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """The ranks say so and go on; the next one counts."""
+    environ, _ = in_run(2)
+    fill(part(tmp_path / "run" / "saved", 2, 1))
+    results = ranks.start(2, "save_with_failures", None, 3, environ=environ).results()
+    assert [[3, 1]] * 2 == [result.value for result in results], results
+    for result in results:
+        assert "the checkpoint of step 2 was not saved on rank 1: OSError: [Errno 28]" in result.printed
+
+
+def test_saves_that_always_fail_end_the_training(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:
+    """The third in a row is an error, which names the step, the rank and the place; so is the last one."""
+    environ, _ = in_run(2)
+    for step in (2, 3, 4):
+        fill(part(tmp_path / "run" / "saved", step, 1))
+    for steps, failed in ((9, 4), (2, 2)):
+        results = ranks.start(2, "save_with_failures", None, steps, environ=environ).results()
+        words = f"StoreError: the checkpoint of step {failed} was not saved on rank 1: OSError: [Errno 28]"
+        assert all(result.value.startswith(words) for result in results), results
+
+
+def test_ranks_with_different_newest_checkpoints_load_that_of_rank_0(
+    ranks: RankServer, tmp_path: Path
+) -> None:
+    """A rank that has missed the newest one would else train from another step than the others."""
+    ranks.run(2, "train", tmp_path, "ddp", 4, 2)
+    run = {Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1"}
+    newest = [marks.to_env(marks.Checkpoint(step, str(tmp_path / f"step-{step}-0"))) for step in (2, 4)]
+    environ = [{**run, Env.CHECKPOINT: text} for text in newest]
+    found = ranks.run(2, "train", None, "ddp", 0, None, environ=environ)
+    assert [2, 2] == [value["start"] for value in found]
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"width": 9}, "model.layers.0.weight is [8, 4] float32 in it and [9, 4] float32 here"),
+        ({"dtype": "float64"}, "model.layers.0.bias is [8] float32 in it and [8] float64 here"),
+        (
+            {"optimizer": "Adagrad"},
+            "optimizer.state.layers.0.bias.exp_avg is [8] float32 in it and absent",
+        ),
+    ],
+    ids=["model", "dtype", "optimizer"],
+)
+def test_a_checkpoint_of_something_else_changes_nothing(
+    ranks: RankServer, tmp_path: Path, choices: dict[str, Any], words: str
+) -> None:
+    """One error names the tensors; neither the training nor the checkpoint is written over."""
+    ranks.run(2, "train", tmp_path, "ddp", 2, 2)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    for name, text, is_unchanged in ranks.run(2, "load_other", tmp_path, choices):
+        assert "InputError" == name
+        assert words in text
+        assert "fix: load it into the model, optimizers and dtypes that it was saved from" in text
+        assert is_unchanged
+    assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+
+
+def test_what_differs_between_ranks_needs_a_rule_for_another_number_of_them(
+    ranks: RankServer, tmp_path: Path
+) -> None:
+    """The same number of ranks load their own state; others are told what to do, or do it."""
+    assert [[0, 10], [0, 20]] == ranks.run(2, "positions", tmp_path, False)
+    assert [[1, 11], [1, 21]] == ranks.run(2, "positions", tmp_path, False)
+    (result,) = ranks.start(1, "positions", tmp_path, False).results()
+    assert "InputError" in result.value
+    assert "'loader' was not the same on the 2 ranks that have saved the checkpoint" in result.value
+    assert "Resharded(loader, reshard)" in result.value
+    assert [[2, 34]] == ranks.run(1, "positions", tmp_path, True)
+
+
+def test_workers_of_a_data_loader_may_be_made_while_a_save_is_under_way(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """They are forked from a process with a thread that writes, and both end well."""
+    environ, _ = in_run(2)
+    with held_up(part(tmp_path / "run" / "saved", 1, 1)) as somebody:
+        group = ranks.start(2, "with_loader_workers", None, tmp_path, environ=environ)
+        wait_for(somebody)
+        for rank in (0, 1):
+            wait_until((tmp_path / f"went-on-{rank}").exists, "the loop", timeout_s=LIMIT_S)
+    batches = [[0, 1], [2, 3], [4, 5]]
+    assert [[batches, batches, [2, 1]]] * 2 == group.values()
+
+
+def test_what_a_resume_needs_is_never_removed(ranks: RankServer, tmp_path: Path) -> None:
+    """Of five checkpoints the two newest stay; half a checkpoint does not count as one of them."""
+    ranks.run(2, "train", tmp_path, "ddp", 5, 1)
+    assert {"step-4-0", "step-5-0"} == set(os.listdir(tmp_path))
+    for half in ("step-6-0", "step-7-0"):
+        (tmp_path / half).mkdir()
+    found = ranks.run(2, "train", tmp_path, "ddp", 1, 1)
+    assert [5, 5] == [value["start"] for value in found]
+    assert {"step-5-0", "step-6-0", "step-6-1", "step-7-0"} == set(os.listdir(tmp_path))
