@@ -144,6 +144,11 @@ DRAIN = (
     Part("the end of the job, nobody warns", UNWARNED, UNWARNED),
     Part("scancel", ("drain.scancel_is_called_by_its_name",), (*LOST, *ONCE)),
     Part("hpc-elastic stop", ("main_job.stop_saves_and_ends_the_run",), SCALED),
+    Part(
+        "hpc-elastic stop, then a signal of Slurm",
+        ("drain.after_a_stop_slurms_signal_is_explained",),
+        ("drain.after_a_stop_slurms_signal_is_explained",),
+    ),
     Part("a drain file", ("drain.a_file_ends_the_run",), ("array_faults.a_task_at_its_limit_leaves_alone",)),
     Part("a node that is being drained", LIMIT, LIMIT),
     Part("a signal by hand", ("drain.signals_by_hand", "drain.other_signals_to_the_agents"), SCALED),

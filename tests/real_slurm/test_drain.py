@@ -17,13 +17,17 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     NodeLeft,
+    StopAgreed,
 )
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
+from tests.real_slurm.drills.runs import MODES, agents_said, flags, saved_step, told
+from tests.real_slurm.drills.runs import saving as saving_as_told
 from tests.real_slurm.jobs import PYTHON, SLOW, USER, Run, elastic, installed_for_users, plain, submit
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
+KILL_WAIT_S = 5.0
 TWO = ("--nodes", "2", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
 SAVER = """
 import json, os, sys, time
@@ -117,6 +121,27 @@ def test_scancel_is_called_by_its_name(cluster: Cluster) -> None:
     log = "".join(path.read_text() for path in Path(run.paths.agent_logs).iterdir())
     assert "Slurm: the job was cancelled" in log
     assert "preemption, scancel, the time limit or a failed node" in log
+
+
+def test_after_a_stop_slurms_signal_is_explained(cluster: Cluster) -> None:
+    """Who is asked to save by `stop`, and then ended by Slurm, hears how long there is; so in an array.
+
+    The ranks save as long as they are told that they may: two minutes at first, then less than KillWait.
+    """
+    runs = [saving_as_told(cluster, flags(mode, "2", "--partition", "low"), 100.0) for mode in MODES]
+    for run in runs:
+        run.command("stop", str(run.directory))
+        cluster.wait_for(lambda run=run: bool(told(run)), 30, "a rank to begin its save")
+        signal_of(cluster, run)
+    for run in runs:
+        ending = run.wait_ending(60).ending
+        assert ending is not None
+        assert Decision.STOPPED is ending.decision, run.journal()
+        assert "] Slurm: the job was cancelled; workers have" in agents_said(run)
+        (agreed, *_) = run.entries(StopAgreed)
+        assert agreed.step == saved_step(run)
+        for asked in told(run).values():
+            assert asked[0].left_s > 2 * KILL_WAIT_S > asked[-1].left_s + KILL_WAIT_S
 
 
 def test_signals_by_hand(cluster: Cluster) -> None:

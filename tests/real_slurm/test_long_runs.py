@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Drained, NodeLeft, RoundEnded, RoundFormed, WarningHeld
+from hpc_elastic.record.journal import (
+    Cause,
+    Drained,
+    DrainRequested,
+    NodeLeft,
+    RoundEnded,
+    RoundFormed,
+    WarningHeld,
+)
 from hpc_elastic.record.run_log import read_records
 from tests.frameworks import forked
 from tests.real_slurm.cluster import Cluster
@@ -122,6 +130,8 @@ def test_a_lowered_limit_does_not_end_a_start_as_it_begins(cluster: Cluster) -> 
         assert isinstance(left.entry, Drained | NodeLeft)
         assert 30.0 == held.entry.before_s
         assert left.at - held.at > held.entry.left_s - held.entry.before_s - 10
+        assert left.at - held.at < held.entry.left_s  # by the clock, which is looked at by the new limit
+        assert "the time limit, " in run.entries(DrainRequested)[0].detail
         assert Cause.TIME_LIMIT is left.entry.cause
         run.command("stop", str(run.directory))
 

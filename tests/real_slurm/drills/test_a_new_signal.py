@@ -54,6 +54,7 @@ STRIKES = [
     Strike("stop", "scancel", 2.5, 9.0, KILL_WAIT_S),
     Strike("stop", "preemption without grace", 0.0, 6.0, KILL_WAIT_S),
     Strike("stop", "preemption", 1.2, 20.0, KILL_WAIT_S + GRACE_S),
+    Strike("preemption", "scancel", 0.0, 20.0, KILL_WAIT_S),
     Strike("preemption", "scancel", 2.0, 20.0, KILL_WAIT_S),
     Strike("preemption", "scancel", 4.5, 20.0, KILL_WAIT_S),
 ]
@@ -100,7 +101,9 @@ def saves(run: Run, drill: Strike) -> None:
 
 def ended(run: Run, drill: Strike, high: str) -> None:
     """Wait until the run has ended as its user wanted it; a stop that was carried out is one."""
-    if drill.then != "scancel":
+    if drill.then == "scancel":
+        assert "without grace" not in agents_said(run)
+    else:
         run.cluster.as_root("scancel", high)  # a requeued job carries out the stop that was overtaken
     ending = run.wait_ending(120).ending
     assert ending is not None
