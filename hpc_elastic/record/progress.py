@@ -21,6 +21,7 @@ class Progress(NamedTuple):
     in_vain: int = 0  # starts in a row up to that one without progress
     tells: bool = False  # the program marks checkpoints, or tells its steps
     stops: int = 0  # in a row within starts, after steps, with nothing newer saved than the round began from
+    silent: int = 0  # stops within starts at which nobody told a step, so that nothing is known of saves
 
     def next_start(self, *, resubmitted: bool) -> Progress:
         """Return what is known as the job starts again."""
@@ -50,8 +51,11 @@ class Progress(NamedTuple):
 
         Args:
             began: step that the round began from.
-            step: that the workers stopped at; None or less than 0: they do not ask whether to stop.
+            step: that the workers stopped at; less than 0: they do not ask whether to stop; None: they
+                have not said.
         """
+        if step is not None and step < 0:
+            return self._replace(silent=self.silent + 1)
         if step is None or step <= max(began, 0):
             return self
         return self._replace(stops=0 if self.newest > began else self.stops + 1)

@@ -214,7 +214,9 @@ def _ended(entry: RoundEnded, before: RunState, span_s: float | None) -> str:
 def _unsaved(entry: RoundEnded, before: RunState) -> str:
     """Return that workers that were asked to stop have saved nothing, and the run goes on."""
     now = apply(before, entry).progress
-    if now.stops <= before.progress.stops or not now.tells:
+    if not now.tells:
+        return "; whether it has saved is not known" if now.silent > before.progress.silent else ""
+    if now.stops <= before.progress.stops:
         return ""
     newer = "" if now.newest == BEGINNING else f" newer than step {now.newest}"
     return f"; nothing{newer} was saved"

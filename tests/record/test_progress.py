@@ -23,6 +23,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState, fold
+from hpc_elastic.slurm.end.saves_text import HOW, saves_text
 
 MEMBERS = (Member("n1.1", "n1", 1),)
 
@@ -181,6 +182,23 @@ def test_a_stop_with_nothing_to_save_is_none_in_vain() -> None:
         assert 0 == story.pause(step, 20).round(20).state.progress.stops
     assert 1 == story.pause(21, 20).state.progress.stops
     assert 0 == Story().start().round(None).pause(0, None).state.progress.stops
+
+
+def test_a_program_that_does_not_ask_leaves_nothing_known_at_each_stop() -> None:
+    """These stops are no row of stops in vain: it may save by itself; one that ticked or saved is known."""
+    story = (
+        Story().start().round(None).pause(-1, None).round(None).pause(None, None).round(None).pause(-1, None)
+    )
+    assert (2, 0, False) == (
+        story.state.progress.silent,
+        story.state.progress.stops,
+        story.state.progress.tells,
+    )
+    assert saves_text(story.state.progress._replace(began=None), BEGINNING, 3) == (
+        f"nothing is known of its saves, so each round may begin anew: {HOW}"
+    )
+    story.round(None).pause(0, None)
+    assert "" == saves_text(story.state.progress._replace(began=None), BEGINNING, 3)
 
 
 def test_a_released_run_has_no_stops_in_vain() -> None:

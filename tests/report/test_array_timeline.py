@@ -12,12 +12,29 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     Record,
     RoundEnded,
+    StopAgreed,
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from tests.meet.build import E0, formed, start
+
+
+@pytest.mark.parametrize(
+    ("step", "told"), [(-1, "whether it has saved is not known"), (9, "nothing was saved")]
+)
+def test_a_round_that_saves_nothing_says_so(step: int, told: str) -> None:
+    """Of a program that does not ask whether to stop it is not known."""
+    entries: tuple[Entry, ...] = (
+        start(expected=()),
+        formed(1),
+        DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
+        StopAgreed(1, step),
+        RoundEnded(1, Cause.PREEMPTION, ("n1",), None, None),
+    )
+    moments = timeline(Record(number, 0.0, "n1", entry) for number, entry in enumerate(entries, 1))
+    assert [*moments][-1].text.endswith(f"; {told}")
 
 
 def test_who_leaves_and_why_is_told() -> None:

@@ -13,6 +13,7 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
+    DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
@@ -20,16 +21,20 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     Note,
     Requeued,
+    RoundEnded,
     RoundFormed,
     RunEnded,
+    StopAgreed,
     StopKind,
     TaskStopped,
+    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.array_finish import ArrayFinish
 from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
+from hpc_elastic.slurm.end.saves_text import HOW
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions
@@ -105,6 +110,16 @@ def test_only_this_task_is_requeued(tmp_path: Path) -> None:
     assert ExitCode.REQUEUE == end.finish(STARTED, ROUND, LEFT).code
     assert ["requeue 7_1"] == end.slurm.done
     assert 0 == read_state(end.paths).requeues
+
+
+def test_a_task_whose_program_asks_nothing_says_what_is_not_known(tmp_path: Path) -> None:
+    """The other tasks begin anew, which the program may or may not have saved for; with the lines to add."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "")
+    end.finish(
+        STARTED, ROUND, asked, StopAgreed(1, -1), RoundEnded(1, Cause.PREEMPTION, ("n2",), None, None), LEFT
+    )
+    assert f"nothing is known of its saves, so each round may begin anew: {HOW}" in end.said
 
 
 def test_a_run_that_goes_back_as_a_whole_is_recorded_once(tmp_path: Path) -> None:

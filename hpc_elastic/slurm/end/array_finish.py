@@ -108,9 +108,10 @@ class ArrayFinish(ScriptEnd):
             may_resubmit=self._may_resubmit(records),
         )
         choice = array_lifecycle.decide(facts, self._budgets)
-        if isinstance(choice, Requeue | Resubmit | Leave) and state.progress.stops:
+        progress = state.progress
+        if isinstance(choice, Requeue | Resubmit | Leave) and (progress.stops or progress.silent):
             limit = self._budgets.max_starts_without_save
-            if text := saves_text(state.progress._replace(began=None, in_vain=0), facts.saved, limit):
+            if text := saves_text(progress._replace(began=None, in_vain=0), facts.saved, limit):
                 self._say(text)
         self._say(choice.why)
         return self._carry_out(choice, records)

@@ -23,12 +23,13 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
         limit: after how many starts the run is held; None: it is not, or that is not to be said.
     """
     starts, noun, last = progress.starts_in_vain(newest), "start", "the last start has"
+    if not progress.tells and (starts or progress.silent):
+        what = "start" if starts else "round"
+        return f"nothing is known of its saves, so each {what} may begin anew: {HOW}"
     if not starts:
         starts, noun, last = progress.stops_in_vain(newest), "stop", "the round that had to stop last has"
     if not starts:
         return ""
-    if not progress.tells:
-        return f"nothing is known of its saves, so each start may begin anew: {HOW}"
     who = last if starts == 1 else f"the last {count_text(starts, noun)} in a row have"
     then = f" (held after {limit}: {_NAME})" if limit else ""
     return f"{who} saved {_what(max(newest, progress.newest))}{then}"
