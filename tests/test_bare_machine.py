@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.real_parts import require_root_and_namespaces
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from devcluster_lib import boxes
+from devcluster_lib.suites import BARE_SUITE
 
 ROOT = Path(__file__).parents[1]
 OF_PROCPS = re.compile("free|kill|p(?:grep|idof|idwait|kill|map|s)|top|uptime|watch")
@@ -43,3 +52,37 @@ def test_the_quickstart_needs_no_procps(tmp_path: Path) -> None:
     assert "(pid )" not in done.stdout
     assert "the run is done" in done.stdout + done.stderr or "result: {" in done.stdout
     assert "command not found" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def bare_box() -> Iterator[boxes.Box]:
+    """Open a root tree of Debian's smallest variant with Python and git, in namespaces of its own."""
+    require_root_and_namespaces("bare machine", ("mount", "pid", "net"))
+    box = boxes.Box(BARE_SUITE)
+    yield box
+    boxes.close_box(box)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("scripts/quickstart", "--plain"), "all of it is in "),
+        (
+            ("scripts/test", "tests/processes", "tests/launcher/test_signals.py", "-m", "not slow"),
+            " passed in ",
+        ),
+    ],
+    ids=["quickstart", "test"],
+)
+def test_a_bare_root_tree_is_enough(bare_box: boxes.Box, words: tuple[str, ...], last: str) -> None:
+    """Each script brings what it needs; nothing is called that the tree does not have."""
+    script = 'cd "$0" && exec "$@"' if words[0] == "scripts/test" else 'cd /tmp && exec "$0/$@"'
+    argv = boxes.entering(bare_box, ("sh", "-c", script, str(ROOT), *words), network=True)
+    done = subprocess.run(
+        argv, env=boxes.environment(os.environ), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert last in done.stdout.splitlines()[-1], done.stdout
+    assert "not found" not in done.stderr

@@ -49,10 +49,15 @@ class Box:
     repository: Path = REPOSITORY
 
     @property
+    def name(self) -> str:
+        """Its host name."""
+        return f"slurm-{self.suite.version.replace('.', '-')}" if self.suite.version else "bare"
+
+    @property
     def folder(self) -> Path:
         """Where it keeps what it writes."""
         digest = hashlib.sha256(str(self.repository).encode()).hexdigest()[:12]
-        return FOLDERS / f"{self.suite.version}-{digest}"
+        return FOLDERS / f"{self.suite.version or self.name}-{digest}"
 
     @property
     def state_file(self) -> Path:
@@ -98,7 +103,14 @@ def close_box(box: Box) -> bool:
 
 
 def enter(box: Box, argv: Sequence[str], *, network: bool = False) -> NoReturn:
-    """Become a root process in a box, in the caller's directory if the box has it.
+    """Become a root process in a box, in the caller's directory if the box has it; as `entering` says."""
+    words = entering(box, argv, network=network)
+    sys.stdout.flush()
+    os.execvpe(words[0], words, environment(os.environ))  # noqa: S606 - its exit code becomes ours
+
+
+def entering(box: Box, argv: Sequence[str], *, network: bool = False) -> tuple[str, ...]:
+    """Return the command that runs a program in a box; its environment is that of `environment`.
 
     Args:
         box: it is opened if it is not.
@@ -109,9 +121,7 @@ def enter(box: Box, argv: Sequence[str], *, network: bool = False) -> NoReturn:
     spaces = ("--mount", "--pid", "--ipc", "--uts", *(() if network else ("--net",)))
     here = os.getcwd()
     script = 'cd "$0" 2> /dev/null || cd /; exec "$@"'
-    words = ("nsenter", "--target", str(init.pid), *spaces, "--", "sh", "-c", script, here, *argv)
-    sys.stdout.flush()
-    os.execvpe(words[0], words, environment(os.environ))  # noqa: S606 - its exit code becomes ours
+    return ("nsenter", "--target", str(init.pid), *spaces, "--", "sh", "-c", script, here, *argv)
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -136,7 +146,7 @@ def _start(box: Box) -> ProcessId:
     (folder / "tmp").chmod(0o1777)
     _copy_files(box)
     plan: box_init.Plan = {
-        "name": f"slurm-{box.suite.version.replace('.', '-')}",
+        "name": box.name,
         "tree": str(box.suite.root),
         "folder": str(folder),
         "binds": [str(box.repository), *_package_folders()],
@@ -154,10 +164,11 @@ def _copy_files(box: Box) -> None:
             target = upper / name.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, target)
-    hosts = f"127.0.0.1 localhost slurm-{box.suite.version.replace('.', '-')}\n"
+    hosts = f"127.0.0.1 localhost {box.name}\n"
     (upper / "etc").mkdir(exist_ok=True)
     (upper / "etc" / "hosts").write_text(hosts)
-    cgroups.build_shim(upper / str(cgroups.SHIM).lstrip("/"))  # the tree has no compiler
+    if box.suite.version:
+        cgroups.build_shim(upper / str(cgroups.SHIM).lstrip("/"))  # the tree has no compiler
     (upper / MARK.lstrip("/")).write_text(f"{box.folder.name}\n")
 
 

@@ -24,6 +24,8 @@ INCLUDED = (
     *packages.BASE,
     *packages.ACCOUNTING,
 )
+BARE = ("ca-certificates", "git", "python3")
+"""What a new user's machine may have, and no more."""
 _SLURM = re.compile(r"^slurm(?:-wlm)? (\d+\.\d+\.\S+)", re.MULTILINE)
 
 
@@ -32,7 +34,7 @@ class Suite:
     """One suite of Debian.
 
     Attributes:
-        version: the Slurm that it is wanted for.
+        version: the Slurm that it is wanted for; empty: none, the tree holds what a bare machine has.
         name: the suite.
         moves: it is not released, so that it may have another Slurm tomorrow.
     """
@@ -44,7 +46,7 @@ class Suite:
     @property
     def root(self) -> Path:
         """Its root tree."""
-        return CACHE / self.name
+        return CACHE / (self.name if self.version else f"{self.name}-bare")
 
     @property
     def got(self) -> str:
@@ -59,7 +61,7 @@ class Suite:
             DevClusterError: it could not be made; a MovingSuiteError where that may be so tomorrow, too.
         """
         CACHE.mkdir(parents=True, exist_ok=True)
-        with locked(CACHE / f"{self.name}.lock"):
+        with locked(self.root.with_suffix(".lock")):
             if self.got:
                 return
             try:
@@ -78,13 +80,16 @@ SUITES = {
 }
 
 
+BARE_SUITE = Suite("", "bookworm")
+
+
 def _make(suite: Suite) -> None:
     if shutil.which("debootstrap") is None:
         packages.fetch(["debootstrap"], lambda: [] if shutil.which("debootstrap") else ["debootstrap"])
-    draft, log = CACHE / f"{suite.name}.new", CACHE / f"{suite.name}.log"
+    draft, log = suite.root.with_suffix(".new"), suite.root.with_suffix(".log")
     for old in (draft, suite.root):
         shutil.rmtree(old, ignore_errors=True)
-    wanted = ",".join(INCLUDED)
+    wanted = ",".join(INCLUDED if suite.version else BARE)
     command = ("debootstrap", "--variant=minbase", f"--include={wanted}", suite.name, str(draft), mirror())
     with log.open("wb") as output:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
@@ -97,6 +102,8 @@ def _make(suite: Suite) -> None:
 
 def _got(suite: Suite, tree: Path) -> str:
     """Return what a tree has; raises DevClusterError if that is not the Slurm that was wanted."""
+    if not suite.version:
+        return f"{_ask(tree, 'python3', '--version')}, Debian {suite.name}"
     said = _ask(tree, "slurmd", "-V")
     found = _SLURM.search(said)
     if found is None or (not found[1].startswith(f"{suite.version}.") and not suite.moves):
