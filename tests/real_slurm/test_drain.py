@@ -131,7 +131,7 @@ def test_after_a_stop_slurms_signal_is_explained(cluster: Cluster) -> None:
     runs = [saving_as_told(cluster, flags(mode, "2", "--partition", "low"), 100.0) for mode in MODES]
     for run in runs:
         run.command("stop", str(run.directory))
-        cluster.wait_for(lambda run=run: bool(told(run)), 30, "a rank to begin its save")
+        run.wait(lambda _state: bool(told(run)), "a rank to begin its save", 30)  # noqa: B023 - called now
         signal_of(cluster, run)
     for run in runs:
         ending = run.wait_ending(60).ending

@@ -94,5 +94,6 @@ def has_saved(run: Run) -> bool:
 
 def used_s(run: Run) -> float:
     """Return how long the workers of the first start ran before they were asked to save [s]."""
-    times = {type(record.entry): record.at for record in reversed(read_records(run.paths))}
+    records = read_records(run.paths)
+    times: dict[type, float] = {type(record.entry): record.at for record in reversed(records)}
     return times[DrainRequested] - times[RoundFormed]
