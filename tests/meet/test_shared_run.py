@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpc_elastic.errors import StoreError
+import pytest
+
+from hpc_elastic.errors import StoreError, TakenOverError
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.record.journal import Cause, SizeWanted, Then
@@ -437,3 +439,71 @@ def test_a_round_has_succeeded_when_all_its_members_have(node: MakeNode, clock: 
         second.run.set_phase(phase)
         first.run.membership.look()
         assert expected is first.run.everyone_succeeded()
+
+
+def test_the_place_of_the_run_is_checked_with_each_heartbeat(node: MakeNode, clock: FakeClock) -> None:
+    """Not between two of them, but when the shared directory does not answer."""
+    first, _ = together(node, clock)
+    checked: list[float] = []
+    first.run.around = first.run.around._replace(check_place=lambda: checked.append(clock.monotonic()))
+    first.run.tick()
+    expected = []
+    for _ in range(3):
+        clock.advance(first.run.membership.next_beat_at() - clock.monotonic())
+        expected.append(clock.monotonic())
+        first.run.tick()
+        first.run.tick(look=True)
+        assert expected == checked
+    first.run.note_blindness()
+    assert [*expected, clock.monotonic()] == checked
+
+
+def test_another_directory_in_the_place_of_the_runs_is_told(node: MakeNode, clock: FakeClock) -> None:
+    """By the heartbeat, and instead of a blindness."""
+
+    def refuse() -> None:
+        raise TakenOverError("another directory is there")
+
+    first, _ = together(node, clock)
+    first.run.around = first.run.around._replace(check_place=refuse)
+    first.run.tick()
+    clock.advance(1.0)
+    for act in (first.run.tick, first.run.note_blindness, first.run.check_place):
+        with pytest.raises(TakenOverError):
+            act()
+    assert first.run.blind_since is None
+
+
+def test_who_has_been_blind_sees_what_has_changed_meanwhile(node: MakeNode, clock: FakeClock) -> None:
+    """The others may have ended their workers, and none of them is lost for the time that has passed."""
+    first, second = together(node, clock)
+    first.run.note_blindness()
+    clock.advance(100.0)
+    second.run.set_phase(Phase.STOPPED)
+    first.run.look_through()
+    me, other = first.run.membership.node_id, second.run.membership.node_id
+    assert Phase.STOPPED is first.run.membership.roster[other].name.phase
+    assert () == first.run.vanished()
+    formed_now = first.run.state.round
+    assert formed_now is not None
+    assert [me, other] == first.run.live_members(formed_now)
+
+
+def test_nothing_is_cleared_up_before_workers_run(node: MakeNode, clock: FakeClock) -> None:
+    """The start comes first, and who has not announced it clears nothing up."""
+    store = MemoryStore()
+    first, second = (node(name, expected=("n1", "n2"), store=store) for name in ("n1", "n2"))
+    tidied: list[str] = []
+    first.run.around = first.run.around._replace(tidy=lambda _: tidied.append("n1"))
+    second.run.around = second.run.around._replace(tidy=lambda _: tidied.append("n2"))
+    for handler in (first, second):
+        handler.run.announce()
+        clock.advance(1.0)
+        handler.run.tick()
+    assert [] == tidied
+    first.run.commit(formed(1, ("n1", "n2")))
+    for _ in range(20):  # where it has nobody to watch
+        clock.advance(1.0)
+        for handler in (second, first):
+            handler.run.tick()
+    assert ["n1"] == tidied

@@ -104,6 +104,53 @@ def test_private_names_tell_their_writer(tmp_path: Path) -> None:
     assert Writer("n1.cluster.org", 17, "effffffc") == writer_of(".tmp.n1.cluster.org.17.3.effffffc-0a1b")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".tmp.n1.17.3.effffffc",
+        ".tmp.n1.0.3.effffffc-0a",
+        ".tmp.n1.-1.3.effffffc-0a",
+        ".tmp.n1.\u0661\u0667.3.effffffc-0a",
+        ".tmp.n1.².3.effffffc-0a",
+        ".tmp.n1.x.3.effffffc-0a",
+        ".tmp.17.3.effffffc-0a",
+    ],
+)
+def test_a_name_that_tells_no_writer_is_nobodys(name: str) -> None:
+    """Only what was named by this package tells one; the process 1 of a container may be one."""
+    assert writer_of(name) is None
+    assert Writer("n1", 1, "a") == writer_of(".tmp.n1.1.3.a-0a")
+
+
+def test_a_file_as_old_as_allowed_stays(tmp_path: Path) -> None:
+    """Until it is older."""
+    now = leftovers._server_time(str(tmp_path))
+    assert [] == os.listdir(tmp_path)
+    young, old = tmp_path / ".tmp.young", tmp_path / ".tmp.old"
+    for path, written in ((young, now + 60), (old, now - 60)):
+        path.touch()
+        os.utime(path, (written, written))
+    assert [old.name] == leftovers._old(str(tmp_path), [old.name, young.name], 30.0)
+
+
+def test_the_clock_is_read_without_a_descriptor_that_stays(tmp_path: Path) -> None:
+    """A sweep is done again and again as long as the agent lives."""
+    _of_another_host(tmp_path, age_s=1.0)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        sweep([str(tmp_path)])
+    assert before == os.listdir("/proc/self/fd")
+
+
+def test_what_nodes_told_goes_in_bounds(run_paths: RunPaths) -> None:
+    """Both directories together; the next sweep goes on with the rest."""
+    Path(run_paths.nodes).mkdir(exist_ok=True)
+    for number in range(3):
+        Path(run_paths.steps, f"1+n{number}").touch()
+        Path(run_paths.nodes, f"n{number}.7.1.json").touch()
+    assert [4, 2, 0] == [len(sweep_names(run_paths, 2, most=4).removed) for _ in range(3)]
+
+
 def test_work_is_bounded(tmp_path: Path) -> None:
     """What is too much for one sweep is left to the next."""
     for number in range(5):
