@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli import app
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
@@ -57,8 +58,11 @@ def test_a_log_that_cannot_be_written_costs_the_job_nothing(paths: RunPaths, job
     assert (80, b"2\n") == (done.returncode, done.stdout)
 
 
-def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJob) -> None:
-    """Whoever opens the log at its end sees why."""
+def test_the_command_ends_a_log_with_the_root_cause(
+    paths: RunPaths, job: FakeJob, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever opens the log at its end sees why: the root cause, and the text of explain."""
+    monkeypatch.setenv("PATH", "/nowhere")
     failure = {"rank": 3, "node": "n2", "pid": 12, "exitcode": 1, "message": "ValueError: bad"}
     write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 1, "no restarts are left", failure))
     spec = {"format": 1, "spec": {"command": ["python3", "-u", "code/train.py", "--lr", "1"], "name": "toy"}}
@@ -69,6 +73,10 @@ def test_the_command_ends_a_log_with_the_root_cause(paths: RunPaths, job: FakeJo
     assert "\ntrain.py FAILED\n" in done.stderr
     assert "ValueError: bad" in done.stderr
     assert f"submit --resume {paths.root}" in done.stderr.splitlines()[-1]
+    assert 0 == app.run(["explain", paths.root])
+    explained = capfd.readouterr().out
+    assert "To do:" in explained
+    assert explained in done.stderr
 
 
 def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:

@@ -136,8 +136,20 @@ def _tell_the_end(state: RunState, start: Start) -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
         _print(failure_summary(_title(start.paths), [FailureRecord.from_json(ending.failure)]))
+    if ending.decision is Decision.FAILED:
+        with suppress(Exception):  # it decides nothing, so nothing that is wrong with it may cost the job
+            _explain(start.paths)
     if not os.path.exists(start.end_file):  # else the local runner says it
         _say_how_to_go_on(start)
+
+
+def _explain(paths: RunPaths) -> None:
+    """Print why the run has failed, as ``hpc-elastic explain`` does."""
+    from hpc_elastic.cli.commands.explain import lines_of  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run  # noqa: PLC0415 - rare
+
+    for line in lines_of(read_run(paths), SlurmAnswer(None, {})):
+        _print(line)
 
 
 def _title(paths: RunPaths) -> str:

@@ -64,7 +64,7 @@ def status(
         say(f"  {label:<12}{visible(text)}")
     if timeline:
         _print_timeline(found)
-    say(f"next: {_next(found, where, asked)}")
+    say(f"next: {next_text(found, where, asked)}")
     return 0
 
 
@@ -103,7 +103,8 @@ def _job_name(job_id: str) -> str:
     return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
 
 
-def _next(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
+def next_text(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
+    """Return the next commands of the user, for the state that a run is in."""
     root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
     if run.is_torchruns and phase is not RunPhase.SILENT:
         return f"read what torchrun has printed; to start it again: {again}"

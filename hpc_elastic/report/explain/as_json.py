@@ -1,0 +1,123 @@
+"""The account and the explanation of a run as JSON, for programs. Pure.
+
+`FORMAT` counts up when a field is removed or changes its meaning; new fields may be added at any time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hpc_elastic.account.account import Account, pace_of
+from hpc_elastic.account.spans import Bucket
+from hpc_elastic.report.explain.facts import Explanation, StopFact
+from hpc_elastic.report.explain.words import cause_of
+from hpc_elastic.report.run_status import RunStatus
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+
+FORMAT = 1
+
+
+def document(kind: str, content: dict[str, Any]) -> str:
+    """Return a JSON document with its format and kind, indented, with its last line end."""
+    return json.dumps({"format": FORMAT, "kind": kind, **content}, indent=2) + "\n"
+
+
+def run_json(run: RunFiles, where: RunStatus) -> dict[str, Any]:
+    """Return the identity of a run and its state."""
+    return {
+        "run": run.paths.root,
+        "name": run.name,
+        "job": run.job_id,
+        "phase": where.phase.value,
+        "text": where.text,
+    }
+
+
+def account_json(account: Account) -> dict[str, Any]:
+    """Return an account: all times in seconds, each share between 0 and 1."""
+    pace = pace_of(account.series)
+    return {
+        "wall_s": _round(account.wall_s),
+        "goodput": _share(account.goodput),
+        "goodput_on_nodes": _share(account.goodput_on_nodes),
+        "lost_steps": account.lost_steps,
+        "steps_per_s": None if pace is None else pace.per_s,
+        "seconds": {bucket.name.lower(): _round(account.seconds.get(bucket, 0.0)) for bucket in _OF_A_RUN},
+        "starts": [
+            {
+                "job": start.facts.job_id,
+                "epoch": list(start.facts.epoch),
+                "at": _round(start.facts.at),
+                "wall_s": _round(start.wall_s),
+                "rounds": start.facts.rounds,
+                "began_step": start.facts.began,
+                "reached_step": start.facts.reached,
+                "saved_step": start.facts.saved,
+                "goodput": _share(start.goodput),
+            }
+            for start in account.starts
+        ],
+        "causes": [
+            {
+                "cause": None if each.cause is None else each.cause.value,
+                "times": each.times,
+                "cost_s": _round(each.seconds),
+                "lost_steps": each.lost_steps,
+                "mean_work_between_s": _round(each.between_s),
+            }
+            for each in account.causes
+        ],
+    }
+
+
+_OF_A_RUN = tuple(bucket for bucket in Bucket if bucket not in (Bucket.SPARE, Bucket.ELSEWHERE))
+
+
+def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> str:
+    """Return an explanation as a document.
+
+    Args:
+        run: its files.
+        where: its state.
+        found: the facts.
+        then: the next commands.
+    """
+    content = {
+        **run_json(run, where),
+        "account": account_json(found.account),
+        "earlier_stops": found.earlier,
+        "stops": [_stop_json(stop) for stop in found.stops],
+        "advice": [
+            {"advice": one.advice.value, "number": one.number, "node": one.node, "step": one.step}
+            for one in found.advice
+        ],
+        "next": then,
+    }
+    return document("explain", content)
+
+
+def _stop_json(stop: StopFact) -> dict[str, Any]:
+    return {
+        "cause": None if stop.last.cause is None else stop.last.cause.value,
+        "text": cause_of(stop),
+        "times": stop.times,
+        "first_at": _round(stop.first.at),
+        "last_at": _round(stop.last.at),
+        "round": stop.last.round,
+        "nodes": list(stop.nodes),
+        "failure": stop.last.failure,
+        "cost_s": _round(stop.seconds),
+        "lost_steps": stop.lost_steps,
+        "resumed_step": stop.last.resumed,
+        "ended_start": stop.last.left,
+        "evidence": stop.evidence,
+    }
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+def _share(share: float | None) -> float | None:
+    return None if share is None else round(share, 6)

@@ -1,0 +1,220 @@
+"""The facts that explain the state of a run, read from its directory. No sentence is made here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import Enum
+from math import sqrt
+from statistics import median
+from typing import NamedTuple
+
+from hpc_elastic.account.account import Account, StopCost, account_of
+from hpc_elastic.account.read import read_facts
+from hpc_elastic.account.spans import Bucket, History, Stop, SubmitTime
+from hpc_elastic.clock import wall_of
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import newest_step, save_times
+from hpc_elastic.record.journal import Cause, RoundEnded
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.same_failure import signature
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+
+MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
+_LONG_S = 600.0  # runs that took less are tries, whose shares of time mean little
+_MUCH = 0.05  # share of the wall time that is worth an advice
+_TWICE = 2
+
+
+class Advice(str, Enum):
+    """A thing that the user can do about a run."""
+
+    SAVE_AT_ALL = "save_at_all"  # starts in a row have saved nothing newer than they began from
+    SAVE_MORE = "save_more"  # much is computed again; `number` is the best time between two saves [s]
+    MARK_SAVES = "mark_saves"  # no checkpoint is marked, so each start begins at step 0
+    TELL_STEPS = "tell_steps"  # the workers tell no steps
+    SUSPECT_NODE = "suspect_node"  # the same failure came always on one node of several
+    FIX_PROGRAM = "fix_program"  # the same failure came again and again on several nodes
+    SHORTEN_START = "shorten_start"  # much is spent between the start of workers and their first step
+
+
+class AdviceFact(NamedTuple):
+    """An advice with the numbers that are its reason."""
+
+    advice: Advice
+    number: float = 0.0  # see `Advice`; of starts or failures: how many
+    node: str = ""
+    step: int | None = None
+
+
+class StopFact(NamedTuple):
+    """One stop, or several alike in a row."""
+
+    first: Stop
+    last: Stop
+    times: int
+    seconds: float  # without new steps, of all of them
+    lost_steps: int
+    nodes: tuple[str, ...]  # where it happened
+    evidence: str = ""  # the file that shows more, below the run directory; empty: none
+
+
+class Explanation(NamedTuple):
+    """Everything that explains the state of a run."""
+
+    account: Account
+    stops: tuple[StopFact, ...]  # oldest first
+    earlier: int  # stops before these, which are not named one by one
+    advice: tuple[AdviceFact, ...]
+
+
+def history_of(run: RunFiles, now: float | None) -> History:
+    """Return the source of a run's account.
+
+    Args:
+        run: its files.
+        now: wall time if the run goes on [s since the epoch]; None: the last event ends the account.
+    """
+    times = [(done.number, wall_of(done.time.replace(" ", "T"))) for done in run.submissions]
+    submitted = [SubmitTime(number, at) for number, at in times if at is not None]
+    newest = newest_step(run.paths, BEGINNING)
+    saved = None if newest == BEGINNING else newest
+    return History(run.records, read_facts(run.paths), submitted, saved, now)
+
+
+def explanation_of(run: RunFiles, now: float | None) -> Explanation:
+    """Return the facts that explain the state of a run; arguments as for `history_of`."""
+    account = account_of(history_of(run, now))
+    groups = _alike(account.stops)
+    shown = tuple(_with_evidence(run.paths, group) for group in groups[-MOST_STOPS:])
+    earlier = sum(group.times for group in groups) - sum(group.times for group in shown)
+    return Explanation(account, shown, earlier, tuple(_advice(run, account, groups)))
+
+
+def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
+    """Return the stops, those that follow each other for the same reason as one."""
+    found: list[StopFact] = []
+    for one in stops:
+        lost = one.lost_steps or 0
+        if found and _kind(found[-1].last) == _kind(one.stop):
+            group = found[-1]
+            found[-1] = group._replace(
+                last=one.stop,
+                times=group.times + 1,
+                seconds=group.seconds + one.seconds,
+                lost_steps=group.lost_steps + lost,
+                nodes=tuple(dict.fromkeys((*group.nodes, *one.stop.nodes))),
+            )
+        else:
+            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, one.stop.nodes))
+    return found
+
+
+def _kind(stop: Stop) -> object:
+    if stop.failure is None or stop.cause is None:
+        return stop.cause
+    return signature(RoundEnded(0, stop.cause, stop.nodes, dict(stop.failure)))
+
+
+def _with_evidence(paths: RunPaths, group: StopFact) -> StopFact:
+    found = (os.path.relpath(path, paths.root) for path in _places(paths, group.last) if os.path.exists(path))
+    return group._replace(evidence=next(found, ""))
+
+
+def _places(paths: RunPaths, stop: Stop) -> list[str]:
+    """Return the files that may show more of a stop, the best one first."""
+    agents = [paths.agent_log(node) for node in stop.nodes]
+    if stop.cause is Cause.HANG:
+        return [paths.hang_logs(stop.round, 1), *agents]
+    rank = (stop.failure or {}).get("rank")
+    if stop.cause is Cause.CRASH and isinstance(rank, int):
+        logs = os.path.join(paths.attempt_logs(stop.round), str(rank))
+        return [os.path.join(logs, name) for name in ("stderr.log", "error.json", "stdout.log")] + agents
+    return agents
+
+
+def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
+    found = [*_about_saves(run, account), *_about_failures(account, groups)]
+    is_short = account.wall_s < _LONG_S
+    start_s = sum(account.seconds.get(bucket, 0.0) for bucket in _OF_A_START)
+    if (
+        not is_short
+        and start_s / account.wall_s >= 2 * _MUCH
+        and len(account.starts) + len(account.stops) > 1
+    ):
+        found.append(AdviceFact(Advice.SHORTEN_START, start_s / account.wall_s))
+    has_worked = any(start.facts.rounds for start in account.starts)
+    if has_worked and not account.series.ticks and not run.is_torchruns:
+        found.append(AdviceFact(Advice.TELL_STEPS))
+    return found
+
+
+_OF_A_START = (Bucket.STARTING, Bucket.IMPORTING, Bucket.LOADING)
+
+
+def is_running(run: RunFiles) -> bool:
+    """Tell whether the records say that workers run now, or are about to run again in this start."""
+    state = run.state
+    return state.ending is None and state.drained is None and not state.requeued and state.round is not None
+
+
+def starts_in_vain(account: Account, *, is_running: bool) -> int:
+    """Return how many starts in a row, up to the newest one, have saved nothing newer than they began from.
+
+    Args:
+        account: of the run.
+        is_running: the newest start goes on, so it may save yet.
+    """
+    if not account.starts:
+        return 0
+    submission = account.starts[-1].facts.epoch.submission
+    own = [start for start in account.starts if start.facts.epoch.submission == submission]
+    count = 0
+    for start in reversed(own[:-1] if is_running else own):
+        if start.facts.began is not None:
+            if not start.in_vain:
+                break
+            count += 1
+    return count
+
+
+def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
+    vain = starts_in_vain(account, is_running=is_running(run))
+    if vain >= _TWICE:
+        return [AdviceFact(Advice.SAVE_AT_ALL, vain, step=account.starts[-1].facts.began)]
+    if newest_step(run.paths, BEGINNING) == BEGINNING:
+        has_stopped = bool(account.stops) and not run.is_torchruns
+        return [AdviceFact(Advice.MARK_SAVES)] if has_stopped else []
+    wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))
+    if account.wall_s < _LONG_S or wasted_s / account.wall_s < _MUCH:
+        return []
+    return [AdviceFact(Advice.SAVE_MORE, best_interval_s(run.paths, account) or 0.0)]
+
+
+def best_interval_s(paths: RunPaths, account: Account) -> float | None:
+    """Return the time between two saves that wastes least [s]; None if it is not known.
+
+    With C the time of a save and M that between two stops it is the root of 2 C M (Young 1974).
+    """
+    losses = [one for one in account.stops if one.lost_steps]
+    try:
+        saves = save_times(paths)
+    except (OSError, HpcElasticError):
+        saves = []
+    if not losses or not saves:
+        return None
+    work = (Bucket.TRAINING, Bucket.AGAIN, Bucket.LOST, Bucket.SAVING)
+    between_s = sum(account.seconds.get(bucket, 0.0) for bucket in work) / len(losses)
+    return sqrt(2 * median(saves) * between_s)
+
+
+def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
+    """Return whether the newest failures point to a node, or to the program."""
+    if not groups or groups[-1].first.failure is None or groups[-1].times < _TWICE:
+        return []
+    group = groups[-1]
+    is_on_several = any(len(span.crew.members) > 1 for span in account.series.spans)
+    if len(group.nodes) == 1 and is_on_several:
+        return [AdviceFact(Advice.SUSPECT_NODE, group.times, group.nodes[0])]
+    return [AdviceFact(Advice.FIX_PROGRAM, group.times)]

@@ -1,0 +1,184 @@
+"""What ``explain`` says of a run, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import journal
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Entry,
+    Epoch,
+    EpochStarted,
+    MarkedCheckpoint,
+    Member,
+    Requeued,
+    Role,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.store.shared_dir import SharedDirStore
+from tests.slurm.stand_in import FakeJob
+
+EPOCH = Epoch(0, 0, 0, 0)
+STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
+MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
+NAN = {"rank": 3, "node": "n2", "exitcode": 1, "message": "ValueError: loss is nan"}
+BEGAN = 1_795_000_000.0
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """Return a submitted run whose job Slurm knows as pending."""
+    monkeypatch.chdir(tmp_path)
+    job = FakeJob(tmp_path / "slurm")
+    job.set(JobState="PENDING", Reason="BeginTime")
+    monkeypatch.setenv("PATH", str(job.bin))
+    paths = RunPaths(str(tmp_path / "toy-1"))
+    for directory in paths.directories():
+        os.makedirs(directory)
+    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy"}}))
+    submissions.record(paths, Submission(0, "token", "7"))
+    return paths
+
+
+def write(paths: RunPaths, *entries: tuple[float, Entry]) -> None:
+    """Write records with times of their own [s since the begin]."""
+    store = SharedDirStore(paths.root)
+    for number, (at, entry) in enumerate(entries, start=1):
+        assert store.append("journal", number, journal.encode(entry, at=BEGAN + at, by="n1", role=Role.AGENT))
+
+
+def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int]) -> None:
+    """Write lines of the first node about steps: round, time [s since the begin], newest record, step."""
+    os.makedirs(paths.account)
+    lines = [
+        encode_fact(WorkFact(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step))
+        for number, at, known, step in facts
+    ]
+    (Path(paths.account) / "n1.log").write_bytes(b"".join(lines))
+
+
+def preempted(number: int) -> tuple[tuple[float, Entry], ...]:
+    """Return a start that begins at step 0 and is requeued without a save."""
+    epoch, at = Epoch(0, 0, number, 0), 1000.0 * number
+    return (
+        (at, EpochStarted(epoch, "7", ("n1", "n2"))),
+        (at + 10, RoundFormed(number + 1, epoch, MEMBERS, "n1", 1, None)),
+        (at + 700, Requeued(epoch, Cause.PREEMPTION)),
+    )
+
+
+def explained(paths: RunPaths, capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what the command prints."""
+    assert 0 == app.run(["explain", *words, paths.root])
+    return capfd.readouterr().out
+
+
+def flat(out: str) -> str:
+    """Return a text without its line ends."""
+    return " ".join(out.split())
+
+
+def test_starts_without_progress_are_told_at_first_sight(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Five starts from step 0 that saved nothing are one stop of five, with what helps."""
+    write(paths, *(entry for number in range(5) for entry in preempted(number)))
+    facts = [
+        (number + 1, 1000.0 * number + at, 3 * number + 2, step)
+        for number in range(5)
+        for at, step in ((50, 1), (600, 90))
+    ]
+    write_facts(paths, *facts)
+    out = explained(paths, capfd)
+    assert "Stopped 5 times:\n  1-5. 5 times, " in out
+    assert "preemption: Slurm wanted the nodes back" in flat(out)
+    assert "5 starts in a row began from step 0 and saved nothing newer" in flat(out)
+    assert "360 steps lost" in out
+
+
+def test_a_failure_names_rank_node_cost_and_evidence(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A crash that ended a run says which rank on which node, the steps that it cost, and the log to read."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+        (300.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, 10)),
+        (301.0, RunEnded(Decision.FAILED, 1, "a worker failed and all 1 restarts are used", NAN)),
+    )
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    write_mark(paths, MarkName(10, 1, 0, 1), None, 4)
+    log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("boom")
+    out = explained(paths, capfd)
+    assert out.startswith("toy: failed: a worker failed and all 1 restarts are used; rank 3 on n2: exit\n")
+    assert "1-2. 2 times, " in out
+    assert "rank 3 on n2: exit code 1: ValueError: loss is nan" in flat(out)
+    assert "11 steps lost; the run ended then; 31 steps after the last checkpoint lost" in flat(out)
+    assert "see logs/attempt_2/3/stderr.log\n" in out
+    assert "always on n2" in out
+    assert f"hpc-elastic logs {paths.root}" in flat(out)
+
+
+def test_an_end_without_a_record_is_called_that(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where no record tells why a start was left, explain says so and names no cause."""
+    second = Epoch(0, 0, 1, 0)
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (400.0, EpochStarted(second, "7", ("n1", "n2"))),
+    )
+    out = explained(paths, capfd)
+    assert "the start ended without a record of its end: its nodes or its job were gone" in flat(out)
+    assert "worker.tick(step)" in out
+
+
+def test_a_run_that_has_not_begun_is_explained(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without any record there is the queue, and the next command."""
+    out = explained(paths, capfd)
+    assert out.startswith("toy: queued, waits for its time (Slurm's reason: BeginTime)\n")
+    assert "To do:\n  - " in out
+
+
+def test_programs_get_the_same_as_json(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The document has its format, the account in seconds, and each stop with its cause."""
+    write(paths, *(entry for number in range(2) for entry in preempted(number)))
+    write_facts(paths, (1, 50.0, 2, 1), (1, 600.0, 2, 90), (2, 1050.0, 5, 1), (2, 1600.0, 5, 90))
+    found = json.loads(explained(paths, capfd, "--json"))
+    assert (1, "explain", paths.root, "7", "requeued") == (
+        *(found["format"], found["kind"], found["run"]),
+        *(found["job"], found["phase"]),
+    )
+    assert 550.0 == found["account"]["seconds"]["training"]
+    assert pytest.approx(found["account"]["wall_s"], abs=0.1) == sum(found["account"]["seconds"].values())
+    (stop,) = found["stops"]
+    assert ("preemption", 2, 178) == (stop["cause"], stop["times"], 89 + 89)
+    assert [0, 0] == [start["began_step"] for start in found["account"]["starts"]]
+    assert ["save_at_all"] == [one["advice"] for one in found["advice"]]
+
+
+def test_lines_fit_a_terminal(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """No line is longer than 80 columns but for a path that cannot be broken."""
+    write(paths, *(entry for number in range(5) for entry in preempted(number)))
+    long = [line for line in explained(paths, capfd).splitlines() if len(line) > 80]
+    assert [] == [line for line in long if paths.root not in line]
