@@ -44,6 +44,8 @@ UNFIT_NODE = ("bad_nodes.a_node_without_its_gpus_stays_out_and_the_run_goes_on",
 UNWARNED = ("drain.a_site_that_kills_on_bad_exits_and_a_job_that_nobody_warns",)
 DRILLED = ("drill.one_run_survives_each_drill",)
 DRILLED_TOO = ("drill.drills_in_both_modes",)
+LOWERED = ("long_runs.a_lowered_limit_does_not_end_a_start_as_it_begins",)
+STARTED = ("started_by_workers.a_preemption_does_not_end_what_workers_have_started",)
 
 _OF_ARRAYS = "only an array has tasks that are requeued one by one; a job of several nodes is one piece"
 _ONE_NODE = "a task has one node, and is lost with it: Slurm requeues it"
@@ -142,6 +144,12 @@ DRAIN = (
     Part("preemption without grace", ("drain.without_grace_there_is_kill_wait",), ONE_TASK),
     Part("the warning ahead of the limit (--signal)", LIMIT, LIMIT),
     Part("the end of the job, nobody warns", UNWARNED, UNWARNED),
+    Part(
+        "the end of the job, slurmctld is away",
+        ("slurm/job_watch.a_drain_begins_before_the_end_though_slurm_is_away",),
+        _OWN_AGENT,
+    ),
+    Part("a time limit that an administrator lowers", LOWERED, LOWERED),
     Part("scancel", ("drain.scancel_is_called_by_its_name",), (*LOST, *ONCE)),
     Part("hpc-elastic stop", ("main_job.stop_saves_and_ends_the_run",), SCALED),
     Part(
@@ -152,6 +160,12 @@ DRAIN = (
     Part("a drain file", ("drain.a_file_ends_the_run",), ("array_faults.a_task_at_its_limit_leaves_alone",)),
     Part("a node that is being drained", LIMIT, LIMIT),
     Part("a signal by hand", ("drain.signals_by_hand", "drain.other_signals_to_the_agents"), SCALED),
+    Part("what workers have started lives on while they save", STARTED, STARTED),
+    Part(
+        "a program that does not ask whether to stop",
+        ("node/unasked.a_drain_is_told_of_when_all_have_said_that_they_do_not_ask",),
+        ("slurm/array_finish.a_task_whose_program_asks_nothing_says_what_is_not_known",),
+    ),
     Part("one latched request", ("node/drain_agents.a_drain_is_asked_for_once",), _OWN_AGENT),
     Part(
         "deadline from grace, KillWait, end time",
@@ -253,6 +267,11 @@ BUDGETS = (
         ("slurm/array_lifecycle.the_budget_of_a_cause_is_the_runs", *HELD),
     ),
     Part("by its true cause", ("ending.slurm_names_the_cause_not_the_signal",), ONE_TASK),
+    Part(
+        "starts that save nothing",
+        ("drill.a_run_that_never_saves_is_held",),
+        ("drill.an_array_that_never_saves_is_held",),
+    ),
     Part("the same failure again and again", ("ending.the_same_failure_again_and_again_ends_the_run",), ONCE),
 )
 
@@ -268,6 +287,11 @@ NODE_LOSS = (
         ("array_faults.a_run_that_has_too_few_tasks_left_ends",),
     ),
     Part("the batch host", FIXED, LOST),
+    Part(
+        "a node whose workers have ended well is not lost",
+        ("meet/rules.who_has_succeeded_in_a_round_that_failed_comes_back",),
+        _OWN_AGENT,
+    ),
     Part("an agent dies", ("faults.a_killed_agent_on_the_batch_host_costs_no_wait",), LOST),
     Part(
         "acted on within the lease",
@@ -303,6 +327,11 @@ BAD_NODES = (
     Part("ledger with decay", ("slurm/ledger_rules.a_nodes_score", *UNFIT_NODE), _PROJECT),
     Part("left out at submit", ("bad_nodes.a_lost_node_is_left_out_until_it_is_forgiven",), _PROJECT),
     Part("left out on requeue", ("bad_nodes.a_node_that_fails_the_users_check_is_replaced",), UNFIT_TASK),
+    Part(
+        "a node that was taken away is not remembered",
+        ("bad_nodes.nodes_that_are_taken_away_have_not_failed",),
+        f"{_ONE_NODE}; {LOST[0]}",
+    ),
     Part("hpc-elastic nodes", UNFIT_NODE, _PROJECT),
     Part("forgiven by hand or time", ("bad_nodes.a_lost_node_is_left_out_until_it_is_forgiven",), _PROJECT),
 )

@@ -6,13 +6,15 @@ import json
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Drained, DrainExplained
+from hpc_elastic.record.checkpoints import newest_step
+from hpc_elastic.record.journal import Cause, Drained, DrainExplained, NodeLeft, StopAgreed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, installed_for_users, submit
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 TWO = ("--nodes", "2", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+MODES = {"step": TWO, "array": (*TWO, "--mode", "array")}
 LOADING = """
 import json, multiprocessing, os, signal, subprocess, sys, time
 from hpc_elastic import worker
@@ -58,19 +60,21 @@ if __name__ == "__main__":
 
 
 @pytest.mark.both_trackers
-def test_a_preemption_does_not_end_what_workers_have_started(cluster: Cluster) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preemption_does_not_end_what_workers_have_started(cluster: Cluster, mode: str) -> None:
     """Loaders and services are there until the save is done, and no worker's handler is called over it."""
     script = cluster.shared / "loading.py"
     script.write_text(LOADING)
-    run = submit(cluster, TWO, [PYTHON, str(script)])
+    run = submit(cluster, MODES[mode], [PYTHON, str(script)])
     cluster.wait_for(
         lambda: all((run.directory / f"runs.{rank}").exists() for rank in range(2)), 60, "the workers to run"
     )
     cluster.submit_high(4)
-    run.wait(lambda state: state.requeues == 1, "the requeue")
-    (explained,), (drained,) = run.entries(DrainExplained), run.entries(Drained)
+    run.wait(lambda _state: bool(run.entries(Drained if mode == "step" else NodeLeft)), "the end")
+    run.cluster.wait_for(lambda: newest_step(run.paths, -1) >= 0, 30, "the save")
+    (agreed,), (explained, *_) = run.entries(StopAgreed), run.entries(DrainExplained)
     assert Cause.PREEMPTION is explained.cause
-    assert run.state().stop_step == drained.step
+    assert agreed.step == newest_step(run.paths, -1)
     for rank in range(2):
         facts = json.loads((run.directory / f"alive.{rank}").read_text())
         assert {"loaders": [None, None], "service": None, "heard": 0} == facts
