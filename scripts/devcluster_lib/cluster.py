@@ -155,7 +155,8 @@ def running(layout: Layout) -> tuple[State, AddressPlan]:
 def client(layout: Layout, *argv: str) -> str:
     """Output of a Slurm client program; empty if it fails."""
     env = {"PATH": SYSTEM_PATH, "LC_ALL": "C", "SLURM_CONF": str(layout.slurm_conf)}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout
+    done = subprocess.run(argv, env=env, capture_output=True, check=False)
+    return done.stdout.decode(errors="backslashreplace")  # names of jobs need be no text
 
 
 def idle_nodes(layout: Layout) -> set[str]:

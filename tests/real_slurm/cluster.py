@@ -172,7 +172,9 @@ class Cluster(Waits, Facts):
 
     def _as_root(self, *argv: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "SLURM_CONF": str(self.slurm_conf), "LC_ALL": "C"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            argv, env=env, capture_output=True, text=True, errors="backslashreplace", timeout=60, check=False
+        )
 
     def job(self, job: str) -> dict[str, str]:
         """Fields of `scontrol show job`; empty if Slurm does not know the job."""

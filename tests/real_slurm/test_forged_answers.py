@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from hpc_elastic.record.journal import Decision, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import Run, elastic, installed_for_users, plain, submit
+from tests.real_slurm.jobs import PYTHON, Run, elastic, installed_for_users, plain, submit
 
 __all__ = ["installed_for_users"]
 pytestmark = pytest.mark.usefixtures("installed_for_users")
@@ -76,6 +77,109 @@ def test_runs_whose_job_looks_cancelled_go_on(cluster: Cluster, admin: None) -> 
         ending = run.wait_ending(120).ending
         assert ending is not None, name
         assert Decision.CANCELLED is ending.decision, name
+
+
+SUBMIT = (PYTHON, "-m", "hpc_elastic", "submit", "--allow-local-run-dir", *ONE)
+REFUSED = {"newline": "a\nb", "return": "a\rJobState=CANCELLED\r", "escape": "a\x1b[2Jb", "delete": "a\x7fb"}
+TAKEN = {
+    "C1": "a\x9b2Jb",
+    "line end": "a\u2028JobState=CANCELLED",
+    "turned": "a\u202eb",
+    "no text": "a\udcffb",
+}
+ACTING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\udc80-\udcff]")
+"""What acts on a terminal, or is no text."""
+CHANGED = (  # by the owner, while the job waits
+    "name=x\x1b]0;OWNED\x07\x1b[2J JobState=FAILED",
+    "comment=mine\rJobState=CANCELLED\r\x0b\x0c",
+    "name=x\x1e\x1f|\t%j\x01JobState=CANCELLED",
+    "mailuser=a\nJobState=CANCELLED Reason=None",
+    "stdout=/tmp/x\nJobState=CANCELLED",
+    "account=x\nJobState=CANCELLED",
+)
+
+
+def shown(cluster: Cluster, run: Run) -> str:
+    """Return what alice sees of a run; nothing of it acts on her terminal."""
+    done = [elastic(cluster, command, str(run.directory)) for command in ("status", "timeline")]
+    assert [0, 0] == [each.returncode for each in done], done
+    text = "".join(each.stdout + each.stderr for each in done)
+    assert [] == ACTING.findall(text)
+    return text
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_control_character_is_refused_before_anything_is_queued(cluster: Cluster, kind: str) -> None:
+    """In the working directory, the run directory, the name and the comment; the error names it."""
+    odd = REFUSED[kind]
+    place = cluster.shared / f"cwd-{odd}"
+    assert 0 == cluster.run("alice", ["mkdir", str(place)]).returncode
+    new = ("--run-dir", str(cluster.shared / f"new-{kind}"))
+    asked = {
+        "--workdir": new,
+        "--run-dir": ("--run-dir", str(cluster.shared / f"run-{odd}")),
+        "--name": (*new, "--name", odd),
+        "--comment": (*new, "--comment", odd),
+    }
+    for option, words in asked.items():
+        cwd = place if option == "--workdir" else cluster.shared
+        done = cluster.run("alice", [*SUBMIT, *words, "--", "true"], cwd=cwd)
+        assert 2 == done.returncode, done.stdout
+        assert done.stderr.startswith(f"error: {option}: "), done.stderr
+        assert "control character" in done.stderr
+        assert repr(odd)[1:-1] in done.stderr
+        assert [] == ACTING.findall(done.stderr)
+    assert "" == cluster.as_root("squeue", "--noheader", "--user=alice")
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_characters_that_slurm_takes_mislead_nobody(cluster: Cluster, kind: str) -> None:
+    """A run whose directories, name and comment have them works, and they are shown as escapes."""
+    odd = TAKEN[kind]
+    place, directory = cluster.shared / f"cwd-{odd}", cluster.shared / f"taken-{odd}"
+    assert 0 == cluster.run("alice", ["mkdir", str(place)]).returncode
+    words = ("--run-dir", str(directory), "--name", odd, "--comment", odd, "--cpus-per-task", "1")
+    argv = [
+        PYTHON,
+        "-m",
+        "hpc_elastic",
+        "submit",
+        "--allow-local-run-dir",
+        *ONE,
+        *words,
+        "--",
+        "sleep",
+        "300",
+    ]
+    done = cluster.run("alice", argv, cwd=place)
+    found = re.search(r"job (\d+)", done.stdout)
+    assert found is not None, done.stderr
+    assert [] == ACTING.findall(done.stdout + done.stderr)
+    run = started(Run(cluster, directory, found[1]))
+    text = shown(cluster, run)
+    assert "RUNNING" in text
+    assert ascii(odd)[1:-1].replace("\\udc", "\\x") in text
+    run.command("cancel", str(directory))
+    ending = run.wait_ending(60).ending
+    assert ending is not None
+    assert Decision.CANCELLED is ending.decision
+
+
+def test_control_characters_that_an_owner_writes_later_mislead_nobody(cluster: Cluster) -> None:
+    """Slurm takes them from scontrol; the job is waiting, running and cancelled as it is."""
+    runs = {change: submit(cluster, (*ONE, "-o", "hold"), ["sleep", "300"]) for change in CHANGED}
+    for change, run in runs.items():
+        update = ["scontrol", "update", f"jobid={run.job_id}", change]
+        assert 0 == cluster.run("alice", update).returncode, change
+        assert f"job         {run.job_id}: PENDING" in shown(cluster, run)
+        assert 0 == cluster.run("alice", ["scontrol", "release", run.job_id]).returncode
+    for run in runs.values():
+        assert f"job         {run.job_id}: RUNNING" in shown(cluster, started(run))
+        run.command("cancel", str(run.directory))
+    for change, run in runs.items():
+        ending = run.wait_ending(60).ending
+        assert ending is not None, change
+        assert Decision.CANCELLED is ending.decision, change
 
 
 def test_jobs_of_bobs_with_the_mark_of_a_run_are_not_taken_for_its_own(cluster: Cluster) -> None:
