@@ -226,6 +226,7 @@ def test_the_round_is_what_the_rendezvous_returned() -> None:
         with pytest.raises(RuntimeError, match="no rendezvous"):
             round_of(None, store, group)
     group.group_rank, group.group_world_size = 2, 3
+    assert RendezvousStoreInfo("", 0) == round_of(None, store, group).bootstrap_store_info
     group.master_addr, group.master_port = "other", 7
     for known in (None, met):
         found = round_of(known, new_store(), group)

@@ -96,6 +96,18 @@ def test_unknown_values_are_refused(change: dict[str, object]) -> None:
         journal.parse(3, json.dumps({**data, **change}).encode())
 
 
+@pytest.mark.parametrize(("port", "fits"), [(0, True), (65535, True), (65536, False), (-1, False)])
+def test_numbers_that_cannot_be_are_refused(port: int, fits: bool) -> None:
+    """A port has 16 bits."""
+    data = json.loads(journal.encode(formed(1), at=0.0, by=""))
+    data = json.dumps({**data, "master_port": port}).encode()
+    if fits:
+        assert 1 == journal.parse(1, data).number
+        return
+    with pytest.raises(RendezvousStateError, match="record 1 is damaged"):
+        journal.parse(1, data)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 40])
 def test_a_torn_record_is_refused(kept: int) -> None:
     """A record that was cut off is damage."""

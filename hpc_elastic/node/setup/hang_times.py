@@ -18,6 +18,8 @@ START = "start"  # from a worker's start to its first tick
 STEP = "step"  # between two ticks, outside of sections
 _SECTION = "section "
 FORMAT = 1
+_RECHECK_S = 60.0
+_LONGER = 1.1  # a longest silence that is so much longer is kept
 
 
 def kind_of(section: str | None, *, has_ticked: bool) -> str:
@@ -40,7 +42,7 @@ class HangOptions(NamedTuple):
     factor: float = 5.0  # learned: so often the longest silence so far,
     floor: float = 1800.0  # but never less than this [s],
     samples: int = 20  # and only after so many ticks
-    recheck: float = 60.0  # learned: who is somewhere else so much later is alive [s]
+    recheck: float = _RECHECK_S  # learned: who is somewhere else so much later is alive [s]
 
     @property
     def is_off(self) -> bool:
@@ -95,7 +97,7 @@ def limit_of(kind: str, lengths: Lengths, options: HangOptions) -> float:
 def is_worth_writing(now: Lengths, written: Lengths) -> bool:
     """Tell whether what was measured since would change a limit that a later start has."""
     return any(
-        length.longest > 1.1 * written.get(kind, Length()).longest
+        length.longest > _LONGER * written.get(kind, Length()).longest
         or length.times >= 2 * written.get(kind, Length()).times
         for kind, length in now.items()
     )

@@ -113,12 +113,16 @@ def worker_env(
 
 def substitute_texts(args: Iterable[Any], local_rank: int) -> tuple[Any, ...]:
     """Return arguments with ``${local_rank}`` replaced in texts; anything else stays as it is."""
-    return tuple(substitute([arg], local_rank)[0] if isinstance(arg, str) else arg for arg in args)
+    return tuple(_substituted(arg, local_rank) if isinstance(arg, str) else arg for arg in args)
 
 
 def substitute(args: Iterable[object], local_rank: int) -> list[str]:
     """Return arguments with ``${local_rank}`` replaced; every other ``$`` stays as it is."""
-    return [str(arg).replace("${local_rank}", str(local_rank)) for arg in args]
+    return [_substituted(str(arg), local_rank) for arg in args]
+
+
+def _substituted(text: str, local_rank: int) -> str:
+    return text.replace("${local_rank}", str(local_rank))
 
 
 def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:

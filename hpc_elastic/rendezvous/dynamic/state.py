@@ -70,7 +70,7 @@ class DynamicState(NamedTuple):
 
 def rank_order(nodes: Iterable[NodeDesc]) -> list[NodeDesc]:
     """Return nodes in the order of their ranks: ``node2`` before ``node10``."""
-    return sorted(nodes, key=lambda node: (natural(node.addr), node[1:]))
+    return sorted(nodes, key=lambda node: (natural(node.addr), node))
 
 
 def names(nodes: Iterable[NodeDesc]) -> str:

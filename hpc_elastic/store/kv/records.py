@@ -130,13 +130,8 @@ class Listing(NamedTuple):
     def older(self, encoded: str, version: int) -> list[str]:
         """Return the names of a key's versions up to one, the oldest first."""
         mine = [name for name in self.names if name.startswith(f"{encoded}+")]
-        numbers = sorted(filter(None, (_number(name.rpartition("+")[2]) for name in mine)))
+        numbers = sorted(filter(None, (whole_number(name.rpartition("+")[2]) for name in mine)))
         return [version_name(encoded, number) for number in numbers if number <= version]
-
-
-def _number(text: str) -> int:
-    """Return a version number, 0 if the text is none."""
-    return whole_number(text) or 0
 
 
 def parse_names(names: Iterable[str]) -> Listing:
@@ -148,7 +143,7 @@ def parse_names(names: Iterable[str]) -> Listing:
         encoded, plus, version = name.rpartition("+")
         if plus and version == _DELETED:
             deleted.add(encoded)
-        elif plus and (number := _number(version)):
+        elif plus and (number := whole_number(version)):
             latest[encoded] = max(number, latest.get(encoded, number))
     return Listing(kept, latest, frozenset(deleted))
 

@@ -32,6 +32,7 @@ from hpc_elastic.store.protocol import Store
 
 _LARGEST = 1 << 16  # values of more bytes are read again
 
+_UNSEEN = 0, None  # what is known of a key before its first version was seen
 _LOOKS = 12  # looks at a listing that cannot be right yet, before giving up ...
 _FIRST_PAUSE_S = 0.001  # ... the pauses between them double from here to 4 s in all
 
@@ -192,11 +193,11 @@ class Known:
 
     def version(self, encoded: str) -> int:
         """Return a key's newest version that was seen, 0 if none was."""
-        return self._newest.get(encoded, (0, None))[0]
+        return self._newest.get(encoded, _UNSEEN)[0]
 
     def record(self, encoded: str, version: int) -> KeyRecord | None:
         """Return the record of a version if it is remembered."""
-        known, record = self._newest.get(encoded, (0, None))
+        known, record = self._newest.get(encoded, _UNSEEN)
         return record if known == version else None
 
     def remember(self, encoded: str, record: KeyRecord) -> None:
