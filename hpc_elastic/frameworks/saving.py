@@ -50,8 +50,8 @@ class Saves:
         environ: Mapping[str, str] | None = None,
         is_whole: Callable[[str], bool] | None = None,
     ) -> None:
-        _check("save_every", save_every)
-        _check("keep", keep)
+        check_positive("save_every", save_every)
+        check_positive("keep", keep)
         environ = os.environ if environ is None else environ
         self._save_every = save_every
         self._keep = keep
@@ -229,7 +229,12 @@ def _unlink(path: str) -> None:
         pass  # it is only in the way
 
 
-def _check(name: str, value: object) -> None:
+def check_positive(name: str, value: object) -> None:
+    """Refuse a value that is neither None nor a positive whole number.
+
+    Raises:
+        InputError: names it.
+    """
     if value is not None and (not isinstance(value, int) or value < 1):
         raise InputError(
             f"{name} is {value!r}", where="hpc_elastic.frameworks", fix="give a positive whole number"

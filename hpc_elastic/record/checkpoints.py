@@ -4,6 +4,9 @@ A mark is ``checkpoints/<step>.<round>.<rank>.<shards>.json``, published whole o
 that is needed to choose a checkpoint is in the names, so choosing costs one directory listing;
 the content adds the path. A checkpoint is complete when as many ranks of one round as it has
 shards have left their mark.
+
+A directory that `hpc_elastic.frameworks.torch.Checkpoints` has saved also holds its facts, in a file that is
+written last.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 SAMPLES = 128  # marks that are read to learn how long a save takes
 KEPT = 32  # complete checkpoints whose marks stay; what the marks stand for is never touched
+FACTS = "checkpoint.json"  # in the directory of a checkpoint
 _SUFFIX = ".json"
 
 
@@ -50,6 +54,28 @@ class MarkName(NamedTuple):
     round: int
     rank: int
     shards: int
+
+
+class CheckpointFacts(NamedTuple):
+    """The content of the file that completes the directory of a checkpoint.
+
+    Attributes:
+        step: steps completed in it.
+        world_size: number of ranks that have saved it.
+        saved_at: by the clock of rank 0 [s since the epoch].
+        blocked_s: for how long the save has held up the loop of rank 0 [s].
+        took_s: until all parts were on disk [s].
+        every_s: the interval of saves then [s]; None: they are counted in steps.
+        format: version of the file.
+    """
+
+    step: Count
+    world_size: Count
+    saved_at: Seconds
+    blocked_s: Seconds
+    took_s: Seconds
+    every_s: Seconds | None = None
+    format: int = FORMAT
 
 
 class _Mark(NamedTuple):
@@ -267,3 +293,21 @@ def _took(path: str) -> float | None:
         return read(_Taken, read_plain(path)).took_s
     except (OSError, DamagedError):
         return None
+
+
+def write_facts(path: str, facts: CheckpointFacts) -> None:
+    """Complete the directory of a checkpoint.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    files.publish_new(os.path.join(path, FACTS), json.dumps(facts._asdict()).encode() + b"\n")
+
+
+def read_facts(path: str) -> CheckpointFacts | None:
+    """Return the facts in the directory of a checkpoint; None if it is not complete, or of another kind."""
+    try:
+        facts = read(CheckpointFacts, read_plain(os.path.join(path, FACTS)))
+    except (OSError, DamagedError):
+        return None
+    return facts if facts.format == FORMAT else None

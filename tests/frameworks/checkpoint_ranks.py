@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
+from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.testing.clock import FakeClock
 
 BATCH = 24  # of all ranks
 
@@ -214,3 +216,21 @@ def die_after(directory: str, step_count: int) -> None:
             checkpoints.wait()
             os.kill(os.getpid(), signal.SIGKILL)
         training.step(step)
+
+
+def save_by_time(directory: str, steps: int, step_s: float) -> list[Any]:
+    """Save by the clocks of ranks, which differ; return the steps, and the time to the next save."""
+    training = Training()
+    checkpoints = Checkpoints(directory, keep=9)
+    clock = FakeClock(1000.0 * dist.get_rank())
+    checkpoints._clock = clock
+    checkpoints._pace = SavePace(clock, checkpoints._ranks.told)
+    found = []
+    for step in range(checkpoints.load(training.state), steps):
+        clock.advance(step_s * (1 + dist.get_rank()))
+        training.step(step)
+        if checkpoints.due(step + 1):
+            checkpoints.save(step + 1, training.state)
+            checkpoints.wait()
+            found.append(step + 1)
+    return [found, [saved.step for saved in checkpoints.all()][::-1], checkpoints.every_s]

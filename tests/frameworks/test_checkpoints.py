@@ -17,6 +17,7 @@ import pytest
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints as marks
+from hpc_elastic.record.save_interval import SHORTEST_S
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.channel import Channel
 from tests.frameworks.ranks import RankServer
@@ -260,3 +261,19 @@ def test_what_a_resume_needs_is_never_removed(ranks: RankServer, tmp_path: Path)
     found = ranks.run(2, "train", tmp_path, "ddp", 1, 1)
     assert [5, 5] == [value["start"] for value in found]
     assert {"step-5-0", "step-6-0", "step-6-1", "step-7-0"} == set(os.listdir(tmp_path))
+
+
+def test_all_ranks_save_at_the_step_for_which_rank_0_finds_it_time(ranks: RankServer, tmp_path: Path) -> None:
+    """By its own clock alone; the next start knows the cost of a save from the checkpoint."""
+    first = ranks.run(2, "save_by_time", tmp_path, 9, 10.0)
+    assert [[6], [6]] == [steps for steps, _, _ in first]
+    again = ranks.run(2, "save_by_time", tmp_path, 8, 10.0)
+    assert [[7, 8], [7, 8]] == [steps for steps, _, _ in again], "saves cost nothing by that clock"
+    assert [[6, 7, 8]] * 2 == [there for _, there, _ in again]
+    assert [SHORTEST_S] * 2 == [every_s for _, _, every_s in again]
+
+
+def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) -> None:
+    """The error names it."""
+    (result,) = ranks.start(1, "train", tmp_path, "ddp", 1, "often").results()
+    assert result.value.startswith("InputError: hpc_elastic.frameworks: every is 'often'")

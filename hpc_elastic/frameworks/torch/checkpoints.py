@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hpc_elastic import worker
-from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import DamagedError, InputError, StoreError
-from hpc_elastic.frameworks.saving import KEEP, Saves
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import HpcElasticError, InputError, StoreError
+from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive
+from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
 from hpc_elastic.ids import Env
-from hpc_elastic.store.files import publish_new
-from hpc_elastic.store.plain_file import read_plain
-from hpc_elastic.typed_json import Count, Seconds, read
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import CheckpointFacts, read_facts, write_facts
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbances
 
 logger = logging.getLogger(__name__)
-FORMAT = 1
-FACTS = "checkpoint.json"  # written last: a checkpoint with it is whole
+AUTO: Literal["auto"] = "auto"
 _WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _FAILURES = 3  # saves in a row that may fail before the training does
 _END_S = 30.0  # for a save that is under way when the program ends
@@ -44,13 +44,20 @@ class CompleteCheckpoint(NamedTuple):
     saved_at: float
 
 
-class _Facts(NamedTuple):
-    """The content of the file that completes a checkpoint."""
+class _Save(NamedTuple):
+    """A save under way.
 
-    format: Count
-    step: Count
-    world_size: Count
-    saved_at: Seconds
+    Attributes:
+        step: steps completed in it.
+        path: its directory.
+        began: by the clock of this rank [s].
+        blocked_s: for how long it has held up the loop [s].
+    """
+
+    step: int
+    path: str
+    began: float
+    blocked_s: float
 
 
 class Checkpoints:
@@ -58,7 +65,7 @@ class Checkpoints:
 
     All ranks make one after `init_process_group`, and make the same calls in the same order::
 
-        checkpoints = Checkpoints(every=500)
+        checkpoints = Checkpoints()
         for step in checkpoints.steps(10_000, {"model": model, "optimizer": optimizer}):
             train(step)
 
@@ -66,7 +73,8 @@ class Checkpoints:
         directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
             ``saved`` in the run directory, or here without a run.
         keep: how many complete checkpoints are kept.
-        every: steps between two regular ones; None: only when a stop is requested.
+        every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
+            faults of this run; or the steps between two regular ones; None: only when a stop is requested.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.
@@ -77,20 +85,25 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str] | None = None, *, keep: int = KEEP, every: int | None = None
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        keep: int = KEEP,
+        every: int | Literal["auto"] | None = AUTO,
     ) -> None:
         self._lib = load_torch()
         self._ranks = _ranks(self._lib, os.environ)
-        self._clock = SystemClock()
-        self._every = every
+        self._clock: Clock = SystemClock()
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
         environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
-        self._saves = Saves(every, directory, keep, environ=environ, is_whole=_is_whole)
+        steps = None if every == AUTO else every
+        check_positive("every", steps)
+        self._saves = Saves(steps, directory, keep, environ=environ, is_whole=_is_whole)
+        self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
+        self._times: SaveTimes | None = None  # of the last complete save
         self._copies = _copies(self._lib)
         self._background = Background()
-        self._saved: int | None = (
-            None  # step of the last save, whatever came of it, or load: the same on all ranks
-        )
+        self._saved: int | None = None  # step of the last load or save, failed or not: that of all ranks
         self._failed = 0  # saves in a row
         self.stopped = False
         self.blocked_s = 0.0
@@ -124,6 +137,8 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Tell whether a regular checkpoint is to be saved now that `step` steps are done."""
+        if self._pace is not None:
+            return self._pace.is_due(step)
         return self._saves.is_due(step, self._saved or 0)
 
     def save(self, step: int, state: State) -> None:
@@ -150,39 +165,50 @@ class Checkpoints:
         try:
             path = self._saves.path(step)
             copy = self._copies.stage(TrainState(self._lib, state).content(self._ranks.rank))
-            self._background.start(lambda: self._write(copy, step, path), section.end)
+            self.blocked_s = self._clock.monotonic() - began
+            save = _Save(step, path, began, self.blocked_s)
+            self._background.start(lambda: self._write(copy, save), section.end)
         except BaseException:
             section.end()
             raise
         self._saved = step
-        self.blocked_s = self._clock.monotonic() - began
+        if self._pace is not None:
+            self._pace.saved(step, self._times)
 
-    def _write(self, copy: dict[str, Any], step: int, path: str) -> None:
+    def _write(self, copy: dict[str, Any], save: _Save) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks.
 
         Raises:
             StoreError: a rank could not write its part or its mark: all ranks get it.
         """
-        group = self._ranks.group_of_saves
+        group, path = self._ranks.group_of_saves, save.path
         try:
             self._lib.checkpoint.save(copy, checkpoint_id=path, process_group=group, no_dist=group is None)
         except BaseException as error:
-            raise _not_saved(step, path, error) from error
-        failed = next(filter(None, self._ranks.each_told(self._mark(step, path))), None)
+            raise _not_saved(save, error) from error
+        failed = next(filter(None, self._ranks.each_told(self._mark(save))), None)
         if failed is not None:
             raise failed
+        self._times = SaveTimes(save.blocked_s, self._clock.monotonic() - save.began)
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
-    def _mark(self, step: int, path: str) -> StoreError | None:
+    def _mark(self, save: _Save) -> StoreError | None:
         try:
             if self._ranks.rank == 0:
-                facts = _Facts(FORMAT, step, self._ranks.size, self._clock.wall())
-                publish_new(os.path.join(path, FACTS), json.dumps(facts._asdict()).encode() + b"\n")
-            self._saves.mark(step, path)
+                took_s = self._clock.monotonic() - save.began
+                size, at = self._ranks.size, self._clock.wall()
+                facts = CheckpointFacts(save.step, size, at, save.blocked_s, took_s, self.every_s)
+                write_facts(save.path, facts)
+            self._saves.mark(save.step, save.path)
         except OSError as error:
-            return _not_saved(step, path, error)
+            return _not_saved(save, error)
         return None
+
+    @property
+    def every_s(self) -> float | None:
+        """The interval of saves at this moment, if it chooses itself [s]."""
+        return None if self._pace is None else self._pace.interval_s
 
     def wait(self) -> None:
         """Come back when no save is under way.
@@ -224,12 +250,15 @@ class Checkpoints:
         """
         self.wait()
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
-        if found is None:
-            return 0
-        saved = _saved_at(found)
-        TrainState(self._lib, state).load(found, saved.world_size, self._ranks.group)
-        self._saved = saved.step
-        return saved.step
+        step = 0
+        if found is not None:
+            saved = _saved_at(found)
+            TrainState(self._lib, state).load(found, saved.world_size, self._ranks.group)
+            self._saved = step = saved.step
+        if self._pace is not None:
+            past = _disturbances(worker.run_dir()) if self._ranks.rank == 0 else Disturbances()
+            self._pace.resume(step, _times(found), past)
+        return step
 
     def _to_resume(self) -> str | None:
         """Return the path of the checkpoint to resume from, of the round if there is one.
@@ -251,7 +280,7 @@ class Checkpoints:
 
     def all(self) -> list[CompleteCheckpoint]:
         """Return all complete checkpoints, the newest first."""
-        found = map(_facts, self._saves.complete())
+        found = map(_complete, self._saves.complete())
         return [saved for saved in found if saved is not None]
 
     def latest(self) -> CompleteCheckpoint | None:
@@ -362,19 +391,14 @@ def _next_start(directory: str | os.PathLike[str] | None) -> int:
     return 1 + max((start for _, start in Saves(None, directory).found()), default=-1)
 
 
-def _facts(path: str) -> CompleteCheckpoint | None:
-    """Return the facts in a checkpoint; None if it is not whole."""
-    try:
-        facts = read(_Facts, read_plain(os.path.join(path, FACTS)))
-    except (OSError, DamagedError):
-        return None
-    if facts.format != FORMAT:
-        return None
-    return CompleteCheckpoint(facts.step, path, facts.world_size, facts.saved_at)
+def _complete(path: str) -> CompleteCheckpoint | None:
+    """Return the checkpoint at a path; None if it is not complete, or of another kind."""
+    facts = read_facts(path)
+    return None if facts is None else CompleteCheckpoint(facts.step, path, facts.world_size, facts.saved_at)
 
 
 def _is_whole(path: str) -> bool:
-    return _facts(path) is not None
+    return read_facts(path) is not None
 
 
 def _saved_at(path: str) -> CompleteCheckpoint:
@@ -383,7 +407,7 @@ def _saved_at(path: str) -> CompleteCheckpoint:
     Raises:
         InputError: there is none of this kind.
     """
-    saved = _facts(path)
+    saved = _complete(path)
     if saved is None:
         problem = "was not saved by Checkpoints" if os.path.exists(path) else "is gone"
         raise InputError(
@@ -394,7 +418,23 @@ def _saved_at(path: str) -> CompleteCheckpoint:
     return saved
 
 
-def _not_saved(step: int, path: str, error: BaseException) -> StoreError:
+def _times(path: str | None) -> SaveTimes | None:
+    """Return the time that the save of a checkpoint has taken; None if that is not known."""
+    facts = None if path is None else read_facts(path)
+    return None if facts is None else SaveTimes(facts.blocked_s, facts.took_s)
+
+
+def _disturbances(run_dir: str | None) -> Disturbances:
+    """Return the faults of a run, as far as its journal can be read now."""
+    if run_dir is None:
+        return Disturbances()
+    try:
+        return disturbances(read_records(RunPaths(run_dir)))
+    except (OSError, HpcElasticError):
+        return Disturbances()
+
+
+def _not_saved(save: _Save, error: BaseException) -> StoreError:
     """Return the error of a save, with the words of the ranks that have failed."""
     failures = getattr(error, "failures", None)  # of all ranks, with their stacks: torch's
     first: BaseException = error
@@ -403,6 +443,6 @@ def _not_saved(step: int, path: str, error: BaseException) -> StoreError:
         rank, (first, _) = next(iter(failures.items()))
         by = f" on rank {rank}"
     return StoreError(
-        f"the checkpoint of step {step} was not saved{by}: {type(first).__name__}: {first}: {path}",
+        f"the checkpoint of step {save.step} was not saved{by}: {type(first).__name__}: {first}: {save.path}",
         errno=getattr(first, "errno", None),
     )

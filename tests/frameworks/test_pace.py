@@ -1,0 +1,70 @@
+"""The steps at which a training saves by time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_elastic.frameworks.torch.pace import FIRST_S, SavePace, next_question
+from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
+from hpc_elastic.testing.clock import FakeClock
+
+
+def saves(pace: SavePace, clock: FakeClock, steps: int, step_s: float) -> list[int]:
+    """Return the steps at which a training saves whose steps all take as long."""
+    found = []
+    for step in range(1, steps + 1):
+        clock.advance(step_s)
+        if pace.is_due(step):
+            found.append(step)
+            pace.saved(step, SaveTimes(1.0, 2.0))
+    return found
+
+
+def test_the_first_save_comes_soon_and_the_others_by_its_cost() -> None:
+    """One minute, as nobody knows yet what a save costs; then the best interval."""
+    clock = FakeClock()
+    first, second = saves(SavePace(clock, lambda value: value), clock, 1000, 1.0)[:2]
+    assert FIRST_S == first
+    best = best_interval_s(SaveTimes(1.0, 2.0), Disturbances().between_s(SaveTimes(1.0, 2.0), first))
+    assert pytest.approx(best, abs=2) == second - first
+
+
+def test_few_questions_are_asked_whatever_a_step_takes() -> None:
+    """A question is a message to all ranks: steps of 8 ms must not ask at each of them."""
+    clock, asked = FakeClock(), []
+
+    def told(value: Any) -> Any:
+        asked.append(value)
+        return value
+
+    assert [60 * 128] == saves(SavePace(clock, told), clock, 60 * 130, 1 / 128)
+    assert 25 > len(asked)
+
+
+def test_a_start_after_a_fault_knows_the_cost_of_a_save() -> None:
+    """Its first interval is that of the run, not a minute."""
+    clock = FakeClock()
+    pace = SavePace(clock, lambda value: value)
+    save, past = SaveTimes(0.1, 1.0), Disturbances(100.0, 50)
+    pace.resume(7, save, past)
+    assert best_interval_s(save, past.between_s(save)) == pace.interval_s
+    assert FIRST_S > pace.interval_s
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "steps", "expected"),
+    [
+        (60.0, 30, (True, 1)),
+        (30.0, 10, (False, 10)),
+        (59.0, 59, (False, 1)),
+        (6.0, 100, (False, 100)),
+        (0.0, 1, (False, 1)),
+    ],
+)
+def test_the_next_question_is_asked_when_it_may_be_time(
+    passed_s: float, steps: int, expected: tuple[bool, int]
+) -> None:
+    """By the time of a step until now, and no further ahead than that time has been observed."""
+    assert expected == next_question(passed_s, steps, 60.0)
