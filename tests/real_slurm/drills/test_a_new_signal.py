@@ -100,15 +100,24 @@ def saves(run: Run, drill: Strike) -> None:
 
 
 def ended(run: Run, drill: Strike, high: str) -> None:
-    """Wait until the run has ended as its user wanted it; a stop that was carried out is one."""
+    """Wait until the run has ended as its user wanted it; a stop that was carried out is one.
+
+    Slurm may kill the script of a cancelled job before it has written that down; then `status` asks Slurm.
+    """
     if drill.then == "scancel":
         assert "without grace" not in agents_said(run)
     else:
         run.cluster.as_root("scancel", high)  # a requeued job carries out the stop that was overtaken
-    ending = run.wait_ending(120).ending
-    assert ending is not None
-    expected = Decision.STOPPED if drill.first == "stop" else Decision.CANCELLED
-    assert expected is ending.decision, agents_said(run)
+    if drill.first == "stop":
+        ending = run.wait_ending(120).ending
+        assert ending is not None
+        assert Decision.STOPPED is ending.decision, agents_said(run)
+        return
+    jobs = ("squeue", "--noheader", f"--jobs={run.job_id}")
+    run.cluster.wait_for(lambda: "" == run.cluster.as_root(*jobs).strip(), 120, "the end of the job")
+    ending = run.state().ending
+    assert ending is None or Decision.CANCELLED is ending.decision, agents_said(run)
+    assert "cancelled" in run.command("status", str(run.directory)).stdout.splitlines()[0].lower()
 
 
 def seen(run: Run) -> str:
@@ -117,5 +126,5 @@ def seen(run: Run) -> str:
     first = [asked for name, asked in told(run).items() if name.endswith(f".{agreed.step}")]
     most, least = max(each[0].left_s for each in first), min(each[-1].left_s for each in first)
     ending = run.state().ending
-    how = "" if ending is None else ending.decision.value
+    how = "cancelled, by Slurm's word alone" if ending is None else ending.decision.value
     return f"told {most:.1f} s, in the end {least:.1f} s; step {agreed.step} saved; {how}"
