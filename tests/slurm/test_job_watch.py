@@ -249,14 +249,27 @@ def test_a_drain_begins_before_the_end(listen: Listen) -> None:
 
 
 def test_the_end_that_slurm_has_told_is_not_asked_for(listen: Listen) -> None:
-    """From Slurm 23.02 on it is in the environment; it is asked for only when it comes near."""
-    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[5000.0])
+    """From Slurm 23.02 on it is in the environment; after that Slurm is asked whether it was moved."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[9100.0])
     heard = listen(slurm, clock, end_time_s=clock.wall() + 10_000)
     clock.advance(heard.watch._look_at_limit() - clock.monotonic())
     assert [] == slurm.asked
-    clock.advance(heard.watch._look_at_limit() - clock.monotonic())
     heard.watch._look_at_limit()
     assert ["left"] == slurm.asked
+
+
+def test_a_lowered_limit_of_which_nobody_warns_is_noticed(listen: Listen) -> None:
+    """Slurm is asked every quarter of an hour: a script of a user's own may ask for no warning."""
+    clock, slurm = (
+        FakeClock(),
+        Answers({"JobState": "RUNNING"}, left=[40_000.0, 1000.0, 505.0, 257.5, 133.75]),
+    )
+    heard = listen(slurm, clock)
+    assert clock.monotonic() + 900.0 == heard.watch._look_at_limit()
+    clock.advance(900.0)
+    while (look_at := heard.watch._look_at_limit()) != float("inf"):
+        clock.advance(look_at - clock.monotonic())
+    assert "the time limit, 10 s from now" == heard.next().detail
 
 
 @pytest.mark.parametrize("told_by", ["squeue", "the environment"])

@@ -36,7 +36,7 @@ _REQUEUE_S = 1.5  # before agents without a batch script are killed, at the late
 _SETTLE_S = 1.0  # after the start of the workers, which comes first
 _AGAIN_S = 60.0  # after a question without an answer
 _NEAR_S = 60.0  # looked at halfway as long as the drain is farther away
-_FAR_S = 3600.0  # nobody needs to be asked whether an end so far away has been moved
+_MOST_S = 900.0  # between looks: an administrator may have lowered the limit, and Slurm does not always warn
 NODE_LOOK_S = 60.0
 
 
@@ -315,7 +315,7 @@ class JobWatch:
         """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
         known_s = self._known_left_s()
         is_new = self._first_at is None and known_s is not None
-        if known_s is not None and (is_new or known_s > _FAR_S or self._is_due(known_s)):
+        if known_s is not None and (is_new or self._is_due(known_s)):
             return known_s
         try:
             left_s = self._slurm.time_left_s(self._place.job_ref)
@@ -354,7 +354,7 @@ class JobWatch:
         self._ends_at = now + left_s
         early_s = self._early_s(left_s)
         if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
-            return now + early_s / 2
+            return now + min(early_s / 2, _MOST_S)
         if early_s > ASK_TIMEOUT_S:  # Slurm has so long to answer for the last time
             return now + early_s - ASK_TIMEOUT_S
         if early_s > 0:
