@@ -197,7 +197,7 @@ def _complete(args: Namespace) -> None:
 
 
 def _rdzv_configs(args: Namespace) -> dict[str, Any]:
-    from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config  # noqa: PLC0415 - as above
+    from hpc_elastic.rendezvous.utils import parse_rendezvous_config  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = dict(parse_rendezvous_config(args.rdzv_conf.strip("'\"")))
     for name in RENDEZVOUS:

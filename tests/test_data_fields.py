@@ -15,7 +15,7 @@ from hpc_elastic.multiprocessing.errors import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.multiprocessing.pcontext import RunProcsResult
 from hpc_elastic.node.spec import RunResult, SpecError, WorkerSpec, WorkerState
-from hpc_elastic.rendezvous.dynamic.settings import RendezvousSettings, RendezvousTimeout
+from hpc_elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
 MADE: tuple[tuple[Any, str, Any], ...] = (
     (WorkerSpec(entrypoint="prog"), "local_world_size", 4),

@@ -1,12 +1,15 @@
-"""Which ranks the workers of each agent get, where agents differ in role and size. Pure."""
+"""The ranks of the workers of each agent, where agents differ in role and size, and their exchange. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hpc_elastic.typed_json import Count, read
+from hpc_elastic.typed_json import Count, decode, parse, read
+
+_ROLE_INFO = "torchelastic/role_info/"
+_ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 
 
 class _Fields(NamedTuple):
@@ -95,3 +98,29 @@ def identical_ranks(group_rank: int, group_world_size: int, local_world_size: in
     """Return the ranks of an agent where all agents have the same role and as many workers."""
     base, world_size = group_rank * local_world_size, group_world_size * local_world_size
     return Ranks(base, world_size, base, world_size)
+
+
+def exchange_ranks(store: Any, info: RoleInstanceInfo, group_world_size: int) -> Ranks:
+    """Return the ranks of this agent's workers.
+
+    Each agent sets its description; the one with group rank 0 reads all and sets their ranks, so that N
+    agents cost 2 N reads and not N². Keys and values are those of torch.
+
+    Args:
+        store: the round's store; reading waits.
+        info: the description of this agent.
+        group_world_size: how many agents there are.
+
+    Raises:
+        DamagedError: the description of an agent cannot be read.
+        StoreError: an agent has not set its description in time; torch's stores raise their own error.
+    """
+    store.set(f"{_ROLE_INFO}{info.rank}", info.serialize())
+    if info.rank == 0:
+        found = store.multi_get([f"{_ROLE_INFO}{rank}" for rank in range(group_world_size)])
+        infos = [RoleInstanceInfo.deserialize(bytes(data)) for data in found]
+        ranks = assign_ranks(infos)
+        keys = [f"{_ASSIGNED_RANKS}{rank}" for rank in range(group_world_size)]
+        store.multi_set(keys, [json.dumps(one) for one in ranks])
+        return ranks[0]
+    return decode(Ranks, parse(bytes(store.get(f"{_ASSIGNED_RANKS}{info.rank}"))))

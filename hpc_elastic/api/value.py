@@ -15,7 +15,7 @@ from hpc_elastic.api import function
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.ids import Env
-from hpc_elastic.multiprocessing.errors.handler import describe, middle_out
+from hpc_elastic.multiprocessing.errors.error_handler import describe, middle_out
 from hpc_elastic.paths import RunPaths
 
 _MOST_WORDS = 2000  # characters of what pickle says

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpc_elastic.control_plane.handlers import Request, Response, register_handler
-from hpc_elastic.multiprocessing.errors.handler import record
+from hpc_elastic.multiprocessing.errors.error_handler import record
 from hpc_elastic.timer.stacks import print_stacks_when_asked
 
 if TYPE_CHECKING:

@@ -21,17 +21,14 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from hpc_elastic.events.handlers import (
     EventHandler,
+    JsonLinesEventHandler,
+    JsonLinesLogHandler,
     NullEventHandler,
     configure,
     configured_handler,
     get_logging_handler,
     register_logging_handler,
 )
-from hpc_elastic.lazy_names import lazy_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hpc_elastic.events.json_lines import JsonLinesEventHandler, JsonLinesLogHandler
 
 __all__ = [
     "Event",
@@ -52,9 +49,6 @@ __all__ = [
 ]
 
 _RENDEZVOUS = "dynamic_rendezvous"
-_HOMES = {"JsonLinesEventHandler": "json_lines", "JsonLinesLogHandler": "json_lines"}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def _get_or_create_logger(destination: str = "null") -> logging.Logger:

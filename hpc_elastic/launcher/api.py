@@ -26,7 +26,7 @@ from hpc_elastic.multiprocessing.signals import SIGNALS_ENV, SignalException
 from hpc_elastic.node.spec import SpecError
 from hpc_elastic.rendezvous.other_names import directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
 from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
 from hpc_elastic.utils.logging import get_logger
 

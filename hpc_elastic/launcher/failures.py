@@ -15,8 +15,13 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.multiprocessing.errors.error_file import ErrorReply, encode_reply, write_data
-from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, explain
+from hpc_elastic.multiprocessing.errors.failure import (
+    ErrorReply,
+    ProcessFailure,
+    encode_reply,
+    explain,
+    write_data,
+)
 from hpc_elastic.multiprocessing.errors.summary import (
     ChildFailedError,
     FailureRecord,

@@ -16,7 +16,7 @@ from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.agent import open_agent

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.context import SubprocessContext
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
-    from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
+    from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, load_logs_specs
     from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, StartSettings
-    from hpc_elastic.multiprocessing.plugins import load_logs_specs
     from hpc_elastic.multiprocessing.signals import SignalException
     from hpc_elastic.multiprocessing.start import start_processes
     from hpc_elastic.multiprocessing.std import Std, to_map
@@ -44,7 +43,7 @@ _HOMES = {
     "_validate_full_rank": "api",
     "MultiprocessContext": "functions",
     "ProcessFailure": "errors.failure",
-    "load_logs_specs": "plugins",
+    "load_logs_specs": "logs",
     "start_processes": "start",
 }
 

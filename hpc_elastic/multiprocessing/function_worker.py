@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from hpc_elastic.multiprocessing.errors.handler import describe, record
+from hpc_elastic.multiprocessing.errors.error_handler import describe, record
 
 _RESET = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

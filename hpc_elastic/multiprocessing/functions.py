@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpc_elastic.multiprocessing.errors.error_file import encode_reply, write_data
-from hpc_elastic.multiprocessing.errors.handler import describe
+from hpc_elastic.multiprocessing.errors.error_handler import describe
+from hpc_elastic.multiprocessing.errors.failure import encode_reply, write_data
 from hpc_elastic.multiprocessing.function_start import STARTERS, FunctionJob, new_file
 from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup

@@ -19,9 +19,8 @@ from hpc_elastic.multiprocessing.pcontext import (
     RunProcsResult,
     StartSettings,
 )
-from hpc_elastic.processes.linux import adopt_orphans
+from hpc_elastic.processes.linux import Reaper, adopt_orphans
 from hpc_elastic.processes.process import ChildProcess
-from hpc_elastic.processes.procfs import Reaper
 from hpc_elastic.processes.stop import Stopper
 
 if TYPE_CHECKING:

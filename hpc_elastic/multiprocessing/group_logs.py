@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from hpc_elastic.multiprocessing.logs import LogsDest
-from hpc_elastic.processes.sinks import Console, Sink, sink_of
-from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits, blocked_fds, pump_all
+from hpc_elastic.processes.tail import (
+    MAX_LAG,
+    Console,
+    Sink,
+    Tail,
+    TailLimits,
+    blocked_fds,
+    pump_all,
+    sink_of,
+)
 from hpc_elastic.store.plain_file import open_to_append
 
 if TYPE_CHECKING:

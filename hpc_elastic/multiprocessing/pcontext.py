@@ -14,8 +14,8 @@ from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.processes.guard import Guard
+from hpc_elastic.processes.linux import MARKER_ENV
 from hpc_elastic.processes.process import ProcessSpec
-from hpc_elastic.processes.procfs import MARKER_ENV
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.signals import SignalTrap

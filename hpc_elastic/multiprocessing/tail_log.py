@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.processes.sinks import Sink, TextSink, sink_of
-from hpc_elastic.processes.tail import PumpThread, Tail
+from hpc_elastic.processes.tail import PumpThread, Sink, Tail, TextSink, sink_of
 
 __all__ = ["TailLog", "tail_logfile"]
 

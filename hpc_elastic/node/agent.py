@@ -5,11 +5,11 @@ from __future__ import annotations
 from hpc_elastic.errors import InputError, StoreError, TakenOverError
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
-from hpc_elastic.node.decision import Action, AgentFacts, Group, decide, decide_blind
+from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.node.drain.drain import Stopping, UnaskedWatch
 from hpc_elastic.node.drain.leaving import Leaving, stay_out
 from hpc_elastic.node.drain.signals import Signalled
-from hpc_elastic.node.facts import GONE, gather
 from hpc_elastic.node.listeners.telemetry_hooks import RENDEZVOUS, RUN
 from hpc_elastic.node.loop import RunWatch
 from hpc_elastic.node.node_workers import NodeWorkers
@@ -19,7 +19,7 @@ from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.record.member_names import Phase
+from hpc_elastic.record.member_names import GONE, Phase
 from hpc_elastic.record.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
@@ -289,3 +289,46 @@ class NodeAgent(ElasticAgent):
         """Return the time between two looks while nodes agree [s]; more nodes look less often."""
         formed = self._state.round
         return FAST_LOOK_S + 0.002 * (len(formed.members) if formed else 0)
+
+
+def gather(
+    run: SharedRun, number: int, group: Group, *, budgets: RestartBudgets, waited: bool, wedged: bool
+) -> AgentFacts:
+    """Return the facts of an agent.
+
+    Args:
+        run: what it knows of the others.
+        number: the round its workers are in.
+        group: its workers.
+        budgets: how often what may end a round.
+        waited: the exit barrier's time is up.
+        wedged: a worker of this node hangs in the kernel.
+    """
+    # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
+    everyone_stopped = group.is_gone and run.everyone_in(*GONE)
+    vanished = group.is_gone and bool(run.vanished())
+    return AgentFacts(
+        state=run.state,
+        epoch=run.membership.epoch,
+        round=number,
+        group=group,
+        budgets=budgets,
+        lost=run.lost,
+        vanished=vanished,
+        moved_on=group.is_gone and _someone_has_moved_on(run),
+        everyone_stopped=everyone_stopped,
+        everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
+        waited_for_others=waited,
+        wedged=wedged,
+    )
+
+
+def _someone_has_moved_on(run: SharedRun) -> bool:
+    """Tell whether a member of the newest round waits for the next one."""
+    formed = run.state.round
+    known = (run.membership.roster.get(member.node_id) for member in formed.members) if formed else ()
+    return any(
+        entry.name.phase is Phase.JOINING and formed is not None and entry.name.round > formed.number
+        for entry in known
+        if entry is not None
+    )

@@ -18,7 +18,7 @@ from hpc_elastic.node.decision import Action
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.stop_rules import StopOrder
 from hpc_elastic.node.workers.local_group import Busy, LocalGroup
-from hpc_elastic.processes.procfs import read_stat
+from hpc_elastic.processes.linux import read_stat
 from hpc_elastic.record.journal import NodeUnfit
 from hpc_elastic.store import files
 

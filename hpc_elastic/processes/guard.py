@@ -18,9 +18,15 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.processes.linux import fork, open_pidfd, set_process_name
+from hpc_elastic.processes.linux import (
+    all_processes,
+    fork,
+    is_marked,
+    open_pidfd,
+    send_kill,
+    set_process_name,
+)
 from hpc_elastic.processes.process import LAST_STDIO, TELLING
-from hpc_elastic.processes.procfs import all_processes, is_marked, send_kill
 
 _QUIT: Final = "quit"
 _STOP_WAIT_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's os module does not have."""
+"""Linux calls that Python's os module does not have, and the facts of /proc about processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ctypes
 import os
 import signal
 import threading
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -93,3 +96,225 @@ def open_pidfd(pid: int) -> int | None:
         return int(opener(pid))
     except OSError:
         return None
+
+
+"""Every worker and its descendants carry this variable: marks joined by commas, the newest last."""
+
+
+_LIMIT: Final = b"Max file locks"
+
+
+_NUMBER_BITS: Final = (1 << 62) - 1
+
+
+class ProcessStat(NamedTuple):
+    """One line of ``/proc/<pid>/stat``, the part that matters here."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+
+    @property
+    def is_dead(self) -> bool:
+        """True for a zombie: it runs no more, only its exit status is left."""
+        return self.state in "ZX"
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        chunks = []
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_stat(line: bytes) -> ProcessStat:
+    """Return the facts of a stat line; the name may hold spaces and brackets."""
+    pid, _, rest = line.partition(b" (")
+    name, _, tail = rest.rpartition(b") ")
+    state, parent, group, session = tail.split(maxsplit=4)[:4]
+    return ProcessStat(
+        int(pid), name.decode(errors="replace"), state.decode(), int(parent), int(group), int(session)
+    )
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return the facts about a process, None when it is gone."""
+    line = _read(f"/proc/{pid}/stat")
+    return parse_stat(line) if line else None
+
+
+def all_processes() -> Iterator[ProcessStat]:
+    """Yield every process of this node that /proc shows."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (stat := read_stat(int(name))) is not None:
+            yield stat
+
+
+def _children(pid: int) -> list[int] | None:
+    """Return the pids of a process's children; None when this kernel does not list them."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for task in tasks:
+        text = _read(f"/proc/{pid}/task/{task}/children")
+        if text is None:
+            return [] if read_stat(pid) is None else None
+        found.extend(int(word) for word in text.split())
+    return found
+
+
+def children(pid: int) -> list[ProcessStat]:
+    """Return the children of a process, zombies included."""
+    pids = _children(pid)
+    if pids is None:
+        return [stat for stat in all_processes() if stat.parent == pid]
+    return [stat for child in pids if (stat := read_stat(child)) is not None]
+
+
+def descendants(roots: Iterable[ProcessStat]) -> list[ProcessStat]:
+    """Return the given processes and everything below them, parents first."""
+    found = list(roots)
+    seen = {stat.pid for stat in found}
+    for stat in found:  # grows while it is read
+        if stat.is_dead:
+            continue
+        for child in children(stat.pid):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+    return found
+
+
+def mark_number(mark: str) -> int | None:
+    """Return the number that stands for a mark among a process's limits; None if the mark is no number."""
+    try:
+        return int(mark, 16) & _NUMBER_BITS
+    except ValueError:
+        return None
+
+
+def is_marked(pid: int, markers: Collection[str]) -> bool:
+    """Return whether a process was started below the agent that set one of these marks.
+
+    Does not guarantee to find a process that cleared its environment *and* changed its limits.
+    """
+    environ = _read(f"/proc/{pid}/environ") if markers else None
+    prefix = f"{MARKER_ENV}=".encode()
+    for entry in (environ or b"").split(b"\0"):
+        if entry.startswith(prefix):
+            found = set(entry[len(prefix) :].decode(errors="replace").split(","))
+            if not found.isdisjoint(markers):
+                return True
+    return bool(markers) and _limit_number(pid) in {mark_number(mark) for mark in markers} - {None}
+
+
+def _limit_number(pid: int) -> int | None:
+    """Return the number that `linux.set_limit_mark` gave a process, if it has one."""
+    text = _read(f"/proc/{pid}/limits") or b""
+    words = text.partition(_LIMIT)[2].split(maxsplit=1)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+class Reaper:
+    """Tells which descendants of this process belong to the workers of one group.
+
+    This process must be a child subreaper (`linux.adopt_orphans`), so that a process that
+    loses its parent below a worker becomes a child of this process.
+
+    Args:
+        marker: the mark that the workers carry in their environment.
+        keep: pids of children that are none of the workers' (the guard).
+        owns_process: whether every descendant outside of this process's own session that is not
+            kept belongs to the workers; finds also those that cleared their environment.
+    """
+
+    def __init__(self, marker: str, keep: Collection[int], *, owns_process: bool) -> None:
+        self._markers = frozenset((marker,))
+        self._keep = frozenset(keep)
+        self._owns_process = owns_process
+        self._own_session = os.getsid(0)
+        self._adopted: set[int] = set()
+        self._remembered: set[int] = set()
+        self.sessions: set[int] = set()
+        """The sessions of the workers: their pids."""
+
+    def remember(self, workers: Collection[int]) -> None:
+        """Record the descendants of living workers: a forked worker's own forks carry no mark."""
+        if not self._owns_process:
+            below = descendants(stat for pid in workers for stat in children(pid))
+            self._remembered.update(stat.pid for stat in below)
+
+    def left_overs(self) -> list[ProcessStat]:
+        """Return the processes below this one that belong to the workers, the workers included."""
+        self.reap_adopted()
+        below = descendants(stat for stat in children(os.getpid()) if stat.pid not in self._keep)
+        found = [stat for stat in below if not stat.is_dead and self._is_ours(stat)]
+        self._adopted.update(stat.pid for stat in found)
+        return found
+
+    def reap_adopted(self) -> bool:
+        """Take the exit status of ended descendants that came to this process as orphans.
+
+        Returns:
+            Whether there is anything that may have ended; ended workers count until they are reaped.
+        """
+        try:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+        except ChildProcessError:
+            return True
+        for stat in children(os.getpid()):
+            if stat.is_dead and stat.pid not in self.sessions and self._is_orphan(stat):
+                _reap(stat.pid)
+                self._adopted.discard(stat.pid)
+        return True
+
+    def kill_left_overs(self) -> list[ProcessStat]:
+        """Send SIGKILL to all processes of the workers and return them."""
+        found = self.left_overs()
+        for stat in found:
+            send_kill(stat.pid)
+        return found
+
+    def _is_orphan(self, stat: ProcessStat) -> bool:
+        if stat.pid in self._adopted or stat.session in self.sessions:
+            return True
+        return self._is_foreign(stat)
+
+    def _is_ours(self, stat: ProcessStat) -> bool:
+        if stat.session in self.sessions or self._is_foreign(stat):
+            return True
+        return stat.pid in self._remembered or is_marked(stat.pid, self._markers)
+
+    def _is_foreign(self, stat: ProcessStat) -> bool:
+        """Return whether a process can only have come from a worker, as all workers left our session."""
+        return self._owns_process and stat.session != self._own_session and stat.pid not in self._keep
+
+
+def send_kill(pid: int) -> None:
+    """Send SIGKILL; a process that is gone or not ours to signal is left alone."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass

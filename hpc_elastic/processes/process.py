@@ -14,8 +14,14 @@ from typing import Final, NamedTuple, NoReturn
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.processes.linux import die_with_parent, fork, open_pidfd, set_limit_mark
-from hpc_elastic.processes.procfs import MARKER_ENV, mark_number
+from hpc_elastic.processes.linux import (
+    MARKER_ENV,
+    die_with_parent,
+    fork,
+    mark_number,
+    open_pidfd,
+    set_limit_mark,
+)
 from hpc_elastic.store.plain_file import open_to_append
 
 UNKNOWN_EXIT_CODE: Final = 255

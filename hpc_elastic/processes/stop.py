@@ -7,9 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import Final
 
-from hpc_elastic.processes.linux import open_pidfd
+from hpc_elastic.processes.linux import ProcessStat, Reaper, open_pidfd, read_stat
 from hpc_elastic.processes.process import ChildProcess
-from hpc_elastic.processes.procfs import ProcessStat, Reaper, read_stat
 
 KILL_WAIT_S: Final = 2.0
 """How long SIGKILL may take until a process counts as unkillable (state D: it waits for I/O)."""

@@ -34,6 +34,9 @@ class Phase(str, Enum):
         return self in (Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 
 
+GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are gone
+
+
 class MemberName(NamedTuple):
     """The facts in a member's file name."""
 

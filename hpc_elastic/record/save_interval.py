@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, EpochStarted, Record, RoundEnded
-from hpc_elastic.record.useful_time import trained
+from hpc_elastic.record.progress import trained
 
 PRIOR_S = 3 * 3600.0  # between two faults, for a run without any: as much as one fault in that time weighs
 SHORTEST_S = 10.0

@@ -1,4 +1,4 @@
-"""What asked for the end of a start of the job, for people. Pure.
+"""The cause of the end of a start of the job, for people, and the ending that its user has asked for. Pure.
 
 Agents take a signal for a preemption before Slurm has said what it was: a drain cannot wait for that.
 Records and budgets count it as one. What people are told goes by what is known beside the cause.
@@ -8,8 +8,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Answer, Asked, Cause, Drained, DrainRequested, NodeLeft, Requeued
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    NodeLeft,
+    Requeued,
+    RunEnded,
+    Then,
+)
 from hpc_elastic.record.state import RunState
+
+USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 
 RUNS_ON = "the job runs on: a user has sent the signal"
 """Slurm's answer where the signal is none of its own, for people."""
@@ -105,3 +119,36 @@ def requeued_for(state: RunState, entry: Requeued) -> Asker:
         return Asker(entry.signal, is_sent=True)
     asker = who_asked(state, entry.cause)
     return asker if asker.is_sent or not asker.signal else Asker()
+
+
+def drain_cause(state: RunState) -> Cause | None:
+    """Return why this start is being left, None without a request."""
+    if state.drained is not None:
+        return state.drained.cause
+    if state.drain is not None and state.drain.then is Then.LEAVE:
+        return state.drain.cause
+    return None
+
+
+def stopped(state: RunState) -> RunEnded:
+    """Return the ending of a run that is left on its user's wish.
+
+    Args:
+        state: the run; the step of the last save is included if it is known.
+    """
+    asked = state.drained or state.drain
+    how = "interrupted" if drain_cause(state) is Cause.INTERRUPT else "on request"
+    told = "" if asked is None else asked_text(asked)
+    reason = f"{how} ({told})" if told else how
+    step = state.drained.step if state.drained is not None else None
+    reason += "" if step is None else f"; checkpoint of step {step}"
+    return RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
+
+
+def is_killed_stop(state: RunState) -> bool:
+    """Tell whether all workers have stopped on the user's wish, while Slurm ends the job.
+
+    Then the batch script may be killed before it can write the ending down.
+    """
+    drained = state.drained
+    return drained is not None and drained.cause in USERS_WISH and state.explained is not None

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError
-from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
-from hpc_elastic.rendezvous.endpoint import matches_this_machine as _matches_machine_hostname
-from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
+from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.other_names import check_c10d, directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.utils import matches_this_machine as _matches_machine_hostname
+from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
+from hpc_elastic.store.kv import open_round_store
 
 __all__ = [
     "DEFAULT_PORT",
@@ -101,7 +102,6 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     """
     from hpc_elastic.paths import RunPaths  # noqa: PLC0415 - only if a backend is made by parameters
     from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
-    from hpc_elastic.rendezvous.round_store import open_round_store  # noqa: PLC0415
 
     check_c10d(params)
     paths = RunPaths(directory_of(params))

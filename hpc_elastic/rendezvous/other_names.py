@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.paths import own_name
-from hpc_elastic.record.run_place import above_runs, directory_name, first_open, has_ended
-from hpc_elastic.rendezvous.endpoint import parse_rendezvous_endpoint
+from hpc_elastic.record.run_directory import above_runs, directory_name, first_open, has_ended
+from hpc_elastic.rendezvous.options import KNOWN, OF_ETCD
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs.options import KNOWN, OF_ETCD
+from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 _OF_SERVERS = ("is_host", "store_type", "read_timeout", *OF_ETCD)
 
@@ -30,7 +30,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
         RunDirError: the directory cannot be used.
         RendezvousConnectionError: the directory does not answer.
     """
-    from hpc_elastic.rendezvous.shared_fs.create import create_handler as create  # noqa: PLC0415 - only if asked for
+    from hpc_elastic.rendezvous.shared_fs import create_handler as create  # noqa: PLC0415 - only if asked for
 
     place = directory_of(params)
     options = options_for_shared_fs(params)

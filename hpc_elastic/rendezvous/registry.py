@@ -113,7 +113,7 @@ class RendezvousHandlerRegistry:
 
 
 def _shared_fs(params: RendezvousParameters) -> RendezvousHandler:
-    from hpc_elastic.rendezvous.shared_fs.create import create_handler  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.rendezvous.shared_fs import create_handler  # noqa: PLC0415 - only if it is asked for
 
     return create_handler(params)
 
@@ -125,7 +125,7 @@ def _other_name(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def _static(params: RendezvousParameters) -> RendezvousHandler:
-    from hpc_elastic.rendezvous.static import create_rdzv_handler  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler  # noqa: PLC0415 - only if it is asked for
 
     return create_rdzv_handler(params)
 

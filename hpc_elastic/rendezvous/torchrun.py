@@ -13,8 +13,7 @@ from typing import Any
 
 from hpc_elastic.errors import HpcElasticError, RendezvousError
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs.create import create_handler
-from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs import SharedFsHandler, create_handler
 
 BACKEND = "hpc_elastic"
 

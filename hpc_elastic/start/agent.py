@@ -22,9 +22,9 @@ from hpc_elastic.node.listeners.asked_for import base_env_for, check_telemetry, 
 from hpc_elastic.node.listeners.telemetry_hooks import Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
-from hpc_elastic.node.probe.place import ProbedNode as ProbedPlace
-from hpc_elastic.node.probe.place import ProbingAgent as ProbedAgent
 from hpc_elastic.node.probe.probe import Probe
+from hpc_elastic.node.probe.probe import ProbedNode as ProbedPlace
+from hpc_elastic.node.probe.probe import ProbingAgent as ProbedAgent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
@@ -41,7 +41,7 @@ from hpc_elastic.start.options import LaunchOptions, OpenAgent
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
-from hpc_elastic.store.trust.root import HeldRoot
+from hpc_elastic.store.root import HeldRoot
 
 if TYPE_CHECKING:
     from hpc_elastic.start.options import LaunchOptions

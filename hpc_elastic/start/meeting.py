@@ -22,10 +22,10 @@ from hpc_elastic.record.journal import Decision, Epoch, MarkedCheckpoint, Member
 from hpc_elastic.record.run_directory import holds_submitted_run, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
-from hpc_elastic.rendezvous.round_store import open_round_store
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import is_own_script, refuse_running_elsewhere
+from hpc_elastic.store.kv import open_round_store
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.shared_dir import SharedDirStore
 

@@ -9,7 +9,7 @@ from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
@@ -18,7 +18,7 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
-from hpc_elastic.store.trust.root import HeldRoot
+from hpc_elastic.store.root import HeldRoot
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions

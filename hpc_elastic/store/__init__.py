@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
     from hpc_elastic.errors import StoreError as DistError
     from hpc_elastic.errors import StoreTimeoutError as DistStoreError
-    from hpc_elastic.store.kv.of_run import from_env, open_store
-    from hpc_elastic.store.kv.prefix import PrefixStore
+    from hpc_elastic.store.kv.of_run import PrefixStore, from_env, open_store
     from hpc_elastic.store.kv.store import KeyValueStore
     from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 
@@ -38,7 +37,7 @@ _HOMES = {
     "DistError": ".errors:StoreError",
     "DistStoreError": ".errors:StoreTimeoutError",
     "KeyValueStore": "kv.store",
-    "PrefixStore": "kv.prefix",
+    "PrefixStore": "kv.of_run",
     "QueueEmptyError": ".errors",
     "StoreError": ".errors",
     "StoreTimeoutError": ".errors",

@@ -17,8 +17,8 @@ from hpc_elastic.paths import own_name
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directories, make_directory
 from hpc_elastic.store.node_events import NodeEvent
-from hpc_elastic.store.ownership import require_own
 from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.trust import require_own
 from hpc_elastic.typed_json import decode, parse_object
 
 FORMAT = 1

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer
-from hpc_elastic.timer.reaping import ExpiredWorker, Reap, Workers
+from hpc_elastic.timer.reaping import ExpiredWorker, Reap, TimerTable, Workers
 from hpc_elastic.timer.stacks import print_stacks_when_asked
-from hpc_elastic.timer.timer_table import TimerTable
 
 __all__ = ["LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"]
 

@@ -14,7 +14,7 @@ from fuzz_lib.target import Target, allowed, expect
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
-from hpc_elastic.multiprocessing.errors import error_file
+from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.setup import hang_times
@@ -27,14 +27,14 @@ from hpc_elastic.report.timeline import ending_text, failure_text, timeline
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.run_jobs.job_record import JobRecord
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
-from hpc_elastic.store.kv import records as kv_format
+from hpc_elastic.store.kv import versions as kv_format
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.node_events import NodeEvent
 from hpc_elastic.timer.file_based_local_timer import FileTimerRequest, parse_request
 from hpc_elastic.typed_json import parse, read
 
 _RECORDS = tuple(journal.encode(entry, at=1700000000.5 + n, by="n1") for n, entry in enumerate(ENTRIES))
-_ERROR = json.dumps(error_file.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
+_ERROR = json.dumps(failure.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
 _FLAT = b'{"message": "text", "timestamp": 1700000000}'
 _NODE = dynamic_state.NodeDesc("n1", 7, 0)
 _STATE = dynamic_state.encode(
@@ -129,7 +129,7 @@ def _mark(data: bytes) -> None:
 
 
 def _error_file(data: bytes) -> None:
-    reply = error_file.parse_reply(data)
+    reply = failure.parse_reply(data)
     record = {"rank": 0, "node": "n1", "message": reply.message, "traceback": reply.traceback, "exitcode": 1}
     failure_text(record)
     failure_summary("train.py", [FailureRecord.from_json({**record, "timestamp": reply.time_s})])

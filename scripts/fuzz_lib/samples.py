@@ -49,7 +49,7 @@ from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.run_jobs import job_record
 from hpc_elastic.slurm.run_jobs.job_record import JobRecord
 from hpc_elastic.store import node_ledger
-from hpc_elastic.store.kv import records
+from hpc_elastic.store.kv import versions
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.shared_dir import record_name, segment_name
 
@@ -151,8 +151,8 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "timeouts/n1.json": json.dumps(
             hang_times.encode({"step": hang_times.Length(1.5, 30)}, (0,))
         ).encode(),
-        "kv/scope/a+00000001": records.encode_record(
-            records.nothing_yet(b"a").successor(b"42", deleted=False, writer="5f0c")
+        "kv/scope/a+00000001": versions.encode_record(
+            versions.nothing_yet(b"a").successor(b"42", deleted=False, writer="5f0c")
         ),
         "logs/attempt_2/0/stdout.log": b"step 1\nstep 2\n",
         "logs/attempt_2/0/stderr.log": b"oh\n",

@@ -10,6 +10,7 @@ from typing import Any
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.testing.fake_slurm import Settings
+from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     Ending,
@@ -21,9 +22,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     World,
 )
 from hpc_elastic.testing.fake_slurm.commands import control, queries
-from hpc_elastic.testing.fake_slurm.commands.call import Answer, Call, Reply
-from hpc_elastic.testing.fake_slurm.commands.options import Refusal
-from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
+from hpc_elastic.testing.fake_slurm.commands.options import Answer, Call, Refusal, Reply
 
 NOW_S = 1767225700.0
 JOB = 7

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 DECIDING = (
-    "node.budgets",
     "node.decision",
     "node.drain.drain",
-    "node.facts",
     "node.setup.hang_times",
-    "node.hangs.verdict",
     "node.hangs.watch",
     "node.hangs.hangs",
     "node.outcome",
@@ -48,7 +45,6 @@ DECIDING = (
     "slurm.job.values",
     "store.files",
     "store.kv.store",
-    "store.kv.records",
     "store.kv.versions",
     "store.leftovers",
     "store.lock",

@@ -17,7 +17,7 @@ from hpc_elastic.meet.interface import RendezvousHandler
 from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
 from hpc_elastic.rendezvous.dynamic_rendezvous import create_handler
-from hpc_elastic.rendezvous.shared_fs.backend import create_backend
+from hpc_elastic.rendezvous.shared_fs_backend import create_backend
 
 SIGNALLED = 99
 _TIMES = {"keep_alive_interval": "0.2", "keep_alive_max_attempt": "6", "last_call_timeout": "1"}

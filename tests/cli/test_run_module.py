@@ -199,9 +199,9 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
 
 PLUGIN = """
 from hpc_elastic.errors import RendezvousTimeoutError
-from hpc_elastic.rendezvous.static import StaticRendezvous
+from hpc_elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-class Mine(StaticRendezvous):
+class Mine(StaticTCPRendezvous):
     def get_backend(self):
         return "mine"
 

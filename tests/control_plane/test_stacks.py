@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_elastic.control_plane.__main__ import main
-from hpc_elastic.control_plane.stacks import marked_processes
-from hpc_elastic.processes.procfs import MARKER_ENV
+from hpc_elastic.control_plane.__main__ import main, marked_processes
+from hpc_elastic.processes.linux import MARKER_ENV
 
 WORKER = """
 import sys

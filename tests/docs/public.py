@@ -53,7 +53,7 @@ _BUILT_IN = (
 # Names of modules that have others, too.
 OF_OTHERS = {
     "hpc_elastic.processes.numa": ("AffinityMode", "NumaOptions"),
-    "hpc_elastic.rendezvous.shared_fs.backend": ("SharedFsRendezvousBackend", "create_backend"),
+    "hpc_elastic.rendezvous.shared_fs_backend": ("SharedFsRendezvousBackend", "create_backend"),
 }
 _FOR_TESTS = {"clock"}  # parameters that a page may leave out
 

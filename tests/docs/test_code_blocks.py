@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.multiprocessing.plugins import PLUGIN_GROUPS as LOGS_GROUPS
+from hpc_elastic.multiprocessing.logs import PLUGIN_GROUPS as LOGS_GROUPS
 from hpc_elastic.rendezvous.registry import PLUGIN_GROUPS as HANDLER_GROUPS
 from tests.docs.commands import slips
 from tests.docs.pages import Block, all_blocks

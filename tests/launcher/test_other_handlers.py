@@ -19,13 +19,13 @@ from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.multiprocessing.errors import ChildFailedError
 from hpc_elastic.processes.linux import adopts_orphans
 from hpc_elastic.rendezvous import registry
-from hpc_elastic.rendezvous.static import StaticRendezvous
+from hpc_elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from tests.launcher.jobs import config, fail_on, rank_plus, started, variables, wait_forever
 from tests.launcher.test_process_state import state, without_listing
 from tests.node.agents import wait_for
 
 
-class Handler(StaticRendezvous):
+class Handler(StaticTCPRendezvous):
     """A rendezvous of one node that counts who leaves it.
 
     Args:

@@ -29,7 +29,7 @@ from hpc_elastic.multiprocessing.errors import (
     one_line,
     record,
 )
-from hpc_elastic.multiprocessing.errors.error_file import encode_reply, parse_reply
+from hpc_elastic.multiprocessing.errors.failure import encode_reply, parse_reply
 
 
 @pytest.fixture
@@ -479,7 +479,7 @@ def test_handlers_may_say_more_of_an_end_by_a_signal(
 
 def test_the_usual_handler_logs_what_is_run(caplog: pytest.LogCaptureFixture, error_file: Path) -> None:
     """At level DEBUG, and only if somebody has named it; success writes no error file."""
-    caplog.set_level("DEBUG", logger="hpc_elastic.multiprocessing.errors.handler")
+    caplog.set_level("DEBUG", logger="hpc_elastic.multiprocessing.errors.error_handler")
     handler = ErrorHandler()
     handler.record_success()
     assert [] == caplog.messages

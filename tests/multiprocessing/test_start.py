@@ -23,7 +23,7 @@ from hpc_elastic.multiprocessing import (
     Std,
     SubprocessContext,
     load_logs_specs,
-    plugins,
+    logs,
     start_processes,
 )
 from tests.multiprocessing import workers
@@ -301,7 +301,7 @@ def test_log_specs_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) 
     """Entry points are looked up by name; an unknown one names those that are there."""
     point = EntryPoint("one", f"{__name__}:OneFile", "torchrun.logs_specs")
     bad = EntryPoint("bad", "os:path", "torchrun.logs_specs")
-    monkeypatch.setattr(plugins, "_entry_points", lambda: [point, bad])
+    monkeypatch.setattr(logs, "_entry_points", lambda: [point, bad])
     assert load_logs_specs("one").__name__ == "OneFile"
     with pytest.raises(ValueError, match=r"torchrun.logs_specs\[two\].*bad, one"):
         load_logs_specs("two")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.node.budgets import RestartBudgets, spent
+from hpc_elastic.node.decision import RestartBudgets, spent
 from hpc_elastic.record.journal import Cause, Entry, RoundEnded
 from hpc_elastic.record.state import RunState
 from tests.meet.build import REQUEUED, RESUBMITTED, after, formed, start

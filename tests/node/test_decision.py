@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.node.budgets import RestartBudgets, spent
-from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, decide
+from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, spent
 from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.hangs.groups import Frame, RankLook
-from hpc_elastic.node.hangs.verdict import (
+from hpc_elastic.node.hangs.look import (
     Case,
     Evidence,
     HangVerdict,

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.workers.memory import Memory, _group, killed_words, parse_kills, parse_limit, size_text
+from hpc_elastic.node.workers.process_facts import (
+    Memory,
+    _group,
+    killed_words,
+    parse_kills,
+    parse_limit,
+    size_text,
+)
 from hpc_elastic.record.journal import Cause, RoundEnded
 from tests.node.agents import QUICK, MakeAgents
 from tests.real_parts import unavailable

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.node.budgets import RestartBudgets
-from hpc_elastic.node.decision import Action, AgentFacts, Group, decide_blind
+from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide_blind
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_log import read_state
 from tests.meet.build import E0, after, crash, formed, start

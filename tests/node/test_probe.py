@@ -12,9 +12,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.place import ProbedNode, ProbingAgent
-from hpc_elastic.node.probe.probe import Probe, count_files, measure
-from hpc_elastic.node.probe.programs import run_program
+from hpc_elastic.node.probe.probe import Probe, ProbedNode, ProbingAgent, count_files, measure, run_program
 from hpc_elastic.node.probe.rules import ProbeOptions, judge
 from hpc_elastic.record.journal import Cause, Drained, NodeUnfit, RoundEnded
 from hpc_elastic.record.state import RunState

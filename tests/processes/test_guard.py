@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.processes.guard import Book, Guard, find_left, sweep
+from hpc_elastic.processes.linux import MARKER_ENV, is_marked, mark_number, parse_stat
 from hpc_elastic.processes.process import ProcessSpec, spawn
-from hpc_elastic.processes.procfs import MARKER_ENV, is_marked, mark_number, parse_stat
 from tests.multiprocessing.waiting import wait_gone, wait_line, wait_readable
 
 MARK = f"mark-{os.getpid()}"  # test runs beside this one have other marks

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.processes.sinks import Console
-from hpc_elastic.processes.tail import MAX_BAR, Tail, TailLimits, blocked_fds, pump_all
+from hpc_elastic.processes.tail import MAX_BAR, Console, Tail, TailLimits, blocked_fds, pump_all
 from tests.multiprocessing.waiting import drain
 
 

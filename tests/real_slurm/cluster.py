@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.testing.fake_slurm.waits import Waits
-from hpc_elastic.testing.shown_fields import shown_fields, shown_job
+from hpc_elastic.testing.fake_slurm.handle import Waits, shown_fields, shown_job
 from tests.real_slurm.facts import Facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -22,9 +22,15 @@ from hpc_elastic.record.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.record.run_directory import (
+    directory_name,
+    first_open,
+    has_ended,
+    places,
+    prepare_run_dir,
+    was_left,
+)
 from hpc_elastic.record.run_log import open_log
-from hpc_elastic.record.run_place import directory_name, first_open, has_ended, places, was_left
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "", ())

@@ -16,7 +16,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     StopAgreed,
 )
-from hpc_elastic.record.useful_time import Trained, trained
+from hpc_elastic.record.progress import Trained, trained
 from hpc_elastic.slurm.end.saves_text import short_time_text
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)

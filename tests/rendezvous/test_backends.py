@@ -11,10 +11,10 @@ import pytest
 
 from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError, StoreError
 from hpc_elastic.rendezvous import RendezvousParameters
-from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import create_backend as create_c10d_backend
-from hpc_elastic.rendezvous.shared_fs.backend import (
+from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, RendezvousBackend
+from hpc_elastic.rendezvous.shared_fs_backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,
     create_backend,

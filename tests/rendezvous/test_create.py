@@ -20,9 +20,8 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.record.member_names import Phase
 from hpc_elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
-from hpc_elastic.rendezvous.shared_fs.create import create_handler
-from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
-from hpc_elastic.rendezvous.shared_fs.options import options_from
+from hpc_elastic.rendezvous.options import options_from
+from hpc_elastic.rendezvous.shared_fs import SharedFsHandler, create_handler
 from hpc_elastic.testing.waiting import wait_until
 from tests.rendezvous.nodes import Agent, Gate, Joining, agree, are_in_one_round, join_all
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
-from hpc_elastic.meet.store_contact import ContactTurn
-from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend, Token
+from hpc_elastic.rendezvous.contact import ContactTurn
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder
+from hpc_elastic.rendezvous.dynamic.executor import Executor, MemoryRendezvousBackend, StateHolder, Token
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction
 from hpc_elastic.rendezvous.dynamic.state import NodeDesc
 from hpc_elastic.testing.clock import FakeClock

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from hpc_elastic.rendezvous.backend import MemoryRendezvousBackend
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import StateHolder
+from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, StateHolder
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction, TimeLimits
 from hpc_elastic.rendezvous.dynamic.state import DynamicState
 from hpc_elastic.testing.clock import FakeClock

@@ -13,8 +13,7 @@ from hpc_elastic.errors import (
     RendezvousStateError,
     StoreError,
 )
-from hpc_elastic.meet.store_contact import ContactTurn, LastKnown, until_lease
-from hpc_elastic.rendezvous.dynamic.keep_alive import KeepAlive
+from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown, until_lease
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.errors import RendezvousClosedError
 from hpc_elastic.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from hpc_elastic.rendezvous.other_names import options_for_shared_fs
-from hpc_elastic.rendezvous.shared_fs.handler import SharedFsHandler
+from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
 from tests.rendezvous.nodes import agree, join_all
 
 NAMES = ["c10d", "etcd", "etcd-v2"]

@@ -19,7 +19,7 @@ from hpc_elastic.cli.run.command import parser
 from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
-from hpc_elastic.node.budgets import RestartBudgets as AgentBudgets
+from hpc_elastic.node.decision import RestartBudgets as AgentBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.setup.hang_times import HangOptions

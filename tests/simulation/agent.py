@@ -15,9 +15,8 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.node.budgets import RestartBudgets
-from hpc_elastic.node.decision import Action, AgentFacts, Group, decide, decide_blind
-from hpc_elastic.node.facts import gather
+from hpc_elastic.node.agent import gather
+from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
 from hpc_elastic.record.member_names import Phase

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpc_elastic.processes.procfs import descendants, read_stat
+from hpc_elastic.processes.linux import descendants, read_stat
 from hpc_elastic.slurm.watch.process_tree import is_searched
 from hpc_elastic.testing.waiting import wait_until
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.store.kv import records
-from hpc_elastic.store.kv.records import (
+from hpc_elastic.store.kv import versions
+from hpc_elastic.store.kv.versions import (
     MAX_VALUE,
     decode_key,
     decode_record,
@@ -105,14 +105,14 @@ def test_a_value_has_a_limit() -> None:
 
 def test_long_keys_are_cut_in_messages() -> None:
     """A message shows a key whole only if it is short."""
-    assert "'a'" == records.shown(b"a")
-    assert len(records.shown(b"k" * 10_000)) < 120
-    assert "10000 bytes" in records.shown(b"k" * 10_000)
+    assert "'a'" == versions.shown(b"a")
+    assert len(versions.shown(b"k" * 10_000)) < 120
+    assert "10000 bytes" in versions.shown(b"k" * 10_000)
 
 
 def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
     """Each special byte takes three characters; what is longer has the name of its hash."""
-    most = records._MAX_NAME
+    most = versions._MAX_NAME
     for fits in (b"k" * most, b"/" * (most // 3), b"k" + b"/" * ((most - 1) // 3)):
         assert fits == decode_key(encode_key(fits))
     for long in (b"k" * (most + 1), b"/" * (most // 3 + 1)):
@@ -122,10 +122,10 @@ def test_a_key_is_its_name_as_long_as_that_is_short_enough() -> None:
 def test_a_sum_has_64_bits() -> None:
     """Both ends included."""
     for total in (-(2**63), 2**63 - 1):
-        assert str(total).encode() == records.added(b"n", b"0", total)
+        assert str(total).encode() == versions.added(b"n", b"0", total)
     for total in (-(2**63) - 1, 2**63):
         with pytest.raises(ValueError, match="more than 64 bits"):
-            records.added(b"n", b"0", total)
+            versions.added(b"n", b"0", total)
 
 
 def test_names_of_other_makers_tell_nothing() -> None:
@@ -137,14 +137,14 @@ def test_names_of_other_makers_tell_nothing() -> None:
 
 def test_text_is_utf_8_and_bytes_are_themselves() -> None:
     """Also bytes that are no UTF-8; whatever is neither is refused by its name and type."""
-    assert b"\xc3\xa4" == records.key_bytes("ä") == records.key_bytes(b"\xc3\xa4")
-    assert b"\xff" == records.key_bytes(b"\xff") == records.key_bytes(records.key_text(b"\xff"))
-    assert b"\x00\xff" == records.value_bytes(b"k", b"\x00\xff")
+    assert b"\xc3\xa4" == versions.key_bytes("ä") == versions.key_bytes(b"\xc3\xa4")
+    assert b"\xff" == versions.key_bytes(b"\xff") == versions.key_bytes(versions.key_text(b"\xff"))
+    assert b"\x00\xff" == versions.value_bytes(b"k", b"\x00\xff")
     odd: Any = 7
     with pytest.raises(TypeError, match="a key must be str or bytes, not int: 7"):
-        records.key_bytes(odd)
+        versions.key_bytes(odd)
     with pytest.raises(TypeError, match="the value of key 'k' must be str or bytes, not int: 7"):
-        records.value_bytes(b"k", odd)
+        versions.value_bytes(b"k", odd)
 
 
 @pytest.mark.parametrize(

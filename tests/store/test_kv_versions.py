@@ -11,9 +11,9 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.store.kv import records as kv_format
-from hpc_elastic.store.kv.records import KEPT_VERSIONS
+from hpc_elastic.store.kv import versions as kv_format
 from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.versions import KEPT_VERSIONS
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.faulty_store import (
     Fault,

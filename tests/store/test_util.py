@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
-from hpc_elastic.store.kv.of_run import open_store
-from hpc_elastic.store.kv.prefix import PrefixStore
+from hpc_elastic.store.kv.of_run import PrefixStore, open_store
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 from hpc_elastic.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings
-from hpc_elastic.testing.fake_slurm.waits import Waits
+from hpc_elastic.testing.fake_slurm.handle import Waits
 from tests.real_slurm.facts import Facts
 
 POLL_S = 0.02

@@ -11,8 +11,8 @@ from hpc_elastic import timer
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.timer import RequestQueue, TimerClient, TimerRequest, TimerServer, api
-from hpc_elastic.timer.steady_time import SteadyTime
-from hpc_elastic.timer.timer_table import RETRY_S, TimerTable
+from hpc_elastic.timer.api import SteadyTime
+from hpc_elastic.timer.reaping import RETRY_S, TimerTable
 
 
 class Calls(TimerClient):

@@ -1,4 +1,4 @@
-"""The checks of an agent while it waits for other agents through a key-value store."""
+"""The checks of an agent while it works or waits for other agents: membership, and the exit barrier."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from hpc_elastic.agent.server.membership_watch import NO_ANSWER, is_like
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import StoreError, StoreTimeoutError
+from hpc_elastic.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    StoreError,
+    StoreTimeoutError,
+)
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.multiprocessing.pcontext import NoTrap
 from hpc_elastic.multiprocessing.signals import SignalTrap
 from hpc_elastic.node.spec import WorkerGroup
 from hpc_elastic.utils import store as store_util
+from hpc_elastic.utils.logging import get_logger
+
+NO_ANSWER = (RendezvousConnectionError, RendezvousTimeoutError, StoreError, ConnectionError, TimeoutError)
 
 BARRIER_KEY = "torchelastic/agent/terminal_state"
 SLICE_S = 1.0  # longest part of a wait between two looks at the other nodes
@@ -214,3 +222,62 @@ class ExitBarrier:
         """Return the name of an agent for people."""
         formed = getattr(self._info, "round", None)
         return str(rank) if formed is None else f"{rank} ({formed.members[rank].node})"
+
+
+"""Errors after which asking again makes sense."""
+
+
+logger = get_logger(__name__)
+
+
+def is_like(error: Exception, *kinds: type[Exception]) -> bool:
+    """Tell whether an error is of one of these kinds, or of one of torch's that has the same name."""
+    if isinstance(error, kinds):
+        return True
+    names = {kind.__name__ for kind in kinds}
+    return any(base.__name__ in names for base in type(error).__mro__)
+
+
+class MembershipWatch:
+    """Asks a handler how many nodes wait; healthy workers go on while it does not answer."""
+
+    def __init__(self) -> None:
+        self._is_out_of_touch = False
+
+    @property
+    def is_out_of_touch(self) -> bool:
+        """Whether the handler did not answer the last time it was asked."""
+        return self._is_out_of_touch
+
+    def nodes_waiting(self, handler: RendezvousHandler) -> int:
+        """Return how many nodes wait; 0 while it is unknown, which is logged once.
+
+        Raises:
+            RendezvousClosedError: a node has ended the run for all nodes.
+            RendezvousError: the shared state is damaged.
+        """
+        try:
+            waiting = handler.num_nodes_waiting()
+            _refuse_ended(handler)
+        except Exception as error:
+            if not is_like(error, *NO_ANSWER):
+                raise
+            if not self._is_out_of_touch:
+                logger.warning("The rendezvous does not answer, the workers go on: %s", error)
+            self._is_out_of_touch = True
+            return 0
+        if self._is_out_of_touch:
+            logger.warning("The rendezvous answers again")
+        self._is_out_of_touch = False
+        return waiting
+
+
+def _refuse_ended(handler: RendezvousHandler) -> None:
+    """Refuse to go on in a run that has been ended on purpose.
+
+    Other handlers than ours are closed by every node that leaves, so that means nothing for those that work.
+    """
+    if hasattr(handler, "others_at_work") and handler.is_closed():
+        raise RendezvousClosedError(
+            f"the run '{handler.get_run_id()}' was closed while its workers ran; they are ended"
+        )

@@ -184,9 +184,14 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
     """Try a directory, or the nearest one above it if it is not there yet."""
     from hpc_elastic.settings.setting import usual  # noqa: PLC0415
     from hpc_elastic.settings.table import JobSettings  # noqa: PLC0415
-    from hpc_elastic.store.check.findings import Finding, Level, directory_findings, sharing_findings  # noqa: PLC0415  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import (  # noqa: PLC0415  # noqa: PLC0415
+        Finding,
+        Level,
+        directory_findings,
+        sharing_findings,
+        trust_findings,
+    )
     from hpc_elastic.store.check.probe import nearest, probe_directory  # noqa: PLC0415
-    from hpc_elastic.store.trust.findings import trust_findings  # noqa: PLC0415
 
     place = nearest(path)
     found = []

@@ -16,8 +16,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.processes.sinks import Console, Sink
-from hpc_elastic.processes.tail import Tail
+from hpc_elastic.processes.tail import Console, Sink, Tail
 from hpc_elastic.record.journal import Role, RoundFormed
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report import log_files

@@ -7,7 +7,7 @@ import math
 
 from hpc_elastic.cli.run.values import signals
 from hpc_elastic.errors import InputError
-from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked

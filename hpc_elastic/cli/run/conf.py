@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.rendezvous.endpoint import parse_rendezvous_config
+from hpc_elastic.rendezvous.options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.shared_fs.options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
+from hpc_elastic.rendezvous.utils import parse_rendezvous_config
 from hpc_elastic.settings.table import RENDEZVOUS
 
 _BEATS = ("heartbeat_interval", "keep_alive_interval")

@@ -14,7 +14,7 @@ from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
 from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.record.journal import Decision
-from hpc_elastic.record.run_place import above_runs, directory_name, first_open, has_ended, was_left
+from hpc_elastic.record.run_directory import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.table import RENDEZVOUS
 from hpc_elastic.slurm.client.environment import SlurmEnv

@@ -173,7 +173,7 @@ def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run:
     ranks = local_ranks(args.local_ranks_filter)
     if not args.logs_specs:
         return DefaultLogsSpecs(directory, redirects, tee, ranks, is_of_run=is_of_run)
-    from hpc_elastic.multiprocessing.plugins import make_logs_specs  # noqa: PLC0415 - 30 ms
+    from hpc_elastic.multiprocessing.logs import make_logs_specs  # noqa: PLC0415 - 30 ms
 
     try:
         return make_logs_specs(args.logs_specs, directory, redirects, tee, ranks)

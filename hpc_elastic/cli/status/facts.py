@@ -12,9 +12,8 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.member_names import MemberName, parse_name
-from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.useful_time import trained
 from hpc_elastic.report.causes_text import (
     requeues_text,
     restarts_text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from hpc_elastic.store.kv.prefix import PrefixStore
+from hpc_elastic.store.kv.of_run import PrefixStore
 
 
 class _Shared(PrefixStore):

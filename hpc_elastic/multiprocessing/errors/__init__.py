@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hpc_elastic.multiprocessing.errors.error_handler import ErrorHandler, get_error_handler, record
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
-    from hpc_elastic.multiprocessing.errors.handler import ErrorHandler, get_error_handler, record
     from hpc_elastic.multiprocessing.errors.summary import (
         ChildFailedError,
         FailureRecord,
@@ -28,9 +28,9 @@ _HOMES = {
     "ProcessFailure": "failure",
     "signal_name": "failure",
     "_NOT_AVAILABLE": "failure:NOT_AVAILABLE",  # torch's name of it
-    "ErrorHandler": "handler",
-    "get_error_handler": "handler",
-    "record": "handler",
+    "ErrorHandler": "error_handler",
+    "get_error_handler": "error_handler",
+    "record": "error_handler",
     "FailureRecord": "summary",
     "failure_record": "summary",
     "failure_summary": "summary",

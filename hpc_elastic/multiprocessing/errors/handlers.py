@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hpc_elastic.multiprocessing.errors.handler import get_error_handler
+from hpc_elastic.multiprocessing.errors.error_handler import get_error_handler
 
 __all__ = ["get_error_handler"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -273,9 +274,8 @@ class ChildFailedError(HpcElasticError):
 
     def _enriched(self, text: str) -> str:
         """Return what is told of the first failure, with what the error handler adds if a signal came."""
-        from hpc_elastic.multiprocessing import errors  # noqa: PLC0415 - where others can be put in its place
-
         failure = self.get_first_failure()[1]
+        errors = sys.modules[__package__]  # the package: programs put a handler of their own in there
         handler = errors.get_error_handler() if failure.exitcode < 0 else None
         enrich = getattr(handler, "maybe_enrich_signal_failure_message", None)  # older handlers have none
         return text if enrich is None else str(enrich(text, failure.error_file))

@@ -8,13 +8,13 @@ from hpc_elastic.meet import rules
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.drain.signals import Signalled
-from hpc_elastic.node.facts import GONE
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.outcome import FENCED, Outcome, out_of_touch, outcome_of
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports, insist
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.record.journal import Asked, Cause, NodeUnfit, RoundFormed, Then
+from hpc_elastic.record.member_names import GONE
 from hpc_elastic.record.state import RunState
 
 _WHY = {

@@ -16,14 +16,13 @@ from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.node.setup.hang_times import START, is_worth_writing
 from hpc_elastic.node.workers import process_facts
-from hpc_elastic.node.workers.memory import read_memory
+from hpc_elastic.node.workers.process_facts import read_memory
 from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
     from hpc_elastic.meet.shared_run import SharedRun
     from hpc_elastic.node.hangs.groups import RankLook
-    from hpc_elastic.node.hangs.look import Look
-    from hpc_elastic.node.hangs.verdict import Evidence, HangVerdict
+    from hpc_elastic.node.hangs.look import Evidence, HangVerdict, Look
     from hpc_elastic.node.setup.agent_setup import AgentParts
     from hpc_elastic.node.workers.local_group import LocalGroup
     from hpc_elastic.node.workers.process_facts import Usage
@@ -274,7 +273,7 @@ class Hangs:
         return mine and bool(self._suspects) and self._again_at == math.inf and self._verdict is None
 
     def _judge(self, now: float) -> Hang:
-        from hpc_elastic.node.hangs import verdict as hang_verdict  # noqa: PLC0415 - rare
+        from hpc_elastic.node.hangs import look as hang_verdict  # noqa: PLC0415 - rare
 
         asked, running = self._asked, self._run.state.running
         if asked is None or running is None:
@@ -306,7 +305,7 @@ class Hangs:
 
     def _acquit(self, stopped: Sequence[RankLook], now: float) -> None:
         """Take the suspicion back, and say so."""
-        from hpc_elastic.node.hangs.verdict import stopped_text  # noqa: PLC0415 - rare
+        from hpc_elastic.node.hangs.look import stopped_text  # noqa: PLC0415 - rare
 
         self._suspects, self._first = (), {}
         if stopped:

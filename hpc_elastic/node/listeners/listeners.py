@@ -30,7 +30,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.events.handlers import configured_handler
 from hpc_elastic.ids import Env
 from hpc_elastic.isolated.search_path import users_modules
-from hpc_elastic.node.listeners.node_telemetry import GROUP, NodeTelemetry
+from hpc_elastic.node.listeners.telemetry import GROUP, NodeTelemetry
 from hpc_elastic.node.listeners.telemetry_hooks import Surroundings, Telemetry, TelemetryMaker, tell_nobody
 from hpc_elastic.node.spec import WorkerGroup
 

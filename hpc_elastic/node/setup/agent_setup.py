@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpc_elastic.clock import Clock
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.multiprocessing.context import StartSettings
-from hpc_elastic.node.budgets import RestartBudgets
+from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_log import AgentLog

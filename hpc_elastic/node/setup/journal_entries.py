@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
-from hpc_elastic.node.budgets import RestartBudgets, spent
+from hpc_elastic.node.decision import RestartBudgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Cause, Decision
-from hpc_elastic.record.users_ending import is_killed_stop, stopped
+from hpc_elastic.record.why_left import is_killed_stop, stopped
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord

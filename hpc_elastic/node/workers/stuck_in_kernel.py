@@ -14,7 +14,7 @@ from hpc_elastic.multiprocessing.errors.summary import read_tail
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.processes.procfs import read_stat
+from hpc_elastic.processes.linux import read_stat
 from hpc_elastic.record.journal import RoundFormed
 
 TIMEOUT_ENV = Env.STATE_TIMEOUT

@@ -1,11 +1,13 @@
-"""The actions of the rules of a dynamic rendezvous, carried out over a backend."""
+"""The actions of the rules of a dynamic rendezvous over a backend, the backends, and the events."""
 
 from __future__ import annotations
 
 import os
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import (
@@ -14,12 +16,56 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.meet.rendezvous_events import Trail, Who
-from hpc_elastic.meet.store_contact import ContactTurn, until_lease
-from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
+from hpc_elastic.rendezvous.contact import ContactTurn, until_lease
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.events import record_step, record_sync
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Quorum, StateView, TimeLimits
 from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, encode, names, parse
+
+_EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
+# what torch calls the place where a node takes a step, and what it says of it
+_WHOLE = (  # what torch says of these is a sentence of its own
+    NodeAction.KEEP_ALIVE,
+    NodeAction.MARK_RENDEZVOUS_COMPLETE,
+    NodeAction.MARK_RENDEZVOUS_CLOSED,
+)
+_STEPS = {
+    NodeAction.KEEP_ALIVE: (
+        "keep_alive",
+        "The node '{node}' updated its keep-alive heartbeat time for the rendezvous '{run}'. Pending sync.",
+    ),
+    NodeAction.ADD_TO_PARTICIPANTS: (
+        "add_to_participants",
+        "added itself to the participants of round {round}",
+    ),
+    NodeAction.ADD_TO_WAIT_LIST: ("add_to_wait_list", "added itself to the wait list of round {next}"),
+    NodeAction.ADD_TO_REDUNDANCY_LIST: (
+        "add_to_redundancy_list",
+        "added itself to the redundancy list of round {next}",
+    ),
+    NodeAction.REMOVE_FROM_PARTICIPANTS: (
+        "remove_from_participants",
+        "removed itself from the participants of round {round}",
+    ),
+    NodeAction.REMOVE_FROM_WAIT_LIST: (
+        "remove_from_wait_list",
+        "removed itself from the wait list of round {next}",
+    ),
+    NodeAction.REMOVE_FROM_REDUNDANCY_LIST: (
+        "remove_from_redundancy_list",
+        "removed itself from the redundant list of round {next}",
+    ),
+    NodeAction.MARK_RENDEZVOUS_COMPLETE: (
+        "mark_rendezvous_complete",
+        "The node '{node}' marked round {round} of the rendezvous '{run}' as complete. Pending sync.",
+    ),
+    NodeAction.MARK_RENDEZVOUS_CLOSED: (
+        "mark_rendezvous_closed",
+        "The node '{node}' marked the rendezvous '{run}' as closed. Pending sync.",
+    ),
+}
+_BEATS = (NodeAction.ADD_TO_PARTICIPANTS, NodeAction.ADD_TO_WAIT_LIST, NodeAction.ADD_TO_REDUNDANCY_LIST)
+_ENDS = (NodeAction.MARK_RENDEZVOUS_COMPLETE, NodeAction.MARK_RENDEZVOUS_CLOSED)
+Token = Any
 
 _T = TypeVar("_T")
 _FIRST_PAUSE_S = 0.02
@@ -210,3 +256,102 @@ class Executor:
 def _random() -> float:
     """Return a random number from 0 to 1; not `random`, which costs 5 ms to load."""
     return int.from_bytes(os.urandom(2), "little") / 0xFFFF
+
+
+def record_step(trail: Trail, action: NodeAction, before: DynamicState, after: DynamicState) -> None:
+    """Record a step by which a node changes the shared state, and its details.
+
+    Args:
+        trail: of the node.
+        action: the step.
+        before: the state that it changes.
+        after: the state that it makes of it.
+    """
+    _record(trail, action, before.round)
+    if action in _BEATS:
+        _record(trail, NodeAction.KEEP_ALIVE, before.round)
+    if action is NodeAction.ADD_TO_PARTICIPANTS and after.complete:
+        _record(trail, NodeAction.MARK_RENDEZVOUS_COMPLETE, before.round)
+
+
+def _record(trail: Trail, action: NodeAction, number: int) -> None:
+    what, text = _STEPS[action]
+    frame = "{}" if action in _WHOLE else "The node '{{node}}' {} of the rendezvous '{{run}}'. Pending sync."
+    message = frame.format(text).format(node=trail.who.name, run=trail.run_id, round=number, next=number + 1)
+    state = "SUCCEEDED" if action in _ENDS else "RUNNING"
+    trail.tell(f"_{what}", message, state, place=_EXECUTOR)
+
+
+def record_sync(trail: Trail, *, has_set: bool) -> None:
+    """Record whether a change of a node came through."""
+    done = "has successfully synced its local changes with other nodes"
+    stale = "has a stale state and failed to sync its local changes with other nodes"
+    message = f"The node '{trail.who.name}' {done if has_set else stale} in the rendezvous '{trail.run_id}'."
+    trail.tell("run", message, place=_EXECUTOR)
+
+
+"""Names one state of a backend; opaque to everybody else."""
+
+
+class RendezvousBackend(ABC):
+    """Holds the state of a rendezvous, which is replaced by compare-and-set; as in torch."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the backend."""
+
+    @abstractmethod
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """Return the state and its token, or None if there is none.
+
+        Raises:
+            RendezvousConnectionError: the backend could not be reached.
+            RendezvousStateError: the state is damaged.
+        """
+
+    @abstractmethod
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        """Replace the state if it is still the one that the token names.
+
+        Args:
+            state: the new state.
+            token: names the state to be replaced; None: there is none yet.
+
+        Returns:
+            The state after the call, its token, and whether it is the new one; None if there was no
+            state although the token names one.
+
+        Raises:
+            RendezvousConnectionError: the backend could not be reached.
+            RendezvousStateError: the state is damaged.
+        """
+
+
+class MemoryRendezvousBackend(RendezvousBackend):
+    """A backend for the threads of one process, for tests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._state = b""
+
+    @property
+    def name(self) -> str:
+        """The name of the backend."""
+        return "memory"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """Return the state and its token, or None; see `RendezvousBackend.get_state`."""
+        with self._lock:
+            return (self._state, self._number) if self._number else None
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        """Replace the state; see `RendezvousBackend.set_state`."""
+        with self._lock:
+            fits = token == self._number if token is not None else self._number == 0
+            if fits and not isinstance(token, bool):
+                self._number += 1
+                self._state = state
+                return state, self._number, True
+            return (self._state, self._number, False) if self._number else None

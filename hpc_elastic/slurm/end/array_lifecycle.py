@@ -44,8 +44,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.users_ending import USERS_WISH, drain_cause, stopped
-from hpc_elastic.record.why_left import Asker, asked_by
+from hpc_elastic.record.why_left import USERS_WISH, Asker, asked_by, drain_cause, stopped
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, is_let_be, standing, unknown_text
 from hpc_elastic.slurm.end import setup_failure
 from hpc_elastic.slurm.end.lifecycle import (

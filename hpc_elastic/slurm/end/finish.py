@@ -22,11 +22,10 @@ from hpc_elastic.record.journal import (
     Requeued,
     RunEnded,
 )
-from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.useful_time import trained
 from hpc_elastic.slurm.client.job_standing import due_to
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end import lifecycle, requeue, setup_failure

@@ -42,8 +42,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState, apply
-from hpc_elastic.record.users_ending import USERS_WISH, drain_cause, stopped
-from hpc_elastic.record.why_left import Asker, who_asked
+from hpc_elastic.record.why_left import USERS_WISH, Asker, drain_cause, stopped, who_asked
 from hpc_elastic.settings.of_finish import FinishSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings

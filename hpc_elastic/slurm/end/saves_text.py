@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.record.progress import BEGINNING, Progress
-from hpc_elastic.record.useful_time import Trained
+from hpc_elastic.record.progress import BEGINNING, Progress, Trained
 from hpc_elastic.text import count_text
 
 HOW = "worker.tick(step), worker.should_stop() and worker.checkpoint_saved(step, path) of hpc_elastic tell"

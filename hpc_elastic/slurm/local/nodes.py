@@ -18,8 +18,7 @@ from hpc_elastic.clock import Clock, SystemClock, date_text
 from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB, ExitCode
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
-from hpc_elastic.processes.sinks import sink_of, wait_writable
-from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits
+from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits, sink_of, wait_writable
 from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.commands import submit_environment

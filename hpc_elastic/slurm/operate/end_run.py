@@ -25,7 +25,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.users_ending import USERS_WISH, drain_cause
+from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.lifecycle import JobFacts

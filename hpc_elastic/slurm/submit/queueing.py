@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.slurm.client.commands import Slurm, submit_environment
 from hpc_elastic.slurm.submit.request import SubmitRequest
-from hpc_elastic.store.trust.above import exposures
+from hpc_elastic.store.trust import exposures
 
 _STDIN = "/dev/stdin"  # sbatch takes no arguments of a script that it reads without a name
 

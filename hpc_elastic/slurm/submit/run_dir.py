@@ -16,13 +16,13 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import interrupted
 from hpc_elastic.store import files, mount
+from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import findings, probe
 from hpc_elastic.store.check.findings import Level
 from hpc_elastic.store.files import make_directories, make_directory
 from hpc_elastic.store.mount import Sharing
-from hpc_elastic.store.ownership import require_own, require_own_entries
 from hpc_elastic.store.plain_file import owner_name
-from hpc_elastic.store.trust import above
+from hpc_elastic.store.trust import require_own, require_own_entries
 from hpc_elastic.typed_json import Prose, decode, parse_object
 
 if TYPE_CHECKING:

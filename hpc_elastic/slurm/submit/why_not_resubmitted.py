@@ -7,7 +7,7 @@ import shlex
 from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.users_ending import USERS_WISH, drain_cause
+from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.parse import JobState
 
 _LEAVES = (JobState.RUNNING, JobState.COMPLETING)

@@ -22,8 +22,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from hpc_elastic.ids import Env, ExitCode
-from hpc_elastic.processes.linux import open_pidfd, set_process_name
-from hpc_elastic.processes.procfs import descendants, read_stat
+from hpc_elastic.processes.linux import descendants, open_pidfd, read_stat, set_process_name
 
 _PASSED_ON: Final = (
     signal.SIGTERM,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import stat
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.check.pair import FREE, HELD, PairProbe, PeerView
 from hpc_elastic.store.check.probe import DirectoryProbe, Space
@@ -22,6 +24,9 @@ from hpc_elastic.store.mount import (
     safe_lease,
     sharing,
 )
+from hpc_elastic.store.trust import exposures, open_text, shared_text
+
+_WHAT = "others"
 
 GIB = 1 << 30
 _LITTLE = GIB  # a few checkpoints and logs
@@ -347,3 +352,23 @@ def _clocks(found: PairProbe) -> list[Finding]:
     _, peer = max(measured, key=lambda each: each[0])
     value = f"{peer.node} differs by {peer.clock_s:+.3f} s from {found.me.node}; nothing depends on it"
     return [Finding("clocks", value, Level.INFO)]
+
+
+def trust_findings(path: str) -> list[Finding]:
+    """Return who beside root and the user can exchange the directory of a run made in a directory.
+
+    Args:
+        path: absolute path of the directory that runs are to be in; it need not be there.
+    """
+    run = os.path.join(path, "run")
+    try:
+        found = exposures(run)
+    except OSError as error:
+        return [Finding(_WHAT, f"its possible writers are unknown: {error}", Level.WARNING, "try again")]
+    if not found:
+        return [Finding(_WHAT, "only you and root can put another directory in the place of a run")]
+    if found[0].level is above.TrustLevel.OPEN:
+        trouble = open_text(found[0], run)
+        return [Finding(_WHAT, f"submit refuses it: {trouble.what}", Level.PROBLEM, trouble.fix)]
+    fix = "none is needed; a run that no other user can end has a --run-dir below a directory of your own"
+    return [Finding(_WHAT, shared_text(found), Level.WARNING, fix)]

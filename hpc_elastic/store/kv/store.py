@@ -13,9 +13,17 @@ from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
-from hpc_elastic.store.kv import records as kv_format
-from hpc_elastic.store.kv.records import KeyRecord, Listing, key_bytes, shown, value_bytes
-from hpc_elastic.store.kv.versions import Change, ChangeWish, Versions
+from hpc_elastic.store.kv import versions as kv_format
+from hpc_elastic.store.kv.versions import (
+    Change,
+    ChangeWish,
+    KeyRecord,
+    Listing,
+    Versions,
+    key_bytes,
+    shown,
+    value_bytes,
+)
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
 

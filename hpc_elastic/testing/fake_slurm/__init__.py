@@ -31,8 +31,7 @@ memory, licences, features               not counted
 
 from __future__ import annotations
 
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
-from hpc_elastic.testing.fake_slurm.handle import FakeSlurm, Process
-from hpc_elastic.testing.fake_slurm.waits import ConditionTimeoutError
+from hpc_elastic.testing.fake_slurm.cluster.model import Settings
+from hpc_elastic.testing.fake_slurm.handle import ConditionTimeoutError, FakeSlurm, Process
 
 __all__ = ["ConditionTimeoutError", "FakeSlurm", "Process", "Settings"]

@@ -6,7 +6,7 @@ import json
 import sys
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+from hpc_elastic.testing.fake_slurm.cluster.model import Settings
 from hpc_elastic.testing.fake_slurm.processes.controller import main
 
 if __name__ == "__main__":

@@ -1,26 +1,27 @@
-"""A fake Slurm as a test holds it."""
+"""A fake Slurm in the hands of a test: start, stop, commands, waits."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
 import subprocess  # noqa: TID251 - starts the controller and Slurm's commands
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.isolated.lookup import argv_here
-from hpc_elastic.processes import procfs
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings, check
+from hpc_elastic.processes import linux
+from hpc_elastic.slurm.client.jobs import liveliest
+from hpc_elastic.testing.fake_slurm.cluster.model import Settings, check_settings
 from hpc_elastic.testing.fake_slurm.processes import client
-from hpc_elastic.testing.fake_slurm.waits import Waits
-from hpc_elastic.testing.shown_fields import shown_fields, shown_job
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 _START_S = 60.0
@@ -35,6 +36,60 @@ _HOSTNAME = """#!/bin/sh
 # a node has a name of its own
 if [ -n "$SLURMD_NODENAME" ]; then echo "$SLURMD_NODENAME"; else uname -n; fi
 """
+
+
+class ConditionTimeoutError(AssertionError):
+    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
+
+
+class Waits(ABC):
+    """A cluster of which tests wait for something."""
+
+    _poll_s = 0.1
+    _clock: Clock = SystemClock()
+
+    @abstractmethod
+    def job(self, job: str) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``; empty if Slurm does not know the job."""
+
+    @abstractmethod
+    def node_state(self, name: str) -> str:
+        """Return the state of a node with its flags, such as `idle`, `mixed+drain`, `down+not_responding`."""
+
+    @abstractmethod
+    def story(self) -> str:
+        """Return queue, nodes, and the end of the controller's log."""
+
+    @property
+    @abstractmethod
+    def node_names(self) -> list[str]:
+        """Names of the nodes, in order."""
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
+        """Wait until a condition holds.
+
+        Args:
+            predicate: the condition.
+            timeout: limit [s].
+            what: the condition in words, for the message.
+
+        Raises:
+            ConditionTimeoutError: it did not hold in time; shows queue, nodes and the controller's log.
+        """
+        deadline = self._clock.monotonic() + timeout
+        while not predicate():
+            if self._clock.monotonic() > deadline:
+                raise ConditionTimeoutError(f"Waited {timeout:g} s in vain for {what}.\n{self.story()}")
+            self._clock.sleep(self._poll_s)
+
+    def wait_state(self, job: str, state: str, timeout: float = 60) -> None:
+        """Wait until a job is in a state such as `RUNNING`."""
+        self.wait_for(lambda: self.job(job).get("JobState") == state, timeout, f"job {job} to be {state}")
+
+    def wait_idle(self, timeout: float = 60) -> None:
+        """Wait until every node is idle and answers."""
+        names = self.node_names
+        self.wait_for(lambda: {"idle"} == set(map(self.node_state, names)), timeout, "all nodes to be idle")
 
 
 class Process(NamedTuple):
@@ -66,7 +121,7 @@ class FakeSlurm(Waits):
         clock: Clock | None = None,
     ) -> None:
         self.directory = os.path.abspath(directory)
-        self.settings = check(settings or Settings())
+        self.settings = check_settings(settings or Settings())
         self._clock = clock or SystemClock()
         self._controller: subprocess.Popen[str] | None = None
         self._socket = ""
@@ -294,8 +349,8 @@ class FakeSlurm(Waits):
     def is_busy(self) -> bool:
         """Return whether the controller or a process of a job is at work: running, not waiting."""
         controller = self._controller
-        root = None if controller is None else procfs.read_stat(controller.pid)
-        found = procfs.descendants([root]) if root is not None else []
+        root = None if controller is None else linux.read_stat(controller.pid)
+        found = linux.descendants([root]) if root is not None else []
         return any(stat.state not in "STZX" for stat in found)
 
     def crash(self, node: str) -> None:
@@ -375,3 +430,22 @@ def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     os.chmod(path, 0o755)
+
+
+def shown_job(text: str) -> dict[str, str]:
+    """Return the fields of a job as ``scontrol show job -o`` prints them; of an array its liveliest task."""
+    jobs = [shown_fields(line) for line in text.splitlines() if line.startswith("JobId=")]
+    return liveliest(jobs) or {}
+
+
+def shown_fields(line: str) -> dict[str, str]:
+    """Return the fields of one line of ``scontrol show ... -o``.
+
+    A value may hold blanks (a command, a comment): it runs on to the next ``Name=``.
+    """
+    marks = list(re.finditer(r"(?:^| )([A-Z][A-Za-z:/_]*)=", line))
+    ends = [mark.start() for mark in marks[1:]] + [len(line)]
+    fields: dict[str, str] = {}
+    for mark, end in zip(marks, ends, strict=False):  # Slurm may have said nothing
+        fields.setdefault(mark[1], line[mark.end() : end].strip())
+    return fields

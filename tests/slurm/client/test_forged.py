@@ -17,8 +17,7 @@ from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.client.tables import UnclearAnswerError
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Settings, State, World
 from hpc_elastic.testing.fake_slurm.commands import queries, shown
 from tests.slurm.forms import job_row, printed
 

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.store.trust.above import exposures, refuse_open, shared_text, way_to
-from hpc_elastic.store.trust.judge import TrustLevel
+from hpc_elastic.store.trust import TrustLevel, exposures, refuse_open, shared_text, way_to
 
 NOBODY = 65534
 GROUP = 54321  # nobody's

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.store.check.findings import Level
-from hpc_elastic.store.trust.findings import trust_findings
+from hpc_elastic.store.check.findings import Level, trust_findings
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")

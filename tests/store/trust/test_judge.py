@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from hpc_elastic.store.trust.judge import (
+from hpc_elastic.store.trust import (
     EntryKind,
     Exposure,
     Party,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.testing.fake_slurm.cluster import endings, schedule, steps
+from hpc_elastic.testing.fake_slurm.cluster.endings import KillAll, ReachNode, SendSignals, StartScript, Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     Ending,
     Job,
     JobRequest,
     Place,
+    Settings,
     State,
     Warning_,
     World,
 )
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
-from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
-from hpc_elastic.testing.fake_slurm.schedule.turn import KillAll, ReachNode, SendSignals, StartScript, Turn
 
 NOW = 1000.0
 LOW = JobRequest(min_nodes=2, max_nodes=2, limit_s=600)
@@ -42,7 +42,7 @@ class Story:
         turn = Turn(self.world, self.now)
         if callable(change):
             change(turn)
-        happenings.run(turn)
+        schedule.run(turn)
         self.world = turn.world
         self.actions = [*turn.actions]
         return turn
@@ -55,7 +55,7 @@ class Story:
     def all_gone(self) -> None:
         """Let all processes of the job end."""
         for place in sorted(self.job.live):
-            self.do(lambda turn, place=place: happenings.place_gone(turn, place))
+            self.do(lambda turn, place=place: schedule.place_gone(turn, place))
 
     @property
     def job(self) -> Job:
@@ -80,7 +80,7 @@ def test_a_job_starts_on_free_nodes_at_once() -> None:
     """Its script is started on the first of its nodes."""
     world = World.new(SETTINGS).with_job(Job(1, LOW, NOW, NOW, 1))
     turn = Turn(world, NOW)
-    happenings.run(turn)
+    schedule.run(turn)
     assert [StartScript(1)] == turn.actions
     assert (State.RUNNING, ("node1", "node2")) == (turn.job(1).state, turn.job(1).nodes)
 
@@ -158,7 +158,7 @@ def test_a_site_may_have_preemption_use_the_warning() -> None:
 def test_a_silent_node_is_missed_after_its_time() -> None:
     """SlurmdTimeout divided by speed later the job ends and is put back; who is silent is told nothing."""
     story = Story()
-    story.do(lambda turn: happenings.silence(turn, "node2"))
+    story.do(lambda turn: schedule.silence(turn, "node2"))
     story.do(after=4.9)
     assert {} == story.told
     story.do(after=0.1)
@@ -171,7 +171,7 @@ def test_a_silent_node_is_missed_after_its_time() -> None:
 def test_a_job_without_kill_goes_on_with_fewer_nodes() -> None:
     """With --no-kill of sbatch and srun nobody is told; sacct has a line for each size."""
     story = Story(LOW._replace(no_kill=True))
-    story.do(lambda turn: happenings.silence(turn, "node1"))
+    story.do(lambda turn: schedule.silence(turn, "node1"))
     story.do(after=5)
     assert {} == story.told
     assert (State.RUNNING, ("node2",), None) == (story.job.state, story.job.nodes, story.job.script)
@@ -213,6 +213,6 @@ def test_stale_news_change_nothing() -> None:
     story = Story()
     before = story.job
     story.do(lambda turn: endings.script_ended(turn, Place(1, 5, BATCH, "node1"), 0))
-    story.do(lambda turn: happenings.place_gone(turn, Place(1, 5, "0", "node1")))
+    story.do(lambda turn: schedule.place_gone(turn, Place(1, 5, "0", "node1")))
     assert before == story.job
     assert Ending(State.COMPLETED).requeue is False

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client import parse
-from hpc_elastic.testing.fake_slurm.cluster import hosts, outputs
+from hpc_elastic.testing.fake_slurm.cluster import job_environ
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Step, Task, Warning_
+from hpc_elastic.testing.fake_slurm.cluster.steps import lay_out
 from hpc_elastic.testing.fake_slurm.commands import options
 from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, SRUN, Refusal
-from hpc_elastic.testing.fake_slurm.schedule.steps import lay_out
+from hpc_elastic.testing.fake_slurm.processes import launching
 
 RECORDED = Path(__file__).parents[2] / "slurm" / "recorded" / "22.05" / "sbatch_help.txt"
 
@@ -124,7 +125,7 @@ def test_an_unknown_value_is_refused() -> None:
 )
 def test_host_lists_are_compressed(names: tuple[str, ...], text: str) -> None:
     """The way back is `hpc_elastic.slurm.client.hostlist`."""
-    assert text == hosts.compress(names)
+    assert text == job_environ.compress(names)
 
 
 def test_tasks_fill_one_node_after_the_other() -> None:
@@ -139,10 +140,10 @@ def test_names_of_files_have_patterns() -> None:
         7, JobRequest(name="x", directory="/home/me"), 0.0, 0.0, 1, nodes=("node1", "node2"), array=5, task=3
     )
     step = Step(0, (Task(0, "node1", 0), Task(1, "node2", 0)), 1)
-    assert "/home/me/7_5_3.x.node1" == outputs.fill("%j_%A_%a.%x.%N", job, "me")
-    assert "/logs/7_1_1_me.out" == outputs.fill("/logs/%j_%t_%n_%u.out", job, "me", step, step.tasks[1])
-    assert "/home/me/007%" == outputs.fill("%3j%%", job, "me")
-    assert ("/dev/null", "/home/me/slurm-5_3.out", "/home/me/slurm-5_3.out") == outputs.of_script(job, "me")
+    assert "/home/me/7_5_3.x.node1" == launching.fill("%j_%A_%a.%x.%N", job, "me")
+    assert "/logs/7_1_1_me.out" == launching.fill("/logs/%j_%t_%n_%u.out", job, "me", step, step.tasks[1])
+    assert "/home/me/007%" == launching.fill("%3j%%", job, "me")
+    assert ("/dev/null", "/home/me/slurm-5_3.out", "/home/me/slurm-5_3.out") == launching.of_script(job, "me")
 
 
 def test_a_flag_takes_no_value() -> None:

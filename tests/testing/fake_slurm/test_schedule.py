@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Share, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
-from hpc_elastic.testing.fake_slurm.schedule import schedule
-from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
+from hpc_elastic.testing.fake_slurm.cluster import schedule
+from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
+from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Settings, Share, State, World
 
 NOW = 1000.0
 SETTINGS = Settings(start_delay=0, nodes=4, cpus=4, gpus=2)

@@ -1,1 +1,1 @@
-"""The state of a fake Slurm: nodes, partitions, jobs, settings."""
+"""The state of a fake Slurm and its changes: jobs, nodes, time, scheduling, steps, endings. Pure."""

@@ -1,12 +1,11 @@
-"""The environment of batch scripts and tasks, as Slurm 22.05 sets it. Pure."""
+"""Host lists, and the environment of batch scripts and tasks, as Slurm 22.05 writes them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
-from hpc_elastic.testing.fake_slurm.cluster import hosts
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Step, Task, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
+from hpc_elastic.testing.fake_slurm.cluster.model import CLUSTER, Job, Step, Task, World
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 
@@ -44,17 +43,17 @@ def of_job(world: World, job: Job, user: Mapping[str, str]) -> dict[str, str]:
     """
     request, count = job.request, len(job.nodes)
     tasks = request.ntasks or (request.tasks_per_node or 1) * count
-    per_node = hosts.repeated([request.tasks_per_node or -(-tasks // count)] * count)
+    per_node = repeated([request.tasks_per_node or -(-tasks // count)] * count)
     found = {
         "SLURM_CLUSTER_NAME": CLUSTER,
         "SLURM_JOB_ACCOUNT": CLUSTER,
-        "SLURM_JOB_CPUS_PER_NODE": hosts.repeated(share.cpus for share in job.shares.values()),
+        "SLURM_JOB_CPUS_PER_NODE": repeated(share.cpus for share in job.shares.values()),
         "SLURM_JOB_GID": user["GID"],
         "SLURM_JOB_ID": str(job.id),
         "SLURM_JOBID": str(job.id),
         "SLURM_JOB_NAME": request.name,
-        "SLURM_JOB_NODELIST": hosts.compress(job.nodes),
-        "SLURM_NODELIST": hosts.compress(job.nodes),
+        "SLURM_JOB_NODELIST": compress(job.nodes),
+        "SLURM_NODELIST": compress(job.nodes),
         "SLURM_JOB_NUM_NODES": str(count),
         "SLURM_NNODES": str(count),
         "SLURM_JOB_PARTITION": request.partition,
@@ -141,10 +140,10 @@ def of_task(world: World, job: Job, step: Step, task: Task, user: Mapping[str, s
     found = {
         "SLURM_STEP_ID": str(step.number),
         "SLURM_STEPID": str(step.number),
-        "SLURM_STEP_NODELIST": hosts.compress(step.nodes),
+        "SLURM_STEP_NODELIST": compress(step.nodes),
         "SLURM_STEP_NUM_NODES": str(len(step.nodes)),
         "SLURM_STEP_NUM_TASKS": str(len(step.tasks)),
-        "SLURM_STEP_TASKS_PER_NODE": hosts.repeated(counts),
+        "SLURM_STEP_TASKS_PER_NODE": repeated(counts),
         "SLURM_NTASKS": str(len(step.tasks)),
         "SLURM_NPROCS": str(len(step.tasks)),
         "SLURM_NODEID": str(step.nodes.index(task.node)),
@@ -175,6 +174,55 @@ def _of_step(step: Step, counts: Sequence[int]) -> dict[str, str]:
     """Return the old names that speak of the step inside of one."""
     return {
         "SLURM_NNODES": str(len(step.nodes)),
-        "SLURM_NODELIST": hosts.compress(step.nodes),
-        "SLURM_TASKS_PER_NODE": hosts.repeated(counts),
+        "SLURM_NODELIST": compress(step.nodes),
+        "SLURM_TASKS_PER_NODE": repeated(counts),
     }
+
+
+def compress(names: Iterable[str]) -> str:
+    """Return names as ``node[1-3,7]``; names of different kinds are separated by commas."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    parts: list[str | tuple[str, int]] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(\d+)", name)
+        if match is None:
+            parts.append(name)
+            continue
+        padded = len(match[2]) if match[2].startswith("0") else 0
+        key = (match[1], padded)
+        if key not in groups:
+            groups[key] = []
+            parts.append(key)
+        groups[key].append(int(match[2]))
+    return ",".join(part if isinstance(part, str) else _group(*part, groups[part]) for part in parts)
+
+
+def _group(prefix: str, width: int, numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"{prefix}{numbers[0]:0{width}d}"
+    return f"{prefix}[{ranges(numbers, width)}]"
+
+
+def ranges(numbers: Iterable[int], width: int = 0) -> str:
+    """Return numbers as ``1-3,7``."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(
+        f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"
+        for first, last in spans
+    )
+
+
+def repeated(counts: Iterable[int]) -> str:
+    """Return counts per node as ``2(x3),1``."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    return ",".join(str(count) if times == 1 else f"{count}(x{times})" for count, times in runs)

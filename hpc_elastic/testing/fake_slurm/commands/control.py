@@ -8,13 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.testing.fake_slurm.cluster import hosts
+from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ, schedule, steps
+from hpc_elastic.testing.fake_slurm.cluster.endings import ReachNode, Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, State
 from hpc_elastic.testing.fake_slurm.commands import options, shown
-from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
-from hpc_elastic.testing.fake_slurm.commands.options import Refusal
-from hpc_elastic.testing.fake_slurm.schedule import endings, happenings, steps
-from hpc_elastic.testing.fake_slurm.schedule.turn import ReachNode, Turn
+from hpc_elastic.testing.fake_slurm.commands.options import (
+    INVALID_ID,
+    Answer,
+    Call,
+    Refusal,
+    Reply,
+    jobs_named,
+    split,
+)
 
 
 def scontrol(turn: Turn, call: Call) -> Answer:
@@ -43,7 +49,7 @@ def _show(turn: Turn, call: Call, words: list[str], *, one: bool) -> Reply:
     if what == "hostnames":
         return Reply("".join(f"{host}\n" for host in hostlist.expand(name)))
     if what in ("hostlist", "hostlistsorted"):
-        return Reply(f"{hosts.compress(hostlist.expand(name))}\n")
+        return Reply(f"{job_environ.compress(hostlist.expand(name))}\n")
     if what == "config":
         return Reply(shown.config_text(world))
     if what.startswith("job"):
@@ -134,7 +140,7 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
         nodes = job.nodes[: int(value)] if field == "numnodes" else hostlist.expand(value)
         if field == "numnodes" and int(value) > len(job.nodes):
             return "Requested operation not supported on this system"
-        return happenings.shrink(turn, job, nodes)
+        return schedule.shrink(turn, job, nodes)
     if field == "timelimit":
         limit_s = options.minutes(value)
         end_s = None if limit_s is None or job.start_s is None else job.start_s + limit_s
@@ -207,11 +213,11 @@ def _update_nodes(turn: Turn, fields: Mapping[str, str]) -> Reply:
         if state in ("drain", "down") and not reason:
             raise Refusal("You must specify a reason when DOWNING or DRAINING a node. Request denied\n")
         if state == "drain":
-            happenings.drain(turn, name, reason)
+            schedule.drain(turn, name, reason)
         elif state == "down":
-            happenings.node_down(turn, turn.world.nodes[name], reason)
+            schedule.node_down(turn, turn.world.nodes[name], reason)
         elif state in ("resume", "undrain", "idle"):
-            happenings.resume(turn, name)
+            schedule.resume(turn, name)
         else:
             raise Refusal(f"Invalid input: State={state}\nRequest aborted\n")
     return Reply()

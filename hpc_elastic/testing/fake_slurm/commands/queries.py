@@ -7,11 +7,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.testing.fake_slurm.cluster import hosts
-from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, JobRequest, Node, Row, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
-from hpc_elastic.testing.fake_slurm.commands.call import INVALID_ID, Answer, Call, Reply, jobs_named, split
-from hpc_elastic.testing.fake_slurm.commands.options import Refusal
+from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ
+from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
+from hpc_elastic.testing.fake_slurm.cluster.model import (
+    BATCH,
+    CLUSTER,
+    Job,
+    JobRequest,
+    Node,
+    Row,
+    State,
+    World,
+)
+from hpc_elastic.testing.fake_slurm.cluster.schedule import find_jobs
+from hpc_elastic.testing.fake_slurm.commands.options import (
+    INVALID_ID,
+    Answer,
+    Call,
+    Refusal,
+    Reply,
+    jobs_named,
+    split,
+)
 from hpc_elastic.testing.fake_slurm.commands.shown import (
     node_word,
     nodes_of,
@@ -21,9 +38,6 @@ from hpc_elastic.testing.fake_slurm.commands.shown import (
     span,
     stamp,
 )
-from hpc_elastic.testing.fake_slurm.schedule import endings
-from hpc_elastic.testing.fake_slurm.schedule.schedule import find_jobs
-from hpc_elastic.testing.fake_slurm.schedule.turn import Turn
 
 SQUEUE_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 SQUEUE_STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
@@ -71,7 +85,7 @@ def fill(format_text: str, fields: Mapping[str, Callable[[], str]]) -> str:
 
 def why_or_where(seen: SeenBy) -> str:
     """Return the nodes of a job, or in brackets why it waits."""
-    where = hosts.compress(nodes_of(seen.job))
+    where = job_environ.compress(nodes_of(seen.job))
     return where if seen.job.state.holds_nodes else f"({seen.job.reason})"
 
 
@@ -99,7 +113,7 @@ def job_fields(seen: SeenBy) -> dict[str, Callable[[], str]]:
         "K": lambda: "N/A" if job.task is None else str(job.task),
         "L": lambda: time_left(seen),
         "M": lambda: short_span(run_time(job, seen.now)),
-        "N": lambda: hosts.compress(nodes_of(job)),
+        "N": lambda: job_environ.compress(nodes_of(job)),
         "P": lambda: request.partition,
         "Q": lambda: str(priority(job)),
         "R": lambda: why_or_where(seen),
@@ -116,13 +130,13 @@ def job_fields(seen: SeenBy) -> dict[str, Callable[[], str]]:
         "j": lambda: request.name,
         "k": lambda: request.comment or "(null)",
         "l": lambda: short_span(request.limit_s),
-        "n": lambda: hosts.compress(request.nodelist),
+        "n": lambda: job_environ.compress(request.nodelist),
         "o": lambda: request.script_name,
         "q": lambda: "normal",
         "r": lambda: job.reason,
         "t": lambda: SHORT_STATES[job.state.value],
         "u": lambda: seen.user["USER"],
-        "x": lambda: hosts.compress(request.exclude),
+        "x": lambda: job_environ.compress(request.exclude),
     }
 
 
@@ -135,7 +149,7 @@ def step_fields(seen: SeenBy) -> Iterator[dict[str, Callable[[], str]]]:
             **usual,
             "i": lambda name=name: f"{seen.job.ref}.{name}",  # type: ignore[misc]
             "j": lambda name=name: "batch" if name == BATCH else seen.job.request.name,  # type: ignore[misc]
-            "N": lambda nodes=nodes: hosts.compress(nodes),  # type: ignore[misc]
+            "N": lambda nodes=nodes: job_environ.compress(nodes),  # type: ignore[misc]
         }
 
 
@@ -245,7 +259,7 @@ def account_fields(record: AccountRecord, user: Mapping[str, str], now: float) -
         "elapsed": span(0.0 if row.start_s is None else until - row.start_s),
         "elapsedraw": str(int(0.0 if row.start_s is None else until - row.start_s)),
         "timelimit": span(job.request.limit_s),
-        "nodelist": hosts.compress(row.nodes) or "None assigned",
+        "nodelist": job_environ.compress(row.nodes) or "None assigned",
         "reason": "" if suffix else row.reason,
         "dbindex": str(row.number),
         "comment": job.request.comment,
@@ -497,4 +511,4 @@ _SINFO_HEADINGS = {letter: (lambda title=title: title) for letter, title in _SIN
 def _sinfo_line(text: str, names: list[str], *, each: bool) -> str:
     if each:
         return "".join(f"{text}\n" for _ in dict.fromkeys(names))
-    return text.replace("\0N", hosts.compress(names)).replace("\0D", str(len(names))) + "\n"
+    return text.replace("\0N", job_environ.compress(names)).replace("\0D", str(len(names))) + "\n"

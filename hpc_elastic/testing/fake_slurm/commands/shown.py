@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpc_elastic.clock import date_text
-from hpc_elastic.testing.fake_slurm.cluster import hosts
-from hpc_elastic.testing.fake_slurm.cluster.model import Job, Node, Partition, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import CLUSTER
-from hpc_elastic.testing.fake_slurm.schedule import endings
+from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ
+from hpc_elastic.testing.fake_slurm.cluster.model import CLUSTER, Job, Node, Partition, State, World
 
 _DAY = 86400
 MAX_ARRAY = 1001
@@ -123,9 +121,9 @@ def _where(job: Job) -> dict[str, object]:
     found: dict[str, object] = {
         "Partition": request.partition,
         "AllocNode:Sid": "login:1",
-        "ReqNodeList": hosts.compress(request.nodelist) or "(null)",
-        "ExcNodeList": hosts.compress(request.exclude) or "(null)",
-        "NodeList": hosts.compress(nodes),
+        "ReqNodeList": job_environ.compress(request.nodelist) or "(null)",
+        "ExcNodeList": job_environ.compress(request.exclude) or "(null)",
+        "NodeList": job_environ.compress(nodes),
     }
     if nodes or job.nodes:
         found["BatchHost"] = job.nodes[0]
@@ -200,7 +198,7 @@ def partition_line(world: World, partition: Partition) -> str:
     """Return ``scontrol show partition --oneliner``."""
     return (
         f"PartitionName={partition.name} Default={'YES' if partition.name == 'low' else 'NO'} "
-        f"GraceTime={partition.grace_s:.0f} MaxTime=UNLIMITED Nodes={hosts.compress(world.nodes)} "
+        f"GraceTime={partition.grace_s:.0f} MaxTime=UNLIMITED Nodes={job_environ.compress(world.nodes)} "
         f"PriorityTier={partition.tier} PreemptMode={partition.preempt} "
         f"State={'UP' if partition.up else 'DOWN'} TotalNodes={len(world.nodes)}"
     )

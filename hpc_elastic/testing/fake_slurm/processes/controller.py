@@ -14,15 +14,8 @@ from typing import Any
 
 from hpc_elastic.clock import Clock, clock_text
 from hpc_elastic.errors import InputError
-from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, NEVER, Place, State, World
-from hpc_elastic.testing.fake_slurm.cluster.settings import Settings
-from hpc_elastic.testing.fake_slurm.commands import control, queries, shown, srun, submitting
-from hpc_elastic.testing.fake_slurm.commands.call import LOST, Answer, Call, NeedStdin, Reply
-from hpc_elastic.testing.fake_slurm.commands.options import Refusal
-from hpc_elastic.testing.fake_slurm.processes.channels import Connection, Daemon, become_the_end_of_orphans
-from hpc_elastic.testing.fake_slurm.processes.launching import ScriptLauncher
-from hpc_elastic.testing.fake_slurm.schedule import happenings, schedule, steps
-from hpc_elastic.testing.fake_slurm.schedule.turn import (
+from hpc_elastic.testing.fake_slurm.cluster import schedule, steps
+from hpc_elastic.testing.fake_slurm.cluster.endings import (
     Action,
     KillAll,
     SendSignals,
@@ -30,6 +23,15 @@ from hpc_elastic.testing.fake_slurm.schedule.turn import (
     StartTasks,
     TellSrun,
     Turn,
+)
+from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, NEVER, Place, Settings, State, World
+from hpc_elastic.testing.fake_slurm.commands import control, queries, shown, submitting
+from hpc_elastic.testing.fake_slurm.commands.options import LOST, Answer, Call, NeedStdin, Refusal, Reply
+from hpc_elastic.testing.fake_slurm.processes.launching import (
+    Connection,
+    Daemon,
+    ScriptLauncher,
+    become_the_end_of_orphans,
 )
 
 _LONGEST_S = 3600.0
@@ -52,7 +54,7 @@ class Controller:
         self._clock = clock
         self._zero = clock.wall() - clock.monotonic()
         self._connections: dict[int, Connection] = {}
-        self._steps: dict[int, srun.SrunCall] = {}  # connections whose srun waits for nodes
+        self._steps: dict[int, submitting.SrunCall] = {}  # connections whose srun waits for nodes
         self._patience: dict[int, float] = {}
         self._count = 0
         self._todo: list[Callable[[Turn], None]] = []
@@ -79,7 +81,7 @@ class Controller:
     def advance(self, seconds: float) -> None:
         """Move Slurm's time forward; everything due meanwhile happens in its order."""
         target, last = self.now + seconds, -NEVER
-        while last < (due := happenings.next_due(self.world)) <= target:
+        while last < (due := schedule.next_due(self.world)) <= target:
             self._zero += max(0.0, due - self.now)
             last = due
             self.turn(_nothing)
@@ -92,7 +94,7 @@ class Controller:
         """Serve until the parent is gone, then kill everything."""
         try:
             while not self._ended:
-                due = min(happenings.next_due(self.world), *self._patience.values(), NEVER)
+                due = min(schedule.next_due(self.world), *self._patience.values(), NEVER)
                 wait_s = min(max(0.0, due - self.now), _LONGEST_S)
                 self._look(0.0 if self._undelivered() else wait_s)
                 for daemon in self._undelivered():
@@ -139,7 +141,7 @@ class Controller:
             turn = Turn(self.world, self.now)
             raise
         finally:
-            happenings.run(turn)
+            schedule.run(turn)
             self._retry_steps(turn)
             self.world = turn.world
             for text in turn.story:
@@ -187,7 +189,7 @@ class Controller:
             daemon = launch()
         except OSError as error:
             self._log.write(f"{place}: {error}\n")
-            self._todo.append(partial(happenings.failed_to_start, place=place))
+            self._todo.append(partial(schedule.failed_to_start, place=place))
             return
         self.daemons[place] = daemon
         self._watch(daemon.channel, lambda: self._hear(daemon))
@@ -200,7 +202,7 @@ class Controller:
             if daemon is not None:
                 daemon.say(text)
             else:  # its node has booted since
-                self._todo.append(partial(happenings.place_gone, place=place))
+                self._todo.append(partial(schedule.place_gone, place=place))
 
     def _hear(self, daemon: Daemon) -> None:
         said = daemon.heard()
@@ -219,7 +221,7 @@ class Controller:
                 self._doomed |= sruns & {int(word) for word in words[3:]}
             if words[0] == "gone" and self.daemons.get(daemon.place) is daemon:
                 del self.daemons[daemon.place]
-            self.turn(partial(happenings.daemon_said, place=daemon.place, words=words))
+            self.turn(partial(schedule.daemon_said, place=daemon.place, words=words))
 
     def drop(self, daemon: Daemon) -> None:
         """Kill the processes of a daemon without taking notice of it."""
@@ -325,7 +327,7 @@ class Controller:
             connection.send({"err": text, "code": code})
 
     def _srun(self, connection: Connection, call: Call) -> Reply | None:
-        asked = srun.read(self.world, call)
+        asked = submitting.read(self.world, call)
         if isinstance(asked, Reply):
             return asked
         self._steps[connection.number] = asked
@@ -429,7 +431,7 @@ class Remote:
         self._controller.advance(float(seconds))
 
     def _skip(self, longest: str) -> str:
-        left_s = happenings.next_due(self._controller.world) - self._controller.now
+        left_s = schedule.next_due(self._controller.world) - self._controller.now
         if left_s > float(longest):
             return "0.0"
         self._controller.advance(max(0.0, left_s))
@@ -438,19 +440,19 @@ class Remote:
     def _crash(self, name: str) -> None:
         """Kill all processes of a node; nobody takes notice."""
         self._require_node(name)
-        self._controller.turn(lambda turn: happenings.silence(turn, name))
+        self._controller.turn(lambda turn: schedule.silence(turn, name))
         for daemon in [one for one in self._controller.daemons.values() if one.place.node == name]:
             self._controller.drop(daemon)
 
     def _cut(self, name: str) -> None:
         """Cut a node off; its processes live on."""
         self._require_node(name)
-        self._controller.turn(lambda turn: happenings.silence(turn, name))
+        self._controller.turn(lambda turn: schedule.silence(turn, name))
 
     def _heal(self, name: str) -> None:
         """Boot a node that crashed, or connect one that was cut off: what is out of date there is killed."""
         self._require_node(name)
-        self._controller.turn(lambda turn: happenings.answer(turn, name))
+        self._controller.turn(lambda turn: schedule.answer(turn, name))
         for daemon in [one for one in self._controller.daemons.values() if one.place.node == name]:
             job = self._controller.world.jobs[daemon.place.job]
             if daemon.place not in job.live:

@@ -1,15 +1,26 @@
-"""Starts batch scripts and tasks: files, environment, step daemons."""
+"""The start of batch scripts and tasks, and the controller's connections to programs and step daemons."""
 
 from __future__ import annotations
 
+import json
 import os
+import os.path
+import re
+import signal
+import socket
+import struct
 from collections.abc import Mapping
+from typing import Any
 
-from hpc_elastic.testing.fake_slurm.cluster import job_environ, outputs
+from hpc_elastic.processes import linux
+from hpc_elastic.testing.fake_slurm.cluster import job_environ
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, Place, Step, Task, World
-from hpc_elastic.testing.fake_slurm.commands.srun import SrunCall
-from hpc_elastic.testing.fake_slurm.processes.channels import Daemon
-from hpc_elastic.testing.fake_slurm.processes.step_daemon import Launch
+from hpc_elastic.testing.fake_slurm.commands.submitting import SrunCall
+from hpc_elastic.testing.fake_slurm.processes.step_daemon import Launch, StepDaemon
+
+_CHUNK = 65536
+_PATTERN = re.compile(r"%(\d*)([%AaJjNnstuxb])")
+PER_TASK = ("t", "n", "N")
 
 _Files = dict[str, int]
 
@@ -41,7 +52,7 @@ class ScriptLauncher:
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(job.request.script)
         os.chmod(path, 0o700)
-        stdin, out, error = outputs.of_script(job, self._user["USER"])
+        stdin, out, error = of_script(job, self._user["USER"])
         mode = os.O_APPEND if job.request.append else os.O_TRUNC
         fds: _Files = {}
         try:
@@ -108,8 +119,8 @@ class ScriptLauncher:
         if not pattern:
             return None
         job, step, task = which
-        path = outputs.fill(pattern, job, self._user["USER"], step, task)
-        first = outputs.is_per_task(pattern) or task.rank == 0
+        path = fill(pattern, job, self._user["USER"], step, task)
+        first = is_per_task(pattern) or task.rank == 0
         return _open(fds, path, os.O_TRUNC if first and not asked.append else os.O_APPEND)
 
 
@@ -129,3 +140,184 @@ def _open(fds: _Files, path: str, mode: int) -> int:
 def _close(fds: _Files) -> None:
     for fd in fds.values():
         os.close(fd)
+
+
+class Connection:
+    """A program that asks something.
+
+    Args:
+        number: its number, from 1.
+        sock: the connection.
+    """
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.sock = sock
+        self.fds: list[int] = []
+        self.first: dict[str, Any] | None = None  # the request that waits for its stdin
+        self.is_srun = False
+        self._buffer = b""
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid: int = struct.unpack("3i", credentials)[0]
+
+    def messages(self) -> list[dict[str, Any]] | None:
+        """Return the messages that have come; None when the program is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, 3)
+        except OSError:
+            return None
+        self.fds += fds
+        if not data:
+            return None
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message; a program that has gone does not hear it."""
+        try:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return
+
+    def close_fds(self) -> None:
+        """Let go of the program's stdin, stdout and stderr."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+    def close(self) -> None:
+        """End the connection."""
+        self.close_fds()
+        self.sock.close()
+
+
+class Daemon:
+    """A step daemon as the controller sees it.
+
+    Args:
+        place: where it stands.
+        pid: its process.
+        channel: the connection to it.
+    """
+
+    def __init__(self, place: Place, pid: int, channel: socket.socket) -> None:
+        self.place = place
+        self.pid = pid
+        self.channel = channel
+        self.pids: dict[int, int] = {}  # rank to pid
+        self.unheard: list[list[str]] = []  # said, and not delivered yet
+        self._buffer = b""
+
+    @classmethod
+    def fork(cls, place: Place, launches: list[Launch], *, tracks_all: bool, is_batch: bool) -> Daemon:
+        """Start the daemon and its processes; returns when all of them are there."""
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            kept = {there.fileno(), 0, 1, 2} | {fd for launch in launches for fd in launch.fds}
+            _close_all_but(kept)
+            try:
+                StepDaemon(there, launches, tracks_all=tracks_all, is_batch=is_batch).run()
+            finally:
+                os._exit(1)
+        there.close()
+        daemon = cls(place, pid, here)
+        while len(daemon.pids) < len(launches) and (said := daemon.heard()) is not None:
+            daemon.note(said)
+        return daemon
+
+    def say(self, text: str) -> None:
+        """Give an order."""
+        try:
+            self.channel.sendall(f"{text}\n".encode())
+        except OSError:
+            return
+
+    def heard(self) -> list[list[str]] | None:
+        """Return what it has said, in words; None when it is gone."""
+        try:
+            data = self.channel.recv(_CHUNK)
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [line.decode().split() for line in lines]
+
+    def note(self, said: list[list[str]]) -> None:
+        """Remember what it has said: pids for good, all else until it is delivered."""
+        for words in said:
+            if words[0] == "started":
+                self.pids[int(words[1])] = int(words[2])
+            else:
+                self.unheard.append(words)
+
+    def destroy(self) -> None:
+        """Kill every process, and wait until it has happened."""
+        self.say("kill")
+        while self.heard() is not None:
+            pass
+        self.bury()
+
+    def bury(self) -> None:
+        """Forget the daemon, which is dead."""
+        self.channel.close()
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return
+
+
+def _close_all_but(kept: set[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:  # the one that listed them
+                continue
+
+
+def become_the_end_of_orphans() -> None:
+    """Let this process adopt what a dying daemon leaves."""
+    linux.adopt_orphans()
+
+
+def fill(pattern: str, job: Job, user: str, step: Step | None = None, task: Task | None = None) -> str:
+    """Return a file name; relative ones stand in the job's directory."""
+    node = task.node if task is not None else (job.nodes[0] if job.nodes else "")
+    index = step.nodes.index(node) if step is not None and node in step.nodes else 0
+    values = {
+        "%": "%",
+        "A": str(job.array or job.id),
+        "a": "4294967294" if job.task is None else str(job.task),
+        "b": "4294967294" if job.task is None else str(job.task % 10),
+        "j": str(job.id),
+        "J": str(job.id) if step is None else f"{job.id}.{step.number}",
+        "N": node,
+        "n": str(index),
+        "s": "batch" if step is None else str(step.number),
+        "t": "0" if task is None else str(task.rank),
+        "u": user,
+        "x": job.request.name,
+    }
+
+    def value(match: re.Match[str]) -> str:
+        text = values[match[2]]
+        return text.zfill(min(int(match[1]), 10)) if match[1] and text.isdigit() else text
+
+    return os.path.join(job.request.directory, _PATTERN.sub(value, pattern))
+
+
+def of_script(job: Job, user: str) -> tuple[str, str, str]:
+    """Return where a batch script reads and writes: stdin, stdout, stderr."""
+    request = job.request
+    default = "slurm-%A_%a.out" if job.task is not None else "slurm-%j.out"
+    out = fill(request.output or default, job, user)
+    return request.stdin, out, fill(request.error, job, user) if request.error else out
+
+
+def is_per_task(pattern: str) -> bool:
+    """Tell whether a pattern names a file for each task."""
+    return any(match[2] in PER_TASK for match in _PATTERN.finditer(pattern))

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
-from hpc_elastic.processes import linux, procfs
+from hpc_elastic.processes import linux
 
 _CHUNK = 65536
 _PAUSE_S = 0.005
@@ -126,9 +126,9 @@ class StepDaemon:
         for pid in pids:
             _send(pid, number)
 
-    def _below(self) -> list[procfs.ProcessStat]:
-        mine = procfs.read_stat(os.getpid())
-        return procfs.descendants([mine])[1:] if mine else []
+    def _below(self) -> list[linux.ProcessStat]:
+        mine = linux.read_stat(os.getpid())
+        return linux.descendants([mine])[1:] if mine else []
 
     def _kill(self) -> None:
         for stat in self._below():

@@ -11,9 +11,10 @@ import re
 from typing import Any
 
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
-from hpc_elastic.rendezvous.backend import RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.store.kv.records import encode_key, key_bytes
+from hpc_elastic.store.kv import open_round_store
+from hpc_elastic.store.kv.versions import encode_key, key_bytes
 from hpc_elastic.store.protocol import Store
 
 KEPT_STATES = 64
@@ -111,7 +112,6 @@ def create_backend(params: RendezvousParameters) -> tuple[SharedFsRendezvousBack
     """
     from hpc_elastic.paths import RunPaths  # noqa: PLC0415 - only if a backend is made by parameters
     from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
-    from hpc_elastic.rendezvous.round_store import open_round_store  # noqa: PLC0415
     from hpc_elastic.store.shared_dir import SharedDirStore  # noqa: PLC0415
 
     paths = RunPaths(params.endpoint)

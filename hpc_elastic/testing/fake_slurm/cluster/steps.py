@@ -6,9 +6,9 @@ import os
 import signal
 from typing import NamedTuple
 
+from hpc_elastic.testing.fake_slurm.cluster import endings
+from hpc_elastic.testing.fake_slurm.cluster.endings import WARN_PAIR, StartTasks, Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import NEVER, Job, Place, State, Step, Task
-from hpc_elastic.testing.fake_slurm.schedule import endings
-from hpc_elastic.testing.fake_slurm.schedule.turn import WARN_PAIR, StartTasks, Turn
 
 LAUNCH_FAILED = 233
 KILLED = 137

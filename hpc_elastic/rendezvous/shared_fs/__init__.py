@@ -1,1 +1,0 @@
-"""The rendezvous handler ``shared_fs``: our meeting behind torch's interface."""

@@ -1,0 +1,416 @@
+"""The users beside root and the owner that can write to a run directory, or put another one in its place."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.store import files
+from hpc_elastic.store.files import retry
+from hpc_elastic.store.plain_file import owner_name
+
+OWN_FOLDERS = (RUNS_FOLDER, ".hpc_elastic")  # directories that this package makes, for one user each
+_ACL_VERSION = 2
+_ACL_HEADER = struct.Struct("<I")
+_ACL_ENTRY = struct.Struct("<HHI")
+_ACL_WRITE = 2
+
+_MOST_LINKS = 40  # as the kernel follows
+_ACL = "system.posix_acl_access"
+_UNMAPPED = 65534  # how a user namespace shows the root of the machine
+_HARM = "they can end the run and choose the file that Slurm appends its output to"
+SAFE = "they cannot run code as you in it, nor read it"
+
+
+class Trouble(NamedTuple):
+    """What is to be said of a directory above a run."""
+
+    what: str
+    fix: str
+
+
+def exposures(path: str, *, with_groups: bool = True) -> list[Exposure]:
+    """Return where others can put another directory in the place of one, the worst first.
+
+    Args:
+        path: absolute path of the directory; it need not be there.
+        with_groups: ask the system whether a group has other members; if it is not asked, it has.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
+    places = way_to(path)
+    gids = {place.gid for place in places if place.mode & stat.S_IWGRP} if with_groups else set()
+    me = os.geteuid()
+    uids = {0, me, *(place.uid for place in places[:1] if place.uid == _UNMAPPED)}
+    return judge(places, Trusted(me, frozenset(uids), frozenset(filter(_is_private_group, gids))))
+
+
+def way_to(path: str) -> list[TrustedPlace]:
+    """Return all directories on the way to a path, those above first, as far as they can be seen.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
+    found: list[TrustedPlace] = []
+    here, names, links = "/", _parts(path), 0
+    while names:
+        name = names.pop(0)
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        entry = os.path.join(here, name)
+        try:
+            place = _look(here, entry)
+        except (PermissionError, NotADirectoryError, FileNotFoundError):
+            break
+        found.append(place)
+        if place.entry_uid is None:
+            break
+        if not place.is_link:
+            here = entry
+            continue
+        links += 1
+        target = os.readlink(entry)
+        if links > _MOST_LINKS:
+            break
+        here = "/" if target.startswith("/") else here
+        names = [*_parts(target), *names]
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _look(directory: str, entry: str) -> TrustedPlace:
+    status = retry(lambda: os.stat(directory))
+    try:
+        of_entry = retry(lambda: os.lstat(entry))
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # the owner counts all the same
+        uid, is_link = None, False
+    else:
+        uid, is_link = of_entry.st_uid, stat.S_ISLNK(of_entry.st_mode)
+    acl = _acl_of(directory) if status.st_mode & stat.S_IWGRP else None
+    return TrustedPlace(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, uid, is_link)
+
+
+def _acl_of(directory: str) -> bytes | None:
+    try:
+        return os.getxattr(directory, _ACL)
+    except OSError:  # it has none, or the file system has no such lists
+        return None
+
+
+def _is_private_group(gid: int) -> bool:
+    """Tell whether a group is that of one trusted user alone, as many systems make one for each user."""
+    import grp  # noqa: PLC0415 - rare, and not on the agent's path
+    import pwd  # noqa: PLC0415 - the same
+
+    for uid in (os.geteuid(), 0):
+        try:
+            user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+        except KeyError:
+            continue
+        if (group.gr_name, gid) == (user.pw_name, user.pw_gid) and {*group.gr_mem} <= {user.pw_name}:
+            return True
+    return False
+
+
+def refuse_open(
+    path: str, where: str, *, spares_public: bool = False, is_of_many: bool = False
+) -> list[Exposure]:
+    """Refuse a run directory that anybody can exchange; return where people who share it with the user can.
+
+    Args:
+        path: absolute path of the run directory.
+        where: names it in the error.
+        is_of_many: called on all nodes at once: no server of groups is asked unless it decides.
+        spares_public: refuse only foreign links and foreign directories with a name of this package's.
+
+    Raises:
+        RunDirError: a directory above it is open.
+        OSError: the file system does not tell.
+    """
+    found = exposures(path, with_groups=not is_of_many)
+    if is_of_many and any(each.level is TrustLevel.OPEN for each in found):
+        found = exposures(path)
+    for exposure in found:
+        is_public = exposure.by[0].kind is EntryKind.EVERYBODY
+        if exposure.level is TrustLevel.OPEN and not (is_public and spares_public):
+            trouble = open_text(exposure, path)
+            raise RunDirError(trouble.what, where=where, fix=trouble.fix)
+    return found
+
+
+def open_text(exposure: Exposure, path: str) -> Trouble:
+    """Return what is wrong with an open directory above a run, and what to do."""
+    place, by = exposure.place, exposure.by[0]
+    if by.kind is EntryKind.LINK_OWNER:
+        through = "is" if place.entry == path else f"goes through {place.entry},"
+        return Trouble(
+            f"{path} {through} a symbolic link of {owner_name(by.number)}'s",
+            "choose another --run-dir, or give the real path",
+        )
+    shown = f"{place.path} (owner {owner_name(place.uid)}, mode {stat.S_IMODE(place.mode):o})"
+    if by.kind is EntryKind.OWNER:
+        me = owner_name(os.geteuid()).removeprefix("uid ")
+        own = os.path.join(f"{place.path}_{me}", os.path.basename(path))
+        return Trouble(
+            f"{shown} belongs to another user, who could put another directory in the place of {path}",
+            f"name a directory of your own: --run-dir {shlex.quote(own)}",
+        )
+    can = (
+        "everybody" if any(each.kind is EntryKind.EVERYBODY for each in exposure.by) else _names(exposure.by)
+    )
+    mend = "go-w" if place.uid == os.geteuid() else "+t"
+    whose = "" if place.uid == os.geteuid() else "have its owner do: "
+    return Trouble(
+        f"{can} can write to {shown}, and so put another directory in the place of {path}",
+        f"{whose}chmod {mend} {shlex.quote(place.path)}; or choose another --run-dir",
+    )
+
+
+def shared_text(found: list[Exposure]) -> str:
+    """Return in one line who can exchange a run directory, and what is safe there all the same."""
+    parts = [f"{_names(each.by)} can rename {each.place.entry}" for each in found[:2]]
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""  # noqa: PLR2004 - two are shown
+    return f"{'; '.join(parts)}{more}: {_HARM}; {SAFE}"
+
+
+def _names(by: tuple[Party, ...]) -> str:
+    return " and ".join(_name(party) for party in by)
+
+
+def _name(party: Party) -> str:
+    match party.kind:
+        case EntryKind.GROUP:
+            return f"members of group {_group_name(party.number)}"
+        case EntryKind.EVERYBODY:
+            return "everybody"
+        case _:
+            return f"user {owner_name(party.number)}"
+
+
+def _group_name(gid: int) -> str:
+    import grp  # noqa: PLC0415 - only for messages
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"
+
+
+class _Tag:
+    """What an entry of a POSIX ACL is about, as Linux numbers it."""
+
+    USER = 0x02
+    GROUP_OBJ = 0x04
+    GROUP = 0x08
+    MASK = 0x10
+
+
+class EntryKind(Enum):
+    """Who somebody is."""
+
+    OWNER = "owner"
+    USER = "user"
+    GROUP = "group"
+    EVERYBODY = "everybody"
+    LINK_OWNER = "owner of a link"
+
+
+class Party(NamedTuple):
+    """Somebody beside root and the user.
+
+    Attributes:
+        kind: what the number is.
+        number: a user or group id; -1 for everybody.
+    """
+
+    kind: EntryKind
+    number: int = -1
+
+
+class TrustLevel(Enum):
+    """How far a directory can be relied on."""
+
+    SHARED = "shared"  # people who share it with the user can exchange what is in it
+    OPEN = "open"  # anybody can, or somebody has taken a name of this package's before the user
+
+
+class TrustedPlace(NamedTuple):
+    """A directory on the way to a run, and the entry of it that the way goes on with.
+
+    Attributes:
+        path: the directory.
+        uid, gid, mode: as `stat` tells them.
+        acl: its extended attribute system.posix_acl_access; None where it has none.
+        entry: path of the entry.
+        entry_uid: the entry's owner; None while it is not there, as the user makes it.
+        is_link: whether the entry is a symbolic link.
+    """
+
+    path: str
+    uid: int
+    gid: int
+    mode: int
+    acl: bytes | None
+    entry: str
+    entry_uid: int | None
+    is_link: bool = False
+
+
+class Trusted(NamedTuple):
+    """Who may do what the user may.
+
+    Attributes:
+        me: the user.
+        uids: root and the user.
+        gids: groups that nobody else is in.
+    """
+
+    me: int
+    uids: frozenset[int]
+    gids: frozenset[int] = frozenset()
+
+
+class Exposure(NamedTuple):
+    """A directory in which others can exchange what leads to the run."""
+
+    place: TrustedPlace
+    level: TrustLevel
+    by: tuple[Party, ...]
+
+
+def judge(places: Iterable[TrustedPlace], trusted: Trusted) -> list[Exposure]:
+    """Return where others than the trusted can exchange a directory on the way, the worst first.
+
+    Args:
+        places: every directory on the way.
+        trusted: who may do it.
+    """
+    found = [each for each in (_judge_one(place, trusted) for place in places) if each is not None]
+    return sorted(found, key=lambda each: each.level is not TrustLevel.OPEN)
+
+
+def _judge_one(place: TrustedPlace, trusted: Trusted) -> Exposure | None:
+    is_sticky = bool(place.mode & stat.S_ISVTX)
+    if place.is_link and place.entry_uid not in trusted.uids:
+        return Exposure(place, TrustLevel.OPEN, (Party(EntryKind.LINK_OWNER, place.entry_uid or 0),))
+    by = [] if is_sticky else _writers(place, trusted)
+    if place.uid not in trusted.uids:
+        by.insert(0, Party(EntryKind.OWNER, place.uid))
+    if not by:
+        return None
+    is_ours = os.path.basename(place.path) in OWN_FOLDERS
+    is_open = is_ours or any(party.kind is EntryKind.EVERYBODY for party in by)
+    return Exposure(place, TrustLevel.OPEN if is_open else TrustLevel.SHARED, tuple(by))
+
+
+def _writers(place: TrustedPlace, trusted: Trusted) -> list[Party]:
+    """Return who can write to a directory, without its owner and the trusted."""
+    found = [Party(EntryKind.EVERYBODY)] if place.mode & stat.S_IWOTH else []
+    if place.mode & stat.S_IWGRP:  # with an ACL this is its mask
+        found += [party for party in _group_class(place) if not _is_trusted(party, trusted)]
+    return found
+
+
+def _group_class(place: TrustedPlace) -> Iterator[Party]:
+    """Yield those whom the group's write permission of a directory is for."""
+    owning = Party(EntryKind.GROUP, place.gid)
+    entries = None if place.acl is None else acl_entries(place.acl)
+    if entries is None:
+        yield owning
+        return
+    mask = next((allowed for tag, allowed, _ in entries if tag == _Tag.MASK), _ACL_WRITE)
+    if not mask & _ACL_WRITE:
+        return
+    for tag, allowed, number in entries:
+        if allowed & _ACL_WRITE:
+            if tag == _Tag.GROUP_OBJ:
+                yield owning
+            elif tag == _Tag.USER:
+                yield Party(EntryKind.USER, number)
+            elif tag == _Tag.GROUP:
+                yield Party(EntryKind.GROUP, number)
+
+
+def acl_entries(data: bytes) -> list[tuple[int, int, int]] | None:
+    """Return tag, permissions and id of each entry of a POSIX ACL; None if it is not understood.
+
+    Args:
+        data: the value of the extended attribute.
+    """
+    head, body = data[: _ACL_HEADER.size], data[_ACL_HEADER.size :]
+    if head != _ACL_HEADER.pack(_ACL_VERSION) or len(body) % _ACL_ENTRY.size:
+        return None
+    return list(_ACL_ENTRY.iter_unpack(body))
+
+
+def _is_trusted(party: Party, trusted: Trusted) -> bool:
+    return party.number in (trusted.gids if party.kind is EntryKind.GROUP else trusted.uids)
+
+
+def require_own(root: str, where: str) -> None:
+    """Refuse a directory, or a link to one, that others have made or can write to.
+
+    Args:
+        root: the directory.
+        where: names it in the error.
+
+    Raises:
+        RunDirError: it is not this user's alone.
+        OSError: the file system does not tell.
+    """
+    of_link, found = files.retry(lambda: os.lstat(root)), files.retry(lambda: os.stat(root))
+    for status in (of_link, found):
+        if status.st_uid != os.geteuid():
+            raise RunDirError(
+                f"it belongs to user {status.st_uid}, not to you",
+                where=where,
+                fix="choose a directory of your own, or work as the user who made it",
+            )
+    if found.st_mode & 0o022:
+        mode = found.st_mode & 0o777
+        raise RunDirError(
+            f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {shlex.quote(root)}"
+        )
+
+
+def require_own_entries(root: str, names: Iterable[str], where: str) -> None:
+    """Refuse what others have put into a directory before it was closed to them.
+
+    Args:
+        root: the directory, which is this user's.
+        names: entries of it; files and links of this user's are fine.
+        where: names it in the error.
+
+    Raises:
+        RunDirError: one is somebody else's, or a directory that others can write to.
+        OSError: the file system does not tell.
+    """
+    for name in names:
+        path = os.path.join(root, name)
+        try:
+            found = files.retry(lambda path=path: os.lstat(path))  # type: ignore[misc] # one path for each
+        except FileNotFoundError:
+            continue
+        why, fix = "", f"see who made it, then: rm -r {shlex.quote(path)}"
+        if found.st_uid != os.geteuid():
+            why = f"belongs to user {found.st_uid}, not to you"
+        elif stat.S_ISDIR(found.st_mode) and found.st_mode & 0o022:
+            why = f"can be written to by others (mode {stat.S_IMODE(found.st_mode):o})"
+            fix = f"see what is in it, then: chmod go-w {shlex.quote(path)}"
+        if why:
+            raise RunDirError(f"{path} {why}", where=where, fix=f"{fix}; or choose another --run-dir")

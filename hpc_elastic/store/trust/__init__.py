@@ -1,1 +1,0 @@
-"""Who beside root and the user can get at a run directory, or put another one in its place."""
