@@ -9,6 +9,7 @@ SHARE_JOBS = re.compile(r"test_slurm_(?:limits|node_loss|preemption|shapes|signa
 
 SECONDS = {
     "test_frameworks.py::test_lightning_and_accelerate_are_preempted": 110,
+    "test_controller_down.py::test_the_time_limit_comes_while_slurmctld_is_away": 100,
     "test_partition.py::test_a_node_that_comes_back_into_its_job_does_not_end_the_run": 100,
     "test_long_runs.py::test_digits_ddp_preempted_and_crashed_has_the_same_weights": 90,
     "test_controller_down.py::test_runs_go_on_end_and_drain_without_slurmctld": 90,

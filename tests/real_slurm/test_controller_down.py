@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.record.journal import Cause, Decision, NodeLeft, RoundFormed
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    NodeLeft,
+    RoundFormed,
+    StopAgreed,
+)
 from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.drills.runs import MODES, flags, saving, wait_steps
 from tests.real_slurm.jobs import SLOW, Run, elastic, installed_for_users, plain, submit, uninterrupted
 from tests.real_slurm.test_array import QUICK, wait_size
 
@@ -20,6 +29,8 @@ pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 SMALL = ("--gpus-per-node", "1", "--time", "10m", "--partition", "low")
 ARRAY = (*QUICK, "--mode", "array")
 LONG = 700  # steps of the training that lasts over the outage
+LIMITED = ("--time", "1m", "--checkpoint-lead", "15", "--partition", "low")
+KNOWN_STEP = 150  # 3 s of training: by then the agents have asked for the limit
 OUTAGE_S = 25.0  # more than twice SlurmdTimeout
 
 
@@ -84,3 +95,26 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
     assert uninterrupted(tmp_path, LONG) == trains.result()
     ends.wait_gone(120)
     assert "COMPLETED" == ends.job()["JobState"]
+
+
+def wait_left(run: Run) -> None:
+    """Wait until the only node of a run has left."""
+    run.wait(lambda _: bool(run.entries(Drained) or run.entries(NodeLeft)), "the node to leave", 90)
+
+
+@pytest.mark.timeout(400)
+def test_the_time_limit_comes_while_slurmctld_is_away(cluster: Cluster) -> None:
+    """The agents save by the limit that they know, in both modes; the next start goes on at that step."""
+    runs = {mode: saving(cluster, flags(mode, "1", *LIMITED), save_s=2.0, size=1) for mode in MODES}
+    for run in runs.values():
+        wait_steps(run, 1, KNOWN_STEP)
+    with outage(cluster):
+        for run in runs.values():
+            wait_left(run)
+    for mode, run in runs.items():
+        asked, agreed = run.entries(DrainRequested)[0], run.entries(StopAgreed)[0]
+        assert (Cause.TIME_LIMIT, True) == (asked.cause, asked.detail.startswith("the time limit, ")), mode
+        run.wait(lambda state: state.rounds > 1, f"the next round of {mode}", 120)
+        again = run.entries(RoundFormed)[1].checkpoint
+        assert again is not None, mode
+        assert again.step == agreed.step, mode
