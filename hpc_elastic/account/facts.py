@@ -40,6 +40,7 @@ class WorkFact(NamedTuple):
     known: Count  # number of the newest journal record that it had read
     step: Count | None = None  # the newest one that is done
     saving_s: Seconds = 0.0  # for how long the loop has stood still for saves in this round
+    total: Count | None = None  # steps of the whole run
 
 
 class _WorkLine(NamedTuple):
@@ -53,6 +54,7 @@ class _WorkLine(NamedTuple):
     k: Count
     s: Count | None = None
     v: Seconds = 0.0
+    n: Count | None = None
 
 
 def next_gap_s(since_first_s: float) -> float:
@@ -67,8 +69,8 @@ def next_gap_s(since_first_s: float) -> float:
 def encode_fact(fact: WorkFact) -> bytes:
     """Return a fact as one line."""
     line = _WorkLine(*fact)._asdict() | {"t": round(fact.at, 3), "m": round(fact.mono, 3)}
-    if fact.step is None:
-        del line["s"]
+    for key in [key for key in "sn" if line[key] is None]:
+        del line[key]
     saving_s = round(fact.saving_s, 3)
     if saving_s:
         line["v"] = saving_s

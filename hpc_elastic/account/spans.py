@@ -127,6 +127,7 @@ class Series(NamedTuple):
     ticks: bool  # the workers tell their steps
     ending: RunEnded | None = None
     progress: tuple[tuple[float, int], ...] = ()  # when which new step was done, over all rounds
+    total: int | None = None  # steps of the whole run; None: not known
 
 
 _Event = SubmitTime | Record | WorkFact
@@ -196,6 +197,7 @@ class _Walk:
         self._stops: list[Stop] = []
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
+        self._total: int | None = None
 
     def take(self, time: float, event: _Event) -> None:
         """Take one event."""
@@ -225,7 +227,7 @@ class _Walk:
             self._spans = [part for span in self._spans for part in self._kept(span)]
         self._close_start()
         found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
-        return Series(*found, self._ticks, ending, tuple(self._progress))
+        return Series(*found, self._ticks, ending, tuple(self._progress), self._total)
 
     def _note_saved(self, step: int | None) -> None:
         self._durable = max(self._durable, -1 if step is None else step)
@@ -313,6 +315,7 @@ class _Walk:
         self._last = self._reached = step
         self._best = max(self._best, step)
         self._progress.append((time, self._best))
+        self._total = fact.total or self._total
         self._update_start(reached=max(step, self._start.reached or 0))
 
     def _put_steps(self, time: float, saving_s: float, step: int, last: int) -> None:

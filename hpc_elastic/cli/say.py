@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.text import visible_lines
+from hpc_elastic.text import visible, visible_lines, wrapped
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 _BOLD = "\x1b[1m"
@@ -24,6 +24,23 @@ def say(text: str = "", *, err: bool = False) -> None:
 def say_aside(text: str) -> None:
     """Print lines to stderr, for people."""
     say(text, err=True)
+
+
+def say_fact(label: str, text: str) -> None:
+    """Print a fact behind its label, as `fitting` puts it."""
+    for line in fitting(visible(text), f"  {label:<12}", " " * 14):
+        say(line)
+
+
+def fitting(text: str, first: str, others: str) -> list[str]:
+    """Return a text as one line, for a terminal as lines of 80 columns.
+
+    Args:
+        text: one line.
+        first: the begin of the first line.
+        others: the begin of each further line.
+    """
+    return wrapped(text, first, others) if sys.stdout.isatty() else [first + text]
 
 
 def say_in_colour(text: str, colour: str | None, *, bold: bool = False) -> None:

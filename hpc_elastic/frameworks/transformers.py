@@ -66,7 +66,8 @@ class ElasticTrainerCallback:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After each optimizer step: tell it, and ask the Trainer to save and stop if that is wanted."""
-        worker.tick(state.global_step)
+        total = getattr(state, "max_steps", 0)
+        worker.tick(state.global_step, total if total > 0 else None)
         if worker.should_stop():
             self.stopped = True
             control.should_save = True

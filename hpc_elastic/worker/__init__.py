@@ -54,16 +54,17 @@ def _progress() -> WorkerProgress:
     return _attached[0]
 
 
-def tick(step: int) -> None:
+def tick(step: int, total: int | None = None) -> None:
     """Tell the agent that this rank has completed `step` steps in total.
 
     Args:
         step: steps completed since the very first start of the run, counted over restarts.
+        total: steps of the whole run, for `status`, which then shows the time left; None: not known.
 
     Raises:
-        InputError: `step` is no whole number, or negative.
+        InputError: `step` or `total` is no whole number, or negative.
     """
-    _progress().tick(step)
+    _progress().tick(step, total)
 
 
 def section(name: str, timeout: float | None = None) -> Block:

@@ -36,6 +36,7 @@ _NAME_BYTES = 8 * (_SECTION_SLOTS - 2)
 # name, whether asking counts as a step
 _UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _COUNTS = 256, 257, 258, 264
 _HANG = 265  # whether a drill wants the worker to hang; 0 at first
+_TOTAL = 267  # steps of the whole run; 0: the worker has not told them
 _SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
 _NS = 1_000_000_000
 
@@ -204,6 +205,16 @@ class Channel:
     def add_saving(self, seconds: float) -> None:
         """Add the time of a save that the loop has waited for (worker)."""
         self._slots[_SAVING] += max(0, int(seconds * _NS))
+
+    @property
+    def total(self) -> int | None:
+        """The steps of the whole run, None if the worker has not told them."""
+        return self._slots[_TOTAL] or None
+
+    @total.setter
+    def total(self, steps: int) -> None:
+        """Tell the agent (worker)."""
+        self._slots[_TOTAL] = steps
 
     # sections and stacks: written by the worker
 

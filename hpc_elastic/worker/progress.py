@@ -84,8 +84,10 @@ class WorkerProgress:
         """The run directory, None without a run."""
         return None if self._paths is None else self._paths.root
 
-    def tick(self, step: int) -> None:
-        """Publish a completed step."""
+    def tick(self, step: int, total: int | None = None) -> None:
+        """Publish a completed step, and how many the run is to have."""
+        if total is not None and self._channel is not None:
+            self._channel.total = _whole("total", total, 0)
         step = _whole("step", step, 0)
         self._ticked = step, self._clock.monotonic()
         if self._channel is not None:

@@ -25,6 +25,7 @@ facts = st.builds(
     st.integers(0, 10**6),
     st.none() | st.integers(0, 10**9),
     milliseconds,
+    st.none() | st.integers(1, 10**9),
 )
 
 

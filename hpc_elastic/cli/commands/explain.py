@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from hpc_elastic.cli.commands.status import next_text
+from hpc_elastic.cli.commands.status import next_text, open_until
 from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
@@ -53,5 +53,4 @@ def lines_of(run: RunFiles, asked: SlurmAnswer, silent_s: float | None = None) -
 
 
 def _facts_of(run: RunFiles, phase: RunPhase) -> Explanation:
-    is_over = phase.is_final or phase in (RunPhase.GONE, RunPhase.SILENT)
-    return explanation_of(run, None if is_over else SystemClock().wall())
+    return explanation_of(run, open_until(phase))

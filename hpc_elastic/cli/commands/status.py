@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import Annotated, Optional
 
+from hpc_elastic.account.account import account_of
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
-from hpc_elastic.cli.say import say, say_aside, say_in_colour
+from hpc_elastic.cli.say import fitting, say, say_aside, say_fact, say_in_colour
 from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
@@ -55,13 +57,14 @@ def status(
     where = status_of(RunView.of(found, asked.job, silent_s))
     is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is RunPhase.GONE)
     colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
-    say_in_colour(visible(f"{found.name}: {where.text}"), colour, bold=True)
-    facts = status_facts(found, asked)
+    headline = "\n".join(fitting(visible(f"{found.name}: {where.text}"), "", "  "))
+    say_in_colour(headline, colour, bold=True)
+    facts = status_facts(found, asked, account_of(history_of(found, open_until(where.phase))))
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
     for label, text in facts:
-        say(f"  {label:<12}{visible(text)}")
+        say_fact(label, text)
     if timeline:
         _print_timeline(found)
     say(f"next: {next_text(found, where, asked)}")
@@ -101,6 +104,12 @@ def _print_timeline(run: RunFiles) -> None:
 
 def _job_name(job_id: str) -> str:
     return f"job {job_id}" if job_id else "a job whose id is not known (sbatch did not answer)"
+
+
+def open_until(phase: RunPhase) -> float | None:
+    """Return until when the account of a run is open; None: its last event ends it."""
+    is_over = phase.is_final or phase in (RunPhase.GONE, RunPhase.SILENT)
+    return None if is_over else SystemClock().wall()
 
 
 def next_text(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:

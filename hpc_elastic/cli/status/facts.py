@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
+from hpc_elastic.account.account import Account
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
@@ -23,6 +24,8 @@ from hpc_elastic.report.causes_text import (
     used_text,
 )
 from hpc_elastic.report.exit_codes import job_code_text
+from hpc_elastic.report.explain.facts import best_interval_s, is_running
+from hpc_elastic.report.explain.words import progress_facts, starts_facts
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import (
     ended_text,
@@ -52,6 +55,7 @@ from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
 from hpc_elastic.slurm.run_jobs.batch_log import end_of
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
+    SavedCheckpoint,
     SlurmAnswer,
     drain_times,
     is_array,
@@ -75,12 +79,13 @@ NEVER_ASKS = (
 LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
 
-def status_facts(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
+def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tuple[str, str]]:
     """Return what is to be told of a run below its first line: (label, text), in order.
 
     Args:
         run: its files.
         asked: what Slurm says of its job.
+        account: of its time.
     """
     now_s = SystemClock().wall()
     state = run.state
@@ -94,11 +99,8 @@ def status_facts(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     for trouble in (identity_trouble(run.paths), spec_trouble(run.paths)):
         facts += zip(("damaged", ""), trouble, strict=False)
     saved = newest_checkpoint(run.paths, now_s)
-    if saved is not None:
-        where = f" ({saved.path})" if saved.path else ""
-        facts.append(("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}"))
-    elif state.rounds and not run.is_torchruns:
-        facts.append(("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)"))
+    facts += _checkpoint(run, saved)
+    facts += [] if run.is_torchruns else _progress(run, account, saved)
     facts += _saves(state, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
     facts += [("time", short)] if short and state.ending is None else []
@@ -115,6 +117,21 @@ def status_facts(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
+
+
+def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
+    if saved is not None:
+        where = f" ({saved.path})" if saved.path else ""
+        return [("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}")]
+    is_missing = run.state.rounds and not run.is_torchruns
+    return [("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)")] if is_missing else []
+
+
+def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
+    """Return goodput, pace, and whether saves come often enough."""
+    age_s = None if saved is None or run.state.running is None else saved.age_s
+    facts = progress_facts(account, best_interval_s(run.paths, account), age_s)
+    return [*facts, *starts_facts(account, is_running=is_running(run))]
 
 
 def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:

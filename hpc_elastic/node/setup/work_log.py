@@ -92,7 +92,8 @@ class WorkLog:
         known = self._run.state.last if seen is None else seen.known
         number, me = self._group.formed.number, self._run.membership.node_id
         step = None if seen is None else seen.step
-        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s)
+        total = self._group.channels[0].total if seen is not None else None
+        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total)
         with suppress(OSError):
             os.write(self._fd, encode_fact(fact))
 

@@ -11,7 +11,7 @@ from typing import Any
 from hpc_elastic.account.account import Account, pace_of
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.report.explain.facts import Explanation, StopFact
-from hpc_elastic.report.explain.words import cause_of
+from hpc_elastic.report.explain.words import cause_of, left_at
 from hpc_elastic.report.run_status import RunStatus
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
@@ -42,6 +42,9 @@ def account_json(account: Account) -> dict[str, Any]:
         "goodput": _share(account.goodput),
         "goodput_on_nodes": _share(account.goodput_on_nodes),
         "lost_steps": account.lost_steps,
+        "step": account.series.progress[-1][1] if account.series.progress else None,
+        "total_steps": account.series.total,
+        "left_s": None if pace is None else left_at(pace, account),
         "steps_per_s": None if pace is None else pace.per_s,
         "seconds": {bucket.name.lower(): _round(account.seconds.get(bucket, 0.0)) for bucket in _OF_A_RUN},
         "starts": [

@@ -9,7 +9,7 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
-from hpc_elastic.account.account import Account, StopCost, account_of
+from hpc_elastic.account.account import Account, StopCost, account_of, starts_in_vain
 from hpc_elastic.account.read import read_facts
 from hpc_elastic.account.spans import Bucket, History, Stop, SubmitTime
 from hpc_elastic.clock import wall_of
@@ -159,26 +159,6 @@ def is_running(run: RunFiles) -> bool:
     return state.ending is None and state.drained is None and not state.requeued and state.round is not None
 
 
-def starts_in_vain(account: Account, *, is_running: bool) -> int:
-    """Return how many starts in a row, up to the newest one, have saved nothing newer than they began from.
-
-    Args:
-        account: of the run.
-        is_running: the newest start goes on, so it may save yet.
-    """
-    if not account.starts:
-        return 0
-    submission = account.starts[-1].facts.epoch.submission
-    own = [start for start in account.starts if start.facts.epoch.submission == submission]
-    count = 0
-    for start in reversed(own[:-1] if is_running else own):
-        if start.facts.began is not None:
-            if not start.in_vain:
-                break
-            count += 1
-    return count
-
-
 def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     vain = starts_in_vain(account, is_running=is_running(run))
     if vain >= _TWICE:
@@ -202,7 +182,7 @@ def best_interval_s(paths: RunPaths, account: Account) -> float | None:
         saves = save_times(paths)
     except (OSError, HpcElasticError):
         saves = []
-    if not losses or not saves:
+    if not losses or not saves or account.wall_s < _LONG_S:
         return None
     work = (Bucket.TRAINING, Bucket.AGAIN, Bucket.LOST, Bucket.SAVING)
     between_s = sum(account.seconds.get(bucket, 0.0) for bucket in work) / len(losses)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 
-from hpc_elastic.account.account import Account
+from hpc_elastic.account.account import Account, Pace, pace_of, starts_in_vain
 from hpc_elastic.account.spans import Bucket, Stop
 from hpc_elastic.clock import date_text
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
 from hpc_elastic.report.timeline import failure_text, names_text, span_text
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, wrapped
 
-WIDTH = 80
-_MOST_BUCKETS = 5
+_MOST_BUCKETS, _MOST_IN_STATUS = 5, 3
+_LATE = 2  # times the best time between two saves, after which one is due
+_SEVERAL = 2
 _LEAST_SHARE = 0.005
 _CAUSES = {
     None: "the start ended without a record of its end: its nodes or its job were gone",
@@ -49,41 +49,30 @@ def share_text(share: float) -> str:
 
 
 def explanation_lines(found: Explanation, headline: str, then: Iterable[str]) -> list[str]:
-    """Return the explanation as lines; a path is never broken.
+    """Return the explanation as lines; paths and commands are never broken.
 
     Args:
         found: the facts.
         headline: the name of the run and its state.
         then: the next commands.
     """
-    lines = [*_wrapped(headline, "", "  "), *_wrapped(_summary(found.account), "  ", "  ")]
-    lines += _wrapped(_time_text(found.account), "  ", "  ")
+    lines = [*wrapped(headline, "", "  "), *wrapped(_summary(found.account), "  ", "  ")]
+    lines += wrapped(_time_text(found.account), "  ", "  ")
     if found.stops:
         lines += ["", *_stops(found)]
     lines += ["", "To do:"]
-    for text in (*map(_advice_text, found.advice), *then):
-        lines += _wrapped(text, "  - ", "    ")
-    return lines
-
-
-def _wrapped(text: str, first: str, others: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    for text in map(_advice_text, found.advice):
+        lines += wrapped(text, "  - ", "    ")
+    return [*lines, *(f"  - {command}" for command in then)]  # unbroken, so that it can be copied
 
 
 def _summary(account: Account) -> str:
     starts, rounds = len(account.starts), sum(start.facts.rounds for start in account.starts)
-    reached = max((start.facts.reached or 0 for start in account.starts), default=0)
-    step = f"; it has reached step {reached}" if reached else ""
+    step = step_text(account)
+    reached = f"; it has reached {step}" if step else ""
     return (
         f"{span_text(account.wall_s)} since the submission, {count_text(starts, 'start')}, "
-        f"{count_text(rounds, 'round')}{step}."
+        f"{count_text(rounds, 'round')}{reached}."
     )
 
 
@@ -97,7 +86,7 @@ def goodput_text(account: Account) -> str:
     return f"{share_text(account.goodput)} ({share_text(on_nodes)} of the time on nodes)"
 
 
-def costs_text(account: Account) -> str:
+def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:
     """Return the buckets that cost most, with their shares; empty if none did."""
     work = (Bucket.TRAINING, Bucket.WORKING)
     costs = sorted(((seconds, bucket) for bucket, seconds in account.seconds.items() if bucket not in work))
@@ -106,7 +95,64 @@ def costs_text(account: Account) -> str:
         for seconds, bucket in reversed(costs)
         if seconds / account.wall_s >= _LEAST_SHARE
     ]
-    return ", ".join(found[:_MOST_BUCKETS])
+    return ", ".join(found[:most])
+
+
+def progress_facts(account: Account, best_s: float | None, age_s: float | None) -> list[tuple[str, str]]:
+    """Return labels and texts about saves, goodput and pace, for status.
+
+    Args:
+        account: of the run.
+        best_s: the time between two saves that wastes least [s]; None: not known.
+        age_s: the age of the newest checkpoint of a run that goes on [s]; None: none is, or none goes on.
+    """
+    facts = []
+    if best_s is not None:
+        late = "; the newest one is older" if age_s is not None and age_s > _LATE * best_s else ""
+        facts.append(("", f"a save about every {span_text(best_s)} would waste least{late}"))
+    if account.wall_s and account.starts:
+        costs = costs_text(account, _MOST_IN_STATUS)
+        facts.append(("goodput", goodput_text(account) + (f"; cost most: {costs}" if costs else "")))
+    pace = pace_of(account.series)
+    if pace is not None:
+        rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"
+        facts.append(("progress", f"{step_text(account)}; {rate}, {share_text(pace.lost_share)} of it lost"))
+        left_s = left_at(pace, account)
+        if left_s:
+            facts.append(("", f"about {span_text(left_s)} left at this rate"))
+    return facts
+
+
+def step_text(account: Account) -> str:
+    """Return the newest step, and of how many; empty if none is known."""
+    progress, total = account.series.progress, account.series.total
+    of = f" of {total}" if total else ""
+    return f"step {progress[-1][1]}{of}" if progress else ""
+
+
+def left_at(pace: Pace, account: Account) -> float | None:
+    """Return how long the rest of a run takes at its pace [s]; None if that is not known, or it has ended."""
+    total, ending = account.series.total, account.series.ending
+    if total is None or ending is not None or not account.series.progress:
+        return None
+    return max(0, total - account.series.progress[-1][1]) / pace.per_s
+
+
+def rate_text(per_s: float) -> str:
+    """Return a rate of steps as people say it: ``2.5 steps/s``, ``12 steps/min``, ``3.1 steps/h``."""
+    for times, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if per_s * times >= 1 or unit == "h":
+            return f"{per_s * times:.3g} steps/{unit}"
+    raise AssertionError
+
+
+def starts_facts(account: Account, *, is_running: bool) -> list[tuple[str, str]]:
+    """Return that starts in a row began from the same step and saved nothing newer; nothing below two."""
+    vain = starts_in_vain(account, is_running=is_running)
+    if vain < _SEVERAL:
+        return []
+    began = account.starts[-1].facts.began or 0
+    return [("starts", f"{vain} in a row began from step {began} and saved nothing newer")]
 
 
 def _time_text(account: Account) -> str:
@@ -126,18 +172,18 @@ def _stops(found: Explanation) -> Iterator[str]:
             f"{count_text(each.times, short_cause(each.cause))} ({span_text(each.seconds)})"
             for each in found.account.causes
         )
-        yield from _wrapped(f"in all: {text}. The newest:", "  ", "  ")
+        yield from wrapped(f"in all: {text}. The newest:", "  ", "  ")
     place = found.earlier + 1
     for stop in found.stops:
         number = f"  {place}. " if stop.times == 1 else f"  {place}-{place + stop.times - 1}. "
         place += stop.times
         indent = " " * len(number)
-        yield from _wrapped(_stop_text(stop), number, indent)
+        yield from wrapped(_stop_text(stop), number, indent)
         is_end = stop is last and found.account.series.ending is not None
         then = _end_text(found.account) if is_end and stop.last.resumed is None else _resumed_text(stop.last)
-        yield from _wrapped(f"{_cost_text(stop)}; {then}", indent, indent)
+        yield from wrapped(f"{_cost_text(stop)}; {then}", indent, indent)
         if stop.evidence:
-            yield from _wrapped(f"see {stop.evidence}", indent, indent)
+            yield from wrapped(f"see {stop.evidence}", indent, indent)
 
 
 def _end_text(account: Account) -> str:
@@ -162,9 +208,6 @@ def cause_of(stop: StopFact) -> str:
     if one.cause is Cause.NODE_LOSS and stop.nodes:
         return f"lost {names_text(stop.nodes)}"
     return _CAUSES[one.cause]
-
-
-_SEVERAL = 2
 
 
 def _cost_text(stop: StopFact) -> str:

@@ -1,0 +1,98 @@
+"""How far a run is, how fast it gets on and where its time goes, as ``status`` tells it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Cause, MarkedCheckpoint, RoundEnded, RoundFormed
+from tests.cli.test_explain import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
+
+__all__ = ["paths"]
+
+
+def shown(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> str:
+    """Return what status prints."""
+    assert 0 == app.run(["status", paths.root])
+    return capfd.readouterr().out
+
+
+def test_goodput_and_what_cost_most(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A run with starts in vain shows its goodput, the costs by size, and how many starts led nowhere."""
+    write(paths, *(entry for number in range(5) for entry in preempted(number)))
+    write_facts(
+        paths,
+        *(
+            (number + 1, 1000.0 * number + at, 3 * number + 2, step)
+            for number in range(5)
+            for at, step in ((50, 1), (600, 90))
+        ),
+    )
+    out = shown(paths, capfd)
+    assert "  goodput     0.1 % (16 % of the time on nodes); cost most: in the queue 99 %" in out
+    assert "  starts      5 in a row began from step 0 and saved nothing newer\n" in out
+
+
+def test_the_time_left_counts_everything_that_went_wrong(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of 1021 steps 31 are done in 240 s with a crash, so the rest takes 30 times as long as the last 30."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+    )
+    steps = ((1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 11), (2, 280.0, 4, 31))
+    os.makedirs(paths.account)
+    lines = [
+        WorkFact(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step, total=931)
+        for number, at, known, step in steps
+    ]
+    (Path(paths.account) / "n1.log").write_bytes(b"".join(map(encode_fact, lines)))
+    out = shown(paths, capfd)
+    assert "  progress    step 31 of 931; 7.5 steps/min over 4 min 0 s, 38 % of it lost\n" in out
+    assert "              about 2 h 0 min left at this rate\n" in out
+
+
+def test_workers_that_tell_no_steps_have_a_bound(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without steps status shows the share of time in which workers ran, and says why it knows no more."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    assert "  goodput     at most " in (out := shown(paths, capfd))
+    assert "(the workers report no steps)" in out
+
+
+def test_lines_fit_a_terminal(paths: RunPaths) -> None:
+    """On a terminal each fact is broken into lines of 80 columns; only paths and commands are longer."""
+    write(paths, *(entry for number in range(5) for entry in preempted(number)))
+    write_mark(paths, MarkName(10, 1, 0, 1), None, 4)
+    leader, follower = pty.openpty()
+    try:
+        argv = [sys.executable, "-m", "hpc_elastic", "status", paths.root]
+        subprocess.run(argv, stdout=follower, check=True, timeout=50)
+        os.close(follower)
+        data = b""
+        while chunk := _read(leader):
+            data += chunk
+    finally:
+        os.close(leader)
+    lines = data.decode().splitlines()
+    assert len(lines) > 5
+    assert [] == [line for line in lines if len(line) > 80 and paths.root not in line and "\x1b" not in line]
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except OSError:  # the end, of a terminal
+        return b""
