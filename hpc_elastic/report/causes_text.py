@@ -113,10 +113,10 @@ def tasks_text(times: Mapping[str, int], most: int) -> str:
 
 def _counted(counts: Mapping[str, int]) -> str:
     told = sorted((-number, word) for word, number in counts.items() if number > 0)
-    return ", ".join(f"{-number} {_noun(word, -number)}" for number, word in told)
+    return ", ".join(f"{-number} {noun_of(word, -number)}" for number, word in told)
 
 
-def _noun(word: str, number: int) -> str:
+def noun_of(word: str, number: int) -> str:
     """Return a cause as a noun: ``crash``, ``node losses``, ``time limits``."""
     if word == Cause.MEMBERSHIP.value:
         return "change of nodes" if number == 1 else "changes of nodes"

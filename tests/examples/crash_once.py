@@ -15,9 +15,9 @@ STEP, RANK, MARKER, PROGRAM, *REST = sys.argv[1:]
 _tick = worker.tick
 
 
-def tick(step: int) -> None:
+def tick(step: int, total: int | None = None) -> None:
     """Tell the step, and fail if it is the one."""
-    _tick(step)
+    _tick(step, total)
     if step == int(STEP) and os.environ["RANK"] == RANK and not os.path.exists(MARKER):
         open(MARKER, "x").close()
         raise RuntimeError("this crash was asked for")

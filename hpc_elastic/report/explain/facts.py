@@ -163,7 +163,7 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     vain = starts_in_vain(account, is_running=is_running(run))
     if vain >= _TWICE:
         return [AdviceFact(Advice.SAVE_AT_ALL, vain, step=account.starts[-1].facts.began)]
-    if newest_step(run.paths, BEGINNING) == BEGINNING:
+    if newest_step(run.paths, BEGINNING) == BEGINNING and run.state.progress.newest == BEGINNING:
         has_stopped = bool(account.stops) and not run.is_torchruns
         return [AdviceFact(Advice.MARK_SAVES)] if has_stopped else []
     wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))

@@ -8,6 +8,7 @@ from hpc_elastic.account.account import Account, Pace, pace_of, starts_in_vain
 from hpc_elastic.account.spans import Bucket, Stop
 from hpc_elastic.clock import date_text
 from hpc_elastic.record.journal import Cause
+from hpc_elastic.report.causes_text import noun_of
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
 from hpc_elastic.report.timeline import failure_text, names_text, span_text
 from hpc_elastic.text import count_text, wrapped
@@ -32,14 +33,13 @@ _CAUSES = {
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "an agent could not continue",
 }
-_SHORT = {Cause.MEMBERSHIP: "change of nodes", Cause.STOP: "stop by the user"}
 
 
-def short_cause(cause: Cause | None) -> str:
-    """Return a cause in one or two words."""
+def times_text(cause: Cause | None, times: int) -> str:
+    """Return how often a cause has stopped a run: ``2 node losses``."""
     if cause is None:
-        return "end without a record"
-    return _SHORT.get(cause, cause.value.replace("_", " "))
+        return f"{count_text(times, 'end')} without a record"
+    return f"{times} {noun_of(cause.value, times)}"
 
 
 def share_text(share: float) -> str:
@@ -169,7 +169,7 @@ def _stops(found: Explanation) -> Iterator[str]:
     last = found.stops[-1]
     if found.earlier:
         text = ", ".join(
-            f"{count_text(each.times, short_cause(each.cause))} ({span_text(each.seconds)})"
+            f"{times_text(each.cause, each.times)} ({span_text(each.seconds)})"
             for each in found.account.causes
         )
         yield from wrapped(f"in all: {text}. The newest:", "  ", "  ")
