@@ -20,8 +20,8 @@ from hpc_elastic.report.timeline import (
 )
 from hpc_elastic.report.torchrun_status import Mark, have_left, headline, newest_marks
 from hpc_elastic.report.unsaved_text import unsaved_text
+from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.lifecycle import JobFacts
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
 from hpc_elastic.text import count_text

@@ -220,8 +220,8 @@ def _hand_back(env: JobEnvironment, paths: RunPaths) -> None:
         env._requeue(0)  # noqa: SLF001 - what submitit's own handler calls; ends this process
         sys.exit(0)
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.end.choices import RequeueBudgets  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.end.finish import Finish  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.end.lifecycle import RequeueBudgets  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.job_start import Start  # noqa: PLC0415 - rare
 
     start = Start.from_environ(paths, os.environ, relaunch=0, srun_exit_code=0)

@@ -17,8 +17,8 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.testing.fake_slurm.cluster.model import State
 

@@ -27,7 +27,7 @@ from hpc_elastic.record.why_left import (
 )
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
-from hpc_elastic.slurm.end.lifecycle import job_facts
+from hpc_elastic.slurm.client.job_standing import job_facts
 
 EPOCH, TERM = Epoch(0, 0, 0, 0), Asked("SIGTERM")
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)

@@ -24,7 +24,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
-from hpc_elastic.slurm.end.lifecycle import GONE, JobFacts, job_facts
+from hpc_elastic.slurm.client.job_standing import GONE, JobFacts, job_facts
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))

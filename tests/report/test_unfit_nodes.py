@@ -18,7 +18,7 @@ from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unfit_text import unfit_text
-from hpc_elastic.slurm.end.lifecycle import job_facts
+from hpc_elastic.slurm.client.job_standing import job_facts
 from tests.meet.build import E0, REQUEUED, formed, loss, start
 
 WORDS = "1 node unfit: n3 (disk full)"

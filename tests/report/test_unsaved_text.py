@@ -27,7 +27,7 @@ from hpc_elastic.report.drill.traces import Blow
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.report.unsaved_text import unsaved_text
-from hpc_elastic.slurm.end.lifecycle import JobFacts, job_facts
+from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
 
 EPOCH, AGAIN = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))

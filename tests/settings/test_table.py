@@ -30,7 +30,7 @@ from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.of_run import RUN
 from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind
 from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets as FinishBudgets
+from hpc_elastic.slurm.end.choices import RequeueBudgets as FinishBudgets
 from hpc_elastic.slurm.job.options import FIELDS
 from hpc_elastic.slurm.job.script import agent_flags, finish_flags
 from hpc_elastic.slurm.job.spec import JobSpec

@@ -1,6 +1,6 @@
 """A run in array mode: each node is a job of its own that Slurm starts, ends and starts anew alone.
 
-What `hpc_elastic.slurm.end.array_lifecycle` makes of an agent that has left is played in few lines: a task
+What `hpc_elastic.slurm.end.lifecycle` makes of an agent that has left is played in few lines: a task
 that was asked to leave, or was killed, is queued again; one that began anew elsewhere is left alone.
 """
 

@@ -32,8 +32,8 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.client.array_tasks import SlurmTask
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.array_finish import ArrayFinish
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
+from hpc_elastic.slurm.end.choices import RequeueBudgets
+from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.saves_text import HOW
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
@@ -97,7 +97,7 @@ class TaskEnd:
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
         start = start._replace(launch_failure=failed_line(failure) if failure else None)
-        return ArrayFinish(start, RequeueBudgets(), self.slurm, clock or FakeClock(), self.said.append).run()
+        return Finish(start, RequeueBudgets(), self.slurm, clock or FakeClock(), self.said.append).run()
 
     def log(self, text: str) -> None:
         """Write what the batch script of task 1, and bash, have printed."""

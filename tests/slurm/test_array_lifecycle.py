@@ -32,25 +32,22 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
-from hpc_elastic.slurm.end.array_lifecycle import (
-    GiveUp,
-    Others,
-    SaveFirst,
-    TaskChoice,
-    TaskFacts,
-    decide,
-    not_requeued,
-)
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
-from hpc_elastic.slurm.end.lifecycle import (
+from hpc_elastic.slurm.end.choices import (
+    Choice,
     Exit,
+    Facts,
+    GiveUp,
     Hold,
     Leave,
+    Others,
     Relaunch,
     Requeue,
     RequeueBudgets,
     Resubmit,
+    SaveFirst,
 )
+from hpc_elastic.slurm.end.lifecycle import cancelled, decide, refused
 from hpc_elastic.slurm.end.setup_failure import Earlier
 from tests.slurm.failed_lines import failed_line
 
@@ -89,10 +86,13 @@ def left(cause: Cause) -> NodeLeft:
 
 RUNNING = scontrol()
 CANCELLED = scontrol(JobState="COMPLETING")
-BASE = TaskFacts(state_of(STARTED, ROUND), START, 0, RUNNING, SOME, srun_exit_code=137)
+SECOND = EPOCH._replace(restart=1)  # start of the task
+BASE = Facts(
+    state_of(STARTED, ROUND), SECOND, RUNNING, "12_1", 137, has_script=False, is_task=True, others=SOME
+)
 
 
-def words(choice: TaskChoice) -> str:
+def words(choice: Choice) -> str:
     """Return what people are told."""
     return choice.why
 
@@ -229,7 +229,7 @@ def test_a_node_that_is_not_needed_waits_only_where_a_throttle_holds_it() -> Non
         state=state_of(STARTED, ROUND, SizeWanted(0, 1, "scale", 0)), left=left(Cause.MEMBERSHIP)
     )
     assert isinstance(decide(facts, BUDGETS), Requeue)
-    other = decide(facts._replace(start=TaskStart("99_0", 0, 0), job=scontrol(Restarts="0")), BUDGETS)
+    other = decide(facts._replace(epoch=EPOCH, job_id="99_0", job=scontrol(Restarts="0")), BUDGETS)
     assert isinstance(other, Leave)
     assert 0 == other.code
 
@@ -239,7 +239,7 @@ def test_a_killed_agent_is_started_again_in_its_task() -> None:
     choice = decide(BASE, BUDGETS)
     assert isinstance(choice, Relaunch)
     assert 1 == choice.nodes
-    late = decide(BASE._replace(start=START._replace(relaunch=3)), BUDGETS)
+    late = decide(BASE._replace(epoch=SECOND._replace(relaunch=3)), BUDGETS)
     assert isinstance(late, Requeue)
     assert Cause.AGENT_ERROR is late.cause
 
@@ -260,9 +260,9 @@ def test_an_agent_that_gave_its_node_up_is_not_started_there_again(code: ExitCod
 @pytest.mark.parametrize(
     "changes",
     [
-        {"start": START._replace(restart=10), "job": scontrol(Restarts="10")},
+        {"epoch": EPOCH._replace(restart=10), "job": scontrol(Restarts="10")},
         {"job": scontrol(Requeue="0")},
-        {"job": scontrol(Requeue="0"), "may_resubmit": True, "link": 9},
+        {"job": scontrol(Requeue="0"), "has_script": True, "epoch": SECOND._replace(link=9)},
         {"in_vain": 5},
         {"launch_failure": X, "in_vain": 4},
     ],
@@ -280,8 +280,13 @@ def test_a_task_that_cannot_go_on_is_given_up(changes: dict[str, Any]) -> None:
 
 def test_another_task_goes_on_where_slurm_may_not_requeue_one() -> None:
     """Unless the user wants no such job, or the node is not needed: then the task just ends."""
-    refused = BASE._replace(srun_exit_code=75, left=left(Cause.PREEMPTION), job=scontrol(Requeue="0"), link=1)
-    facts = refused._replace(may_resubmit=True)
+    refused = BASE._replace(
+        srun_exit_code=75,
+        left=left(Cause.PREEMPTION),
+        job=scontrol(Requeue="0"),
+        epoch=SECOND._replace(link=1),
+    )
+    facts = refused._replace(has_script=True)
     choice = decide(facts, BUDGETS)
     assert isinstance(choice, Resubmit)
     assert Cause.PREEMPTION is choice.cause
@@ -347,8 +352,10 @@ def test_a_refused_requeue_ends_the_run_only_with_the_last_task(
     decision: Decision, *, is_cancelled: bool
 ) -> None:
     """While others run or wait it is this task's end alone."""
-    assert isinstance(not_requeued(SOME, "no", is_cancelled=is_cancelled), Leave if is_cancelled else GiveUp)
-    choice = not_requeued(ALONE, "no", is_cancelled=is_cancelled)
+    alone = BASE._replace(others=ALONE)
+    other = cancelled(BASE, "no") if is_cancelled else refused(BASE, "requeue", "no")
+    assert isinstance(other, Leave if is_cancelled else GiveUp)
+    choice = cancelled(alone, "no") if is_cancelled else refused(alone, "requeue", "no")
     assert isinstance(choice, Exit)
     assert choice.record is not None
     assert decision is choice.record.decision
@@ -378,7 +385,7 @@ def test_a_run_whose_requeues_are_spent_goes_no_further_after_a_drain(*, may_req
         entries += [EpochStarted(epoch, "12", ()), Drained(epoch, Cause.TIME_LIMIT, 40, "the time limit")]
         entries += [Requeued(epoch, Cause.TIME_LIMIT)] if restart < 2 else []
     job = scontrol(Requeue=str(int(may_requeue)))
-    facts = BASE._replace(state=state_of(*entries), job=job, others=ALONE, may_resubmit=True)
+    facts = BASE._replace(state=state_of(*entries), job=job, others=ALONE, has_script=True)
     assert isinstance(decide(facts, BUDGETS._replace(max_requeues=3)), Requeue if may_requeue else Resubmit)
     choice = decide(facts, BUDGETS._replace(max_requeues=2))
     assert isinstance(choice, (Hold, Exit))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.record.journal import Cause, Requeued, RoundEnded
-from hpc_elastic.slurm.end.budget_use import budgets_of, use_of_causes
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
+from hpc_elastic.slurm.end.choices import RequeueBudgets, budgets_of, use_of_causes
 from tests.meet.build import E0, after, formed, loss, start
 
 PREEMPTED = after(start(), formed(1), Requeued(E0, Cause.PREEMPTION))

@@ -9,8 +9,8 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.chain import Successors
-from hpc_elastic.slurm.end.lifecycle import Chain
+from hpc_elastic.slurm.end.choices import Chain
+from hpc_elastic.slurm.end.other_jobs import Successors
 from hpc_elastic.slurm.run_jobs.chain_links import announce, new_link, read_links, record, withdraw
 from hpc_elastic.slurm.run_jobs.job_start import Start
 from tests.slurm.conftest import StandIn

@@ -30,8 +30,8 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
 from hpc_elastic.slurm.run_jobs import chain_links
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from tests.slurm.client.test_forged import HOSTILE

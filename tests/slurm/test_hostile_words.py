@@ -33,7 +33,7 @@ from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.causes_text import signals_of
 from hpc_elastic.report.drill.report import course_of
 from hpc_elastic.report.drill.traces import Blow
-from hpc_elastic.slurm.end import array_lifecycle, lifecycle
+from hpc_elastic.slurm.end import choices, lifecycle
 from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain
 from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
 from hpc_elastic.store.node_events import Fault
@@ -129,7 +129,7 @@ def decisions(entries: Journal) -> tuple[object, ...]:
     jobs = [
         facts(*entries, job=job, epoch=epoch)._replace(state=state) for job in (RUNNING, TIME_LIMIT, None)
     ]
-    tasks = [TASK._replace(state=state, left=goodbye_of(records, START), submission=epoch.submission)]
+    tasks = [TASK._replace(state=state, left=goodbye_of(records, START), epoch=epoch)]
     return (
         _of_state(state),
         epoch_now(state, 0, START),
@@ -142,7 +142,7 @@ def decisions(entries: Journal) -> tuple[object, ...]:
         signals_of(records),
         _of_drill(records),
         [_choice(lifecycle.decide(one, BUDGETS)) for one in jobs],
-        [_choice(array_lifecycle.decide(one, BUDGETS)) for one in tasks],
+        [_choice(lifecycle.decide(one, BUDGETS)) for one in tasks],
     )
 
 
@@ -211,7 +211,7 @@ def test_a_setup_line_with_the_name_of_a_budget_renews_no_other(budget: Budget) 
     spent = BUDGETS._replace(max_launch_failures=0)
     known = facts(*used, epoch=Epoch(0, 0, 2, 0), job=RUNNING._replace(restarts=2))
     choice = lifecycle.decide(known._replace(launch_failure=line), spent)
-    assert isinstance(choice, lifecycle.Hold)
+    assert isinstance(choice, choices.Hold)
     assert choice.record is not None
     assert Budget.LAUNCH_FAILURES is choice.record.budget
     again = RunEnded(*choice.record[:5], choice.record.budget)

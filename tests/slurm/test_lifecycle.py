@@ -23,22 +23,18 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.slurm.end.lifecycle import (
+from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
+from hpc_elastic.slurm.end.choices import (
     Exit,
     Facts,
     Hold,
-    JobFacts,
     Leave,
     Relaunch,
     Requeue,
     RequeueBudgets,
     Resubmit,
-    Standing,
-    decide,
-    job_facts,
-    standing,
-    starts_in_vain,
 )
+from hpc_elastic.slurm.end.lifecycle import decide, starts_in_vain
 
 EPOCH = Epoch(0, 0, 1, 0)
 BUDGETS = RequeueBudgets(max_relaunch=3, max_requeues=10, max_starts_in_vain=5)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import Cause, Epoch, EpochStarted
-from hpc_elastic.slurm.end.array_lifecycle import decide as decide_task
-from hpc_elastic.slurm.end.lifecycle import Exit, Relaunch, Requeue, decide
+from hpc_elastic.slurm.end.choices import Exit, Relaunch, Requeue
+from hpc_elastic.slurm.end.lifecycle import decide
+from hpc_elastic.slurm.end.lifecycle import decide as decide_task
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_lifecycle import BUDGETS, EPOCH, ROUND, STARTED, facts, round_of, scontrol
 
@@ -42,4 +43,6 @@ def test_agents_are_not_started_again_on_no_nodes() -> None:
 @pytest.mark.parametrize(("submission", "kind"), [(0, Relaunch), (1, Exit)], ids=["had begun", "never began"])
 def test_an_agent_of_a_task_that_cannot_start_fails_the_run(code: int, submission: int, kind: type) -> None:
     """Unless one of this submission has started: then flags and Python are right."""
-    assert kind is type(decide_task(TASK._replace(srun_exit_code=code, submission=submission), BUDGETS))
+    assert kind is type(
+        decide_task(TASK._replace(srun_exit_code=code, epoch=Epoch(submission, 0, 1, 0)), BUDGETS)
+    )

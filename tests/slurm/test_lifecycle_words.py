@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
     Answer,
@@ -18,9 +17,10 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.why_left import RUNS_ON
-from hpc_elastic.slurm.end.array_lifecycle import Others, SaveFirst
-from hpc_elastic.slurm.end.array_lifecycle import decide as decide_task
-from hpc_elastic.slurm.end.lifecycle import Exit, Hold, JobFacts, Requeue, decide
+from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.end.choices import Exit, Hold, Others, Requeue, SaveFirst
+from hpc_elastic.slurm.end.lifecycle import decide
+from hpc_elastic.slurm.end.lifecycle import decide as decide_task
 from tests.slurm.test_array_lifecycle import BASE as TASK
 from tests.slurm.test_array_lifecycle import EPOCH as TASK_EPOCH
 from tests.slurm.test_array_lifecycle import ROUND as TASK_ROUND
@@ -91,7 +91,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     told = DrainRequested(first.cause, "n1", Then.LEAVE, why, budget=first.budget)
     drained = Drained(TASK_EPOCH, Cause.PREEMPTION, 4, why, budget=first.budget)
     state = state_of(TASK_STARTED, TASK_ROUND, asked, ended, again, told, drained)
-    other = decide_task(TASK._replace(state=state, start=TaskStart("12_0", 1, 0)), budgets)
+    other = decide_task(TASK._replace(state=state, job_id="12_0"), budgets)
     assert f"the run is held: {why}" == other.why
 
 

@@ -11,7 +11,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Drained, DrainRequested, Epoch, EpochStarted, Then
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.chain import Successors
+from hpc_elastic.slurm.end.other_jobs import Successors
 from hpc_elastic.slurm.run_jobs.job_start import Start
 from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.request import SubmitRequest

@@ -26,7 +26,7 @@ from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
+from hpc_elastic.slurm.end.finish import run_with_nodes
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.nodes.at_submit import without_suspects

@@ -10,11 +10,11 @@ from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import RequeueBudgets
+from hpc_elastic.slurm.end.other_jobs import Successors, resubmitted
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.chain_links import Link, announce, new_link, read_links
 from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.run_jobs.retry import PATIENCE_S, Patience
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.submit.resubmit import resubmit, stored_request
@@ -102,10 +102,10 @@ def test_a_finish_outlasts_a_controller_in_trouble(workdir: Path, slurm_dir: Sta
     paths = submitter().submit(request()).request.paths
     start = Start(paths, Epoch(0, 0, 0, 0), "1000", 1, local=False, srun_exit_code=75)
     said: list[str] = []
-    ended = Finish(start, RequeueBudgets(), Slurm(), PatientClock(), said.append)._resubmit("it may not")
-    assert 75 == ended.code
-    assert ended.state.ending is None
-    assert "the run goes on as job" in said[-1]
+    clock = PatientClock()
+    later = Successors(start, Slurm(), clock, said.append)
+    assert "1001" == resubmitted(later, Patience(clock, said.append), PATIENCE_S)
+    assert "trying again" in said[0]
 
 
 def test_a_place_in_a_submission_is_taken_once(run_paths: RunPaths) -> None:

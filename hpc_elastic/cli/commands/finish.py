@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from hpc_elastic.clock import Clock, SystemClock, clock_text
+from hpc_elastic.clock import SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
@@ -18,12 +18,9 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.lifecycle import (
-    RequeueBudgets,
-)
-from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
-from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.slurm.end.choices import RequeueBudgets
+from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
+from hpc_elastic.slurm.run_jobs.job_start import Start
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
 
@@ -49,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         slurm, clock = _slurm_of(arguments.job_info), SystemClock()
-        ended = run_with_nodes(_finish_of(start, budgets, slurm, clock), start, slurm, clock, _say)
+        ended = run_with_nodes(Finish(start, budgets, slurm, clock, _say).run, start, slurm, clock, _say)
     except (HpcElasticError, OSError) as error:
         _say(f"the job is not requeued: {error}")
         if start.is_submitted:
@@ -68,14 +65,6 @@ def _slurm_of(job_info: str | None) -> Slurm:
     from hpc_elastic.slurm.end.slurm_from_file import SlurmByScript  # noqa: PLC0415 - only in containers
 
     return SlurmByScript(job_info)
-
-
-def _finish_of(start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock) -> Callable[[], Ended]:
-    if start.task is None:
-        return Finish(start, budgets, slurm, clock, _say).run
-    from hpc_elastic.slurm.end.array_finish import ArrayFinish  # noqa: PLC0415 - only in array mode
-
-    return ArrayFinish(start, budgets, slurm, clock, _say).run
 
 
 class _Parser(argparse.ArgumentParser):

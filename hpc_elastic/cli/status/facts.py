@@ -46,9 +46,9 @@ from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site, p99, seconds
 from hpc_elastic.slurm.client.grace_times import read_site
+from hpc_elastic.slurm.client.job_standing import GONE
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.budget_use import use_of_causes
-from hpc_elastic.slurm.end.lifecycle import GONE
+from hpc_elastic.slurm.end.choices import use_of_causes
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of

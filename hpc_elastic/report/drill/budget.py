@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.table import in_force
-from hpc_elastic.slurm.end.budget_use import budgets_of
+from hpc_elastic.slurm.end.choices import budgets_of
 
 _REQUEUED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
 _NEXT = {

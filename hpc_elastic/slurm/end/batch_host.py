@@ -17,12 +17,10 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_facts import look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.client.parse import JobState, job_state
-from hpc_elastic.slurm.end.array_finish import ArrayFinish
 from hpc_elastic.slurm.end.array_records import goodbye_of
-from hpc_elastic.slurm.end.budget_use import budgets_of
-from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.choices import budgets_of
+from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
 from hpc_elastic.slurm.end.last_resort import LastResort
-from hpc_elastic.slurm.end.nodes_finish import run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Say, Start
 from hpc_elastic.slurm.run_jobs.retry import Patience
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
@@ -114,9 +112,8 @@ def _start(paths: RunPaths, environ: Mapping[str, str]) -> Start:
 
 def _finish(start: Start, clock: Clock, say: Say) -> None:
     slurm, budgets = Slurm(), budgets_of(stored_spec(start.paths))._replace(max_relaunch=0)
-    kind = Finish if start.task is None else ArrayFinish
     with closing(_last_resort(start, slurm, clock)):
-        run_with_nodes(kind(start, budgets, slurm, clock, say).run, start, slurm, clock, say)
+        run_with_nodes(Finish(start, budgets, slurm, clock, say).run, start, slurm, clock, say)
 
 
 def _last_resort(start: Start, slurm: Slurm, clock: Clock) -> LastResort:

@@ -1,65 +1,143 @@
-"""The end of a job start: gathers what is known, lets `lifecycle` decide, carries it out."""
+"""The end of a start of a job or of an array task: gathers facts, has `lifecycle` decide, carries it out."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 from hpc_elastic import ids
-from hpc_elastic.clock import date_text
+from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
+    HpcElasticError,
     RunDirError,
     SlurmCommandError,
     SlurmNotFoundError,
+    StoreError,
     TakenOverError,
 )
 from hpc_elastic.ids import ExitCode
+from hpc_elastic.record.array_task import epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
+    DrainRequested,
+    Entry,
+    Epoch,
     EpochStarted,
+    Note,
     Record,
     Requeued,
+    Role,
     RunEnded,
+    SetupFailure,
+    StopKind,
+    Then,
 )
+from hpc_elastic.record.member_names import parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
-from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.run_log import RunLog, open_log, read_records
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.job_standing import due_to
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end import lifecycle, requeue, setup_failure
-from hpc_elastic.slurm.end.chain import Successors
-from hpc_elastic.slurm.end.lifecycle import (
+from hpc_elastic.slurm.end import array_records, lifecycle, requeue
+from hpc_elastic.slurm.end.choices import (
     Choice,
     Exit,
     Facts,
+    GiveUp,
     Hold,
-    JobFacts,
     Leave,
     Relaunch,
     Requeue,
+    RequeueBudgets,
     Resubmit,
-    Standing,
+    SaveFirst,
+    failed,
 )
-from hpc_elastic.slurm.end.requeue import HandedBack, RequeueOutcome, last_line
+from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
+from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
 from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
-from hpc_elastic.slurm.end.script_end import ScriptEnd
-from hpc_elastic.slurm.run_jobs.job_start import Ended, with_own_submission
+from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
+from hpc_elastic.slurm.job.values import parse_nodes
+from hpc_elastic.slurm.nodes.nodes import keep_off, look_after
+from hpc_elastic.slurm.nodes.taken import note_taken
+from hpc_elastic.slurm.run_jobs import batch_log
+from hpc_elastic.slurm.run_jobs.chain_links import read_links
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start, with_own_submission
 from hpc_elastic.slurm.run_jobs.resume_hint import look_first, resume_command, to_go_on
-from hpc_elastic.slurm.run_jobs.retry import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S
+from hpc_elastic.slurm.run_jobs.retry import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
+from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store import files
 
+_SLURM = (SlurmCommandError, SlurmNotFoundError)
+_RELAUNCH_PAUSE_S = 2.0
 
-def _has_files(directory: str) -> bool:
+
+def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, clock: Clock, say: Say) -> Ended:
+    """End a start of a job; remember its bad nodes before, and have a requeued job do without them.
+
+    Nodes of a run on one machine are none.
+
+    Args:
+        finish: ends the start, as `Finish.run` does.
+        start: the start.
+        slurm: Slurm's commands.
+        clock: for the age of events.
+        say: prints a line.
+
+    Raises:
+        HpcElasticError: as `finish` does.
+    """
+    if start.local:
+        return finish()
+    if start.task is None:  # Slurm itself reports the loss of its node to a task of an array
+        note_taken(start.paths, start.epoch, start.job_ref, slurm, (ids.BATCH, Role.SCRIPT), say)
+    requeue_of = look_after(start.paths, start.job_ref, slurm, clock, say)
+    ended = finish()
+    if ended.code == ExitCode.REQUEUE:
+        for number, job_ref in enumerate(_jobs_to_come(start, ended)):
+            said = () if number else requeue_of.said
+            keep_off(requeue_of.of(job_ref)._replace(said=said), slurm, say)
+    return ended
+
+
+def _jobs_to_come(start: Start, ended: Ended) -> list[str]:
+    """Return the jobs that go on with the run: the later ones of its submission, else this one again."""
+    if ended.next_job:
+        return [ended.next_job]
     try:
-        return bool(os.listdir(directory))
-    except OSError:
-        return False
+        links = [] if start.task is not None else read_links(start.paths, start.epoch.submission)
+    except (HpcElasticError, OSError):
+        links = []
+    later = [link.job_id for link in links if link.number > start.link and link.job_id]
+    return later or [start.job_ref]
 
 
-class Finish(ScriptEnd):
-    """Ends one start of the job."""
+class Finish:
+    """Ends one start of a job, or of one task of an array.
+
+    Args:
+        start: the start.
+        budgets: how often each way to go on may be taken.
+        slurm: Slurm's commands.
+        clock: paces retries.
+        say: prints a line for the batch log.
+    """
+
+    def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
+        self._start = start
+        self._budgets = budgets
+        self._slurm = slurm
+        self._clock = clock
+        self._say = say
+        kind, writer = ("job", ids.BATCH) if start.task is None else ("task", start.job_ref)
+        self._log: RunLog = open_log(start.paths, writer, Role.SCRIPT)
+        self._patiently = Patience(clock, say, f", then the {kind} ends with 76 and is not requeued")
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -70,54 +148,120 @@ class Finish(ScriptEnd):
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        self._patiently(self._require_run)
+        if self._start.task is None or self._start.is_submitted:
+            self._patiently(self._require_run)
         records = self._patiently(lambda: read_records(self._start.paths))
-        if not self._start.is_submitted:
+        if self._start.task is None and not self._start.is_submitted:
             self._start = with_own_submission(self._start, records)
         state = self._patiently(self._log.refresh)
-        job = self._local_job() if self._start.local else self._ask_slurm(requeue.PATIENCE_S)
-        facts = self._facts(state, job, records)
+        facts = (self._job_facts if self._start.task is None else self._task_facts)(state, records)
         choice = lifecycle.decide(facts, self._budgets)
-        if isinstance(choice, Requeue | Resubmit | Leave) and facts.without_save:
-            limit = self._budgets.max_starts_without_save
-            self._say(saves_text(facts.state.progress, facts.saved, limit))
-        limit_s = None if job is None else job.granted_s
-        if isinstance(choice, Requeue | Resubmit) and (short := short_time_text(trained(records), limit_s)):
-            self._say(short)
-        ended = self._carry_out(choice, records)
+        if isinstance(choice, Requeue | Resubmit | Leave):
+            self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
+        others = self._successors() if self._start.task is None else self._other_tasks()
+        means = self._start, self._budgets, self._slurm, self._clock, self._say
+        tools = _Tools(*means, self._log, self._patiently, others)
+        ended = _Doing(tools, facts, records).do(choice)
         if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
-            self._successors().cancel()
+            others.cancel()
         return ended
 
     def _successors(self) -> Successors:
         return Successors(self._start, self._slurm, self._clock, self._say)
 
-    def _facts(self, state: RunState, job: JobFacts | None, records: list[Record]) -> Facts:
-        start, self._failure = self._start, self._failure_in_words()
-        ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
+    def _other_tasks(self) -> OtherTasks:
+        return OtherTasks(self._start, self._slurm, self._patiently, self._say)
+
+    def _tell_of_saves(self, facts: Facts, records: list[Record], *, goes_on: bool) -> None:
+        progress, limit = facts.counts.progress, self._budgets.max_starts_without_save
+        if facts.is_task:  # whose starts are not those of the run
+            progress = progress._replace(began=None, in_vain=0)
+        worth = (progress.stops or progress.silent) if facts.is_task else progress.starts_in_vain(facts.saved)
+        if worth and (text := saves_text(progress, facts.saved, limit)):
+            self._say(text)
+        limit_s = None if facts.job is None or facts.is_task else facts.job.granted_s
+        if goes_on and (short := short_time_text(trained(records), limit_s)):
+            self._say(short)
+
+    # facts
+
+    def _facts(self, state: RunState, epoch: Epoch, records: list[Record]) -> Facts:
+        """Return the facts without Slurm's.
+
+        Args:
+            state: the run.
+            epoch: of this start of the run.
+            records: the journal.
+        """
+        start = self._start
         return Facts(
             state=state,
             epoch=start.epoch,
-            job=job,
+            job=None,
             job_id=start.job_ref,
             srun_exit_code=start.srun_exit_code,
-            in_vain=lifecycle.starts_in_vain(records, start.epoch),
-            ended_by=self._ended_by(),
-            launch_failure=self._failure,
-            earlier=setup_failure.earlier_starts(records, start.epoch, start.launch_failure),
-            told=self._told(job),
-            chain=self._patiently(lambda: self._successors().chain(start.chain)),
-            local=start.local,
+            launch_failure=self._failure(),
+            earlier=earlier_starts(records, epoch, start.launch_failure),
             has_script=os.path.exists(start.paths.script),
-            ended_since=date_text(ends[-1]) if ends else "",
             saved=newest_step(start.paths, BEGINNING),
         )
 
+    def _job_facts(self, state: RunState, records: list[Record]) -> Facts:
+        start = self._start
+        job = self._local_job() if start.local else self._ask_slurm(requeue.PATIENCE_S)
+        ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
+        return self._facts(state, start.epoch, records)._replace(
+            job=job,
+            in_vain=lifecycle.starts_in_vain(records, start.epoch),
+            ended_by=self._ended_by(),
+            told=self._told(job),
+            chain=self._patiently(lambda: self._successors().chain(start.chain)),
+            local=start.local,
+            ended_since=date_text(ends[-1]) if ends else "",
+        )
+
+    def _task_facts(self, state: RunState, records: list[Record]) -> Facts:
+        start = self._start
+        outdated = self._patiently(self._is_outdated)
+        is_known = outdated or state.ending is not None
+        task = start.task
+        if task is None:
+            raise ValueError("this is no task of an array")
+        return self._facts(state, epoch_now(state, start.epoch.submission), records)._replace(
+            job=None if is_known else self._ask_slurm(PATIENCE_S),
+            in_vain=array_records.starts_in_vain(records, task),
+            is_task=True,
+            others=None if is_known else self._other_tasks().count(records),
+            left=array_records.goodbye_of(records, task),
+            is_outdated=outdated,
+            least=self._least(),
+        )
+
+    def _failure(self) -> SetupFailure | None:
+        """Return the line of the script that failed before srun, with the words in the batch log about it."""
+        failure = self._start.launch_failure
+        return None if failure is None else with_words(failure, self._batch_log())
+
+    def _batch_log(self) -> str:
+        """Return the end of the output of this script, and of Slurm."""
+        return batch_log.end_of(self._start.paths, self._start.job_ref)
+
+    def _ask_slurm(self, patience_s: float) -> JobFacts | None:
+        """Return Slurm's facts about the job or task, None if it gives none for so long [s]."""
+        try:
+            return self._patiently(
+                lambda: look(self._slurm, self._start.job_ref), patience_s, SlurmCommandError
+            )
+        except _SLURM as error:
+            kind = "job" if self._start.task is None else "task"
+            self._say(f"Slurm tells nothing about {kind} {self._start.job_ref}: {error}")
+            return None
+
     def _told(self, job: JobFacts | None) -> Cause | None:
-        """Return why Slurm has put the job back into the queue; only then anybody is asked."""
+        """Return why Slurm has put the job back into the queue; Slurm is asked only then."""
         if job is None or self._start.local or job.warned:
             return None
-        if lifecycle.standing(job, self._start.restarts) is not Standing.REQUEUED:
+        if standing(job, self._start.restarts) is not Standing.REQUEUED:
             return None
         return due_to(self._batch_log()) or (Cause.NODE_LOSS if self._has_down_node() else None)
 
@@ -125,13 +269,42 @@ class Finish(ScriptEnd):
         try:
             nodes = self._start.node_list
             return bool(nodes) and self._slurm.has_down_node(nodes)
-        except (SlurmCommandError, SlurmNotFoundError):
+        except _SLURM:
             return False
+
+    def _ended_by(self) -> str:
+        """Return the name of the signal that ended the local runner above this script, if one did."""
+        data = files.read(self._start.end_file) if self._start.end_file else None
+        return (data or b"").decode(errors="replace")
+
+    def _local_job(self) -> JobFacts:
+        return JobFacts(
+            JobState.RUNNING,
+            "RUNNING",
+            "None",
+            self._start.restarts,
+            may_requeue=True,
+            nodes=self._start.nodes,
+            preempted=False,
+        )
+
+    def _least(self) -> int:
+        """Return how many nodes the run needs."""
+        nodes = stored_spec(self._start.paths).get("nodes")
+        return 1 if nodes is None else parse_nodes(nodes).low
+
+    def _is_outdated(self) -> bool:
+        """Tell whether the names of the members show a later start of this task."""
+        names = (parse_name(name) for name in files.list_names(self._start.paths.members))
+        mine = f"this{self._start.task.tag}" if self._start.task is not None else ""
+        return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
+
+    # the run directory
 
     def _require_run(self) -> None:
         """Check that the run is there; nothing that was lost is made again."""
         give_up_at = self._clock.monotonic() + (0.0 if self._start.local else GONE_PATIENCE_S)
-        is_told = False
+        is_said = False
         while True:
             try:
                 return self._look_for_run()
@@ -140,20 +313,23 @@ class Finish(ScriptEnd):
             except RunDirError as error:
                 if self._clock.monotonic() >= give_up_at or self._is_unknown():
                     raise
-                if not is_told:
-                    what = f"{error.where}: {error.message}"
+                if not is_said:
+                    where = f"{error.where}: {error.message}"
                     self._say(
-                        f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {what}"
+                        f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {where}"
                     )
-                    is_told = True
+                    is_said = True
             self._clock.sleep(FIRST_PAUSE_S)
 
     def _is_unknown(self) -> bool:
-        """Tell whether a directory that nobody has submitted was never there; no mount is empty."""
+        """Tell whether a directory that was not submitted was never there; no mount is empty."""
         root = os.path.abspath(self._start.paths.root)
-        return (
-            not self._start.is_submitted and not os.path.lexists(root) and _has_files(os.path.dirname(root))
-        )
+        if self._start.is_submitted or os.path.lexists(root):
+            return False
+        try:
+            return bool(os.listdir(os.path.dirname(root)))
+        except OSError:
+            return False
 
     def _look_for_run(self) -> None:
         paths = self._start.paths
@@ -168,110 +344,231 @@ class Finish(ScriptEnd):
                 fix="see what srun has said above, and give finish and the agents the same directory",
             )
 
-    def _ended_by(self) -> str:
-        """Return the name of the signal that ended the local runner above this script, if one did."""
-        data = files.read(self._start.end_file) if self._start.end_file else None
-        return (data or b"").decode(errors="replace")
 
-    def _carry_out(self, choice: Choice, records: list[Record]) -> Ended:
+class _Tools(NamedTuple):
+    """The means of a `Finish`."""
+
+    start: Start
+    budgets: RequeueBudgets
+    slurm: Slurm
+    clock: Clock
+    say: Say
+    log: RunLog
+    patiently: Patience
+    others: Successors | OtherTasks
+
+
+class _Doing:
+    """Carries a choice out.
+
+    Args:
+        tools: the means.
+        facts: that the choice rests on.
+        records: the journal at that time.
+    """
+
+    def __init__(self, tools: _Tools, facts: Facts, records: list[Record]) -> None:
+        self._start = tools.start
+        self._tools = tools
+        self._say = tools.say
+        self._log = tools.log
+        self._facts = facts
+        self._records = records
+        self._name = f"{facts.mode.noun} {tools.start.job_ref}"  # for people
+
+    def do(self, choice: Choice) -> Ended:
+        """Print why, carry it out, and return the end of the script."""
         self._say(choice.why)
         match choice:
             case Exit(code, _, record):
-                return self._exit(code, record)
-            case Relaunch(nodes, why):
-                self._note_down(self._start.epoch, why)
-                return self._relaunch(nodes, paces=not self._start.local)
-            case Hold(reason, record):
-                return self._hold(reason, record)
+                return self._ended(self._end_as(code, record))
             case Leave():
-                return self._leave(choice, records)
-            case Requeue(cause) | Resubmit(cause):
-                self._record_requeue(cause, records, choice)
-                refused = "" if isinstance(choice, Requeue) else "Slurm may not requeue the job"
-                if refused:  # before that nobody has waited for slurmctld
-                    return self._resubmit(refused, requeue.PATIENCE_S)
-                return self._requeue(cause)
+                return self._leave(choice)
+            case Relaunch(nodes, why):
+                self._note_down(why)
+                return self._relaunch(nodes)
+            case Requeue() | Resubmit():
+                return self._go_on(choice)
+            case _:
+                return self._stay_out(choice)
 
-    def _leave(self, choice: Leave, records: list[Record]) -> Ended:
-        if choice.requeued is not None:
-            self._record_requeue(choice.requeued, records, choice)
-        if choice.is_open:
-            self._say(look_first(self._start))
-            self._note_down(self._start.epoch, f"{choice.why}; {look_first(self._start)}")
-        return self._ended(choice.code)
+    def _go_on(self, choice: Requeue | Resubmit) -> Ended:
+        cause, is_requeue = choice.cause, isinstance(choice, Requeue)
+        if is_requeue:
+            self._explain(cause, choice.why)
+        self._record_requeue(cause, choice.reason, choice.signal)
+        if is_requeue:
+            return self._requeue(cause)
+        return self._resubmit("Requeue=0", requeue.PATIENCE_S)  # slurmctld was not waited for before
+
+    def _stay_out(self, choice: Hold | SaveFirst | GiveUp) -> Ended:
+        match choice:
+            case Hold(reason, record):
+                return self._hold_run(reason, record)
+            case SaveFirst(cause, reason, is_held, budget):
+                nodes = self._start.node_list
+                self._write(DrainRequested(cause, nodes, Then.LEAVE, reason, budget=budget))
+                return self._hold(reason) if is_held else self._ended(ExitCode.FAILED)
+            case GiveUp(reason):
+                return self._give_up(reason)
+
+    # the records
+
+    @property
+    def _epoch(self) -> Epoch:
+        """The start of the run that this start of the job or task belongs to."""
+        epoch = self._start.epoch
+        return epoch_now(self._log.state, epoch.submission) if self._facts.is_task else epoch
+
+    def _write(self, entry: Entry) -> RunState:
+        return self._tools.patiently(lambda: self._log.commit(lambda _state: entry))
 
     def _begin(self) -> None:
-        self._write(EpochStarted(self._start.epoch, self._start.job_ref, ()))
+        """Record the start that this script belongs to, if no agent came to do it."""
+        if self._facts.is_task and self._log.state.epoch.submission >= self._start.epoch.submission:
+            return
+        job = self._start.job_ref.partition("_")[0] if self._facts.is_task else self._start.job_ref
+        self._write(EpochStarted(self._epoch, job, ()))
 
-    def _exit(self, code: int, record: RunEnded | None) -> Ended:
-        return self._ended(self._end_as(code, record))
+    def _note_down(self, text: str) -> None:
+        """Write down a text for people; where that fails the batch log alone has it."""
+        said = f"{self._name}: {text}" if self._facts.is_task else text
+        try:
+            self._log.commit(lambda _state: Note(self._epoch, said))
+        except StoreError as error:
+            self._say(f"this is not in the run's records: {error}")
 
-    def _requeue(self, cause: Cause) -> Ended:
-        """Hand the job back; doing it twice does no harm."""
-        if self._start.local:
-            return self._ended(ExitCode.REQUEUE)
-        handed = self._hand_back().requeue()
-        if handed.outcome is RequeueOutcome.REFUSED and self._may_resubmit(cause):
-            self._say(f"Slurm does not requeue the job ({last_line(handed.words)}), so it is submitted again")
-            return self._resubmit(last_line(handed.words))
-        return self._after(handed, "requeue")
+    def _stopped(self, how: StopKind, detail: str) -> None:
+        """Record that this script has ended the start of its task."""
+        if self._start.task is not None:
+            self._begin()
+            epoch, node = self._log.state.epoch, self._start.node_list
+            self._write(array_records.stopped(self._start.task, epoch, how, node, detail))
 
-    def _after(self, handed: HandedBack, act: str) -> Ended:
-        if handed.outcome is RequeueOutcome.DONE:
-            return self._ended(ExitCode.REQUEUE)
-        if handed.outcome is RequeueOutcome.CANCELLED:
-            self._say("the job was cancelled meanwhile")
-            code = ids.CANCELLED_CODE
-            return self._exit(code, RunEnded(Decision.CANCELLED, code, "the job was cancelled", None))
-        self._say(f"Slurm does not {act} the job: {handed.words}")
-        reason = f"Slurm did not {act} the job: {last_line(handed.words)}"
-        return self._exit(ExitCode.FAILED, RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None))
+    def _explain(self, cause: Cause, why: str) -> None:
+        """Record the cause of a task's requeue, so that the other agents know that its node lives."""
+        failure = self._facts.launch_failure
+        if failure is not None:
+            self._stopped(StopKind.FAILED, failure.text)
+        elif cause is Cause.AGENT_ERROR and self._facts.is_task:
+            self._note_down(why)
 
-    def _may_resubmit(self, cause: Cause) -> bool:
-        has_script = os.path.exists(self._start.paths.script)
-        return self._budgets.resubmits and has_script and cause is not Cause.CANCEL
-
-    def _resubmit(self, refusal: str, patience_s: float = PATIENCE_S) -> Ended:
-        """Submit the script again as a further job of this submission."""
-        job_id = self._submitted(self._successors().resubmit, patience_s)
-        if isinstance(job_id, Exception):
-            return self._after(HandedBack(RequeueOutcome.REFUSED, f"{refusal}; sbatch: {job_id}"), "requeue")
-        self._say(f"the run goes on as job {job_id}")
-        return self._ended(ExitCode.REQUEUE)
-
-    def _hold(self, reason: str, record: RunEnded | None) -> Ended:
-        if record is not None:
-            ended = self._exit(ExitCode.REQUEUE, record)
-            if ended.state.ending is None or ended.state.ending.decision is not Decision.HELD:
-                return ended
-        handed = self._hand_back().hold(reason)
-        if handed.outcome is RequeueOutcome.DONE:
-            self._say(f"the job waits in the queue; to go on: scontrol release {self._start.job_ref}")
-        elif handed.outcome is RequeueOutcome.CANCELLED:
-            return self._after(handed, "hold")
-        else:
-            self._say(f"Slurm does not hold the job, which ends: {last_line(handed.words)}")
-            self._say(f"{to_go_on(self._start.paths)}: {resume_command(self._start)}")
-        return self._ended(ExitCode.REQUEUE)
-
-    def _record_requeue(
-        self, cause: Cause, records: list[Record], choice: Requeue | Resubmit | Leave
-    ) -> None:
-        back = [record.entry for record in records if isinstance(record.entry, Requeued)]
-        if any(entry.epoch.script == self._start.epoch.script for entry in back):
+    def _record_requeue(self, cause: Cause, reason: str, signal: str) -> None:
+        """Record once that a start of the run goes back to Slurm; one task alone is none of that."""
+        state, is_task = self._log.state, self._facts.is_task
+        epoch = state.epoch if is_task else self._start.epoch
+        back = [record.entry for record in self._records if isinstance(record.entry, Requeued)]
+        is_done = any(entry.epoch.script == epoch.script for entry in back)
+        if is_done or (is_task and state.drained is None):
             return
         self._begin()
-        failure = self._failure if cause is Cause.LAUNCH_FAILURE else None
-        reason = choice.why if isinstance(choice, Leave) else choice.reason
-        self._write(Requeued(self._start.epoch, cause, reason, failure, choice.signal))
+        failure = self._facts.launch_failure if cause is Cause.LAUNCH_FAILURE else None
+        self._write(Requeued(epoch, cause, "" if is_task else reason, failure, signal))
 
-    def _local_job(self) -> JobFacts:
-        return JobFacts(
-            JobState.RUNNING,
-            "RUNNING",
-            "None",
-            self._start.restarts,
-            may_requeue=True,
-            nodes=self._start.nodes,
-            preempted=False,
-        )
+    def _end_as(self, code: int, record: RunEnded | None) -> int:
+        """Write the ending; return the exit code of the one that stands: another one may have been first."""
+        if record is None:
+            return code
+        self._begin()
+        ending = self._write(record).ending
+        return code if ending is None or ending == record else ending.exit_code
+
+    # the ways to go on, and to end
+
+    def _ended(self, code: int) -> Ended:
+        return Ended(code, 0, self._log.state)
+
+    def _leave(self, choice: Leave) -> Ended:
+        if choice.requeued is not None:
+            self._record_requeue(choice.requeued, choice.why, choice.signal)
+        if choice.is_open:
+            self._say(look_first(self._start))
+            self._note_down(f"{choice.why}; {look_first(self._start)}")
+        return self._ended(choice.code)
+
+    def _relaunch(self, nodes: int) -> Ended:
+        """Ask for another srun, after a pause that doubles each time."""
+        if not self._start.local:
+            self._tools.clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
+        return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+
+    def _hand_back(self) -> HandBack:
+        return HandBack(self._tools.slurm, self._start.job_ref, self._start.restarts, self._tools.clock)
+
+    def _requeue(self, cause: Cause) -> Ended:
+        """Hand the job back; doing it twice does no harm, and one that was cancelled stays so."""
+        if self._start.local:
+            return self._ended(ExitCode.REQUEUE)
+        handed, noun = self._hand_back().requeue(), self._facts.mode.noun
+        if handed.outcome is not RequeueOutcome.REFUSED:
+            return self._handed(handed)
+        words = last_line(handed.words)
+        if cause is not Cause.CANCEL and self._facts.may_resubmit(self._tools.budgets):
+            self._say(f"Slurm does not requeue the {noun} ({words}), so it is submitted again")
+            return self._resubmit(words)
+        self._say(f"Slurm does not requeue the {noun}: {handed.words}")
+        return self._refused("requeue", words)
+
+    def _handed(self, handed: HandedBack) -> Ended:
+        if handed.outcome is RequeueOutcome.DONE:
+            return self._ended(ExitCode.REQUEUE)
+        facts = self._with_others()
+        return self.do(lifecycle.cancelled(facts, f"the {facts.mode.noun} was cancelled meanwhile"))
+
+    def _refused(self, act: str, words: str) -> Ended:
+        return self.do(lifecycle.refused(self._with_others(), act, words))
+
+    def _resubmit(self, refusal: str, patience_s: float = PATIENCE_S) -> Ended:
+        """Queue a further job in the place of this one, as part of the same submission."""
+        job = resubmitted(self._tools.others, self._tools.patiently, patience_s)
+        if isinstance(job, Exception):
+            return self._refused("requeue", f"{refusal}; sbatch: {' '.join(str(job).split())}")
+        noun = self._facts.mode.noun
+        if self._facts.is_task:
+            self._note_down(f"Slurm may not requeue it; task {job} goes on in its place")
+        self._say(f"the run goes on with {noun} {job} in the place of this one")
+        return Ended(ExitCode.REQUEUE, 0, self._log.state, next_job=job)
+
+    def _hold_run(self, reason: str, record: RunEnded | None) -> Ended:
+        """Hold the run; each task holds itself, one that waits as soon as Slurm starts it."""
+        if record is not None:
+            code = self._end_as(ExitCode.REQUEUE, record)
+            ending = self._log.state.ending
+            if ending is None or ending.decision is not Decision.HELD:  # another script has ended it
+                return self._ended(code)
+        return self._hold(reason)
+
+    def _hold(self, why: str) -> Ended:
+        """Have the job or task wait in the queue until its user releases it."""
+        self._stopped(StopKind.HELD, why)
+        handed, is_task = self._hand_back().hold(why), self._facts.is_task
+        if handed.outcome is RequeueOutcome.CANCELLED:
+            return self._handed(handed)
+        if handed.outcome is RequeueOutcome.DONE:
+            whole = self._start.job_ref.partition("_")[0]
+            self._say(f"{self._name} waits in the queue; to go on: scontrol release {whole}")
+        else:
+            once = ", once no task is left" if is_task else ""
+            self._say(f"Slurm does not hold {self._name}, which ends: {last_line(handed.words)}")
+            self._say(f"{to_go_on(self._start.paths)}{once}: {resume_command(self._start)}")
+        return self._ended(ExitCode.REQUEUE)
+
+    def _with_others(self, records: list[Record] | None = None) -> Facts:
+        """Return the facts with the other tasks that there are by now.
+
+        Args:
+            records: the journal by now; None: that of the choice.
+        """
+        others, known = self._tools.others, self._records if records is None else records
+        if isinstance(others, OtherTasks):
+            return self._facts._replace(others=others.count(known))
+        return self._facts
+
+    def _give_up(self, reason: str) -> Ended:
+        """Leave the run to the other tasks; if they are given up, too, it has failed."""
+        self._stopped(StopKind.GIVEN_UP, reason)
+        records = self._tools.patiently(lambda: read_records(self._start.paths))
+        if not self._with_others(records).any_others:
+            return self.do(failed(reason))
+        self._say("the run goes on without it")
+        return self._ended(ExitCode.FAILED)

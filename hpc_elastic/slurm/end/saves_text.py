@@ -34,19 +34,22 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
     return f"{who} saved {_what(max(newest, progress.newest))}{then}"
 
 
-def stops_in_vain_text(progress: Progress, newest: int, limit: int | None) -> str:
-    """Return that the stops within a start lead nowhere; empty if they do not, or nothing is known of saves.
+def in_vain_text(progress: Progress, newest: int, limit: int | None, *, of_starts: bool) -> str:
+    """Return that starts, or stops within a start, lead nowhere; empty if they do, or no save is ever marked.
 
     Args:
-        progress: what the records tell.
+        progress: that of the records; a program that marks no saves may save by itself.
         newest: the newest durable step there is; `progress.BEGINNING` if there is none.
-        limit: after how many stops that saved nothing; None or 0: never.
+        limit: after how many that saved nothing; None or 0: never.
+        of_starts: whether the starts of the job are counted; else the stops within them.
     """
-    stops = progress.stops_in_vain(newest)
-    if not limit or stops < limit or not progress.tells:
+    count, noun = progress.stops_in_vain(newest), "stop"
+    if of_starts:
+        count, noun = progress.starts_in_vain(newest), "start"
+    if not limit or count < limit or not progress.tells:
         return ""
     what = _what(max(newest, progress.newest))
-    return f"{count_text(stops, 'stop')} in a row saved {what} ({_NAME} = {limit})"
+    return f"{count_text(count, noun)} in a row saved {what} ({_NAME} = {limit})"
 
 
 def _what(step: int) -> str:

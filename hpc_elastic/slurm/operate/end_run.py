@@ -27,8 +27,8 @@ from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end.lifecycle import JobFacts
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for

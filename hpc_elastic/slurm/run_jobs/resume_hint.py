@@ -42,6 +42,6 @@ def resume_command(start: Start) -> str:
 
 
 def look_first(start: Start) -> str:
-    """Return what to do about a job of which nobody knows whether Slurm starts it again."""
-    command = resume_command(start)
+    """Return the steps for a job or task of which it is not known whether Slurm starts it again."""
+    command = resume_command(start) if start.task is None else f"scontrol requeue {start.job_ref}"
     return f"later: squeue -j {start.job_ref}; if it is not in the queue: {command}"
