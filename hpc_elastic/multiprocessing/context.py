@@ -19,9 +19,10 @@ class SubprocessContext(ProcessGroup):
     """A group of workers that run a program; arguments become texts."""
 
     def _spawn(self, rank: int) -> ChildProcess:
-        return spawn(
-            self._spec(rank, (str(self.entrypoint), *(str(arg) for arg in self.args[rank])), self._marker)
-        )
+        argv = (str(self.entrypoint), *(str(arg) for arg in self.args[rank]))
+        spec = self._spec(rank, argv, self._marker)
+        preloader = self._settings.preloader
+        return (None if preloader is None else preloader.fork(spec)) or spawn(spec)
 
     @property
     def subprocess_handlers(self) -> dict[int, SubprocessHandler]:

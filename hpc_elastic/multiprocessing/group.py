@@ -6,7 +6,7 @@ import os
 import select
 import signal
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
@@ -62,11 +62,8 @@ class ProcessGroup(PContext):
             settings=settings,
         )
         settings = self._settings
-        guard = settings.guard
         self._marker = os.urandom(8).hex()
-        self._reaper = Reaper(
-            self._marker, () if guard is None else (guard.pid,), owns_process=settings.owns_process
-        )
+        self._reaper = Reaper(self._marker, _others(settings), owns_process=settings.owns_process)
         self._processes: dict[int, ChildProcess] = {}
         self._stopper = Stopper(self._processes, self._reaper)
         self._failures: dict[int, ProcessFailure] = {}
@@ -154,17 +151,23 @@ class ProcessGroup(PContext):
         One stays readable until `look`, or during a stop `poll_stopped`, has taken note.
         """
         own = [process.pidfd for process in self._processes.values() if process.pidfd is not None]
-        return own + self._stopper.exit_fds()
+        preloader = self._settings.preloader
+        return own + self._stopper.exit_fds() + ([] if preloader is None else preloader.fds())
 
     def look(self) -> RunProcsResult | None:
         """Return all failures so far, or the end of all; None while nothing of that has come.
 
         Stops nobody and never blocks.
         """
+        self._look_at_preloader()
         may_have_ended = self._reaper.reap_adopted()
         if may_have_ended or self._is_ended or not self._are_children:
             return self._result()
         return None
+
+    def _look_at_preloader(self) -> None:
+        if self._settings.preloader is not None:
+            self._settings.preloader.look()
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait until all have ended or one has failed; then all others are stopped.
@@ -228,6 +231,7 @@ class ProcessGroup(PContext):
         """
         if not self._is_running():
             return True
+        self._look_at_preloader()
         self._note_failures()
         if self._stopped_at is None:
             if not self._stopper.step(now):
@@ -382,6 +386,13 @@ class ProcessGroup(PContext):
         self._trap.uninstall()
         if self._lasting is not None:
             self._lasting.release()
+
+
+def _others(settings: StartSettings) -> tuple[Collection[int], ...]:
+    """Return the children of this process that are no workers, as sets that may change."""
+    guard, preloader = settings.guard, settings.preloader
+    guards = () if guard is None else ((guard.pid,),)
+    return guards if preloader is None else (*guards, preloader.pids)
 
 
 def _trap(settings: StartSettings) -> SignalTrap | LentTrap | NoTrap:

@@ -19,6 +19,7 @@ from hpc_elastic.processes.process import ProcessSpec
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.signals import SignalTrap
+    from hpc_elastic.processes.preload.preloader import Preloader
 
 Entrypoint: TypeAlias = str | Callable[..., Any]
 
@@ -81,6 +82,7 @@ class StartSettings(NamedTuple):
         is_driven: a loop with its own signal handlers copies the logs and stops the group. Otherwise
             death signals become `SignalException` and a thread copies the logs.
         trap: where the caller turns death signals into `SignalException` already, its trap for them.
+        preloader: forks programs that Python runs; None starts each by itself.
     """
 
     ignore_signals: tuple[int, ...] = ()
@@ -92,6 +94,7 @@ class StartSettings(NamedTuple):
     grace_s: float = 30.0
     is_driven: bool = True
     trap: SignalTrap | None = None
+    preloader: Preloader | None = None
 
 
 ON_ITS_OWN: Final = StartSettings(is_driven=False)

@@ -115,6 +115,7 @@ class NodeAgent(ElasticAgent):
         return self._leaving.refused(verdict)
 
     def _start(self, formed: RoundFormed) -> Outcome | None:
+        self._workers.await_modules(formed)
         try:
             group = self._workers.start(formed)
         except (InputError, OSError) as error:

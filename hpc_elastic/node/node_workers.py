@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Action, Group
 from hpc_elastic.node.ending import WorkersEnding
@@ -27,6 +27,15 @@ _STATES = {
     Group.STOPPED: WorkerState.STOPPED,
     Group.SUCCEEDED: WorkerState.SUCCEEDED,
 }
+
+_IMPORTING_S = 120.0
+_IMPORTING_LOOK_S = 0.25
+
+
+def _news(run: SharedRun) -> tuple[object, ...]:
+    """Return what ends a wait when it changes."""
+    state = run.state
+    return state.epoch, state.round, state.drain, state.ended, state.ending
 
 
 class NodeWorkers:
@@ -79,6 +88,27 @@ class NodeWorkers:
         if self.view.state is WorkerState.SUCCEEDED:
             self._become(WorkerState.STOPPED)
         self.telemetry.initializing()
+
+    def await_modules(self, formed: RoundFormed) -> None:
+        """Wait while modules are imported for the workers of a round.
+
+        Ends at a signal, at news of the run and after two minutes; then the workers import them themselves.
+        """
+        preloader, run = self._parts.start.preloader, self._run
+        if preloader is None:
+            return
+        until = self._parts.clock.monotonic() + _IMPORTING_S
+        known = _news(run)
+        while preloader.is_importing() and not self._parts.loop.signals and _news(run) == known:
+            now = self._parts.clock.monotonic()
+            if now >= until:
+                break
+            self._parts.loop.wait(min(until - now, _IMPORTING_LOOK_S), preloader.fds())
+            try:
+                run.tick(look=True)
+            except StoreError:
+                break
+        preloader.begin_round(formed.number)
 
     def start(self, formed: RoundFormed) -> LocalGroup:
         """Start the workers of a round.

@@ -237,14 +237,14 @@ class Reaper:
 
     Args:
         marker: the mark that the workers carry in their environment.
-        keep: pids of children that are none of the workers' (the guard).
+        keep: pids of children that are none of the workers' (the guard); a set may change.
         owns_process: whether every descendant outside of this process's own session that is not
             kept belongs to the workers; finds also those that cleared their environment.
     """
 
-    def __init__(self, marker: str, keep: Collection[int], *, owns_process: bool) -> None:
+    def __init__(self, marker: str, keep: Iterable[Collection[int]], *, owns_process: bool) -> None:
         self._markers = frozenset((marker,))
-        self._keep = frozenset(keep)
+        self._keep = tuple(keep)
         self._owns_process = owns_process
         self._own_session = os.getsid(0)
         self._adopted: set[int] = set()
@@ -261,7 +261,7 @@ class Reaper:
     def left_overs(self) -> list[ProcessStat]:
         """Return the processes below this one that belong to the workers, the workers included."""
         self.reap_adopted()
-        below = descendants(stat for stat in children(os.getpid()) if stat.pid not in self._keep)
+        below = descendants(stat for stat in children(os.getpid()) if not self._is_kept(stat.pid))
         found = [stat for stat in below if not stat.is_dead and self._is_ours(stat)]
         self._adopted.update(stat.pid for stat in found)
         return found
@@ -302,7 +302,10 @@ class Reaper:
 
     def _is_foreign(self, stat: ProcessStat) -> bool:
         """Return whether a process can only have come from a worker, as all workers left our session."""
-        return self._owns_process and stat.session != self._own_session and stat.pid not in self._keep
+        return self._owns_process and stat.session != self._own_session and not self._is_kept(stat.pid)
+
+    def _is_kept(self, pid: int) -> bool:
+        return any(pid in pids for pids in self._keep)
 
 
 def send_kill(pid: int) -> None:

@@ -74,6 +74,10 @@ class TheProgram:
         SWITCH, OFF, "Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
         to=Agent(),
     )
+    preload = setting(
+        NAMES, (), "Python modules that one process per node imports once; each worker is a copy of it",
+        to=Agent(""), written=Written(metavar="MODULE,..."),
+    )
     modules = setting(NAMES, (), "Environment modules to load (module load ...)")
     setup = setting(
         LINES, (), "Shell lines that run once per job start, on the first node, before the agents"

@@ -44,6 +44,7 @@ from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.root import HeldRoot
 
 if TYPE_CHECKING:
+    from hpc_elastic.processes.preload.preloader import Preloader
     from hpc_elastic.start.options import LaunchOptions
 
 
@@ -127,6 +128,10 @@ def open_agent(
             is_task=is_task,
             notices=_notices_of(options, slurm, loop),
         )
+        if options.preload:
+            preloader = _preloader(options, context, log)
+            stack.callback(preloader.close)
+            context = context._replace(preloader=preloader)
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
         yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
@@ -168,6 +173,20 @@ class StartContext(NamedTuple):
     owns_process: bool
     is_task: bool  # of an array whose tasks make up the run
     notices: Notices
+    preloader: Preloader | None = None
+
+
+def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> Preloader:
+    """Return the process that imports modules for the workers, which has begun to do so."""
+    from hpc_elastic.processes.linux import adopt_orphans  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.processes.preload.preloader import Preloaded, Preloader  # noqa: PLC0415 - the same
+
+    adopt_orphans()  # the workers that it forks
+    env = {**(base_env_for(os.environ) or os.environ), **dict(run_env(options).defaults)}
+    wanted = Preloaded(options.preload, options.argv, env, os.getcwd(), context.scratch)
+    made = Preloader(wanted, SystemClock(), log.say)
+    made.start()
+    return made
 
 
 def _build(
@@ -250,6 +269,7 @@ def _start_settings(options: LaunchOptions, context: StartContext) -> StartSetti
         owns_process=context.owns_process,
         base_env=base_env_for(os.environ),
         grace_s=options.times.shutdown,
+        preloader=context.preloader,
     )
 
 

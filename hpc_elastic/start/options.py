@@ -55,6 +55,7 @@ class LaunchOptions(NamedTuple):
     watch_node_drain: bool = False  # leave nodes that Slurm drains
     # of how many rounds the workers' logs stay; 0: of all
     keep_logs: int = agents(JobSettings.keep_logs)
+    preload: tuple[str, ...] = ()  # modules that are imported once on this node
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
     budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes

@@ -19,6 +19,7 @@ from hpc_elastic.cli.run.work import (
     logs_of,
     numa_of,
     prefix_of,
+    preload_of,
     work_of,
 )
 from hpc_elastic.errors import InputError
@@ -103,6 +104,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         watch_node_drain=args.watch_node_drain,
         tracker_ids=args.tracker_ids,
         keep_logs=args.keep_logs,
+        preload=preload_of(args),
     )
     return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
 

@@ -14,7 +14,7 @@ import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.settings.of_finish import FinishSettings
-from hpc_elastic.settings.setting import SIGNALS, Setting, usual
+from hpc_elastic.settings.setting import NAMES, SIGNALS, Setting, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.slurm.job import options, spec_rules
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -116,6 +116,8 @@ def _may_have_gpus(spec: JobSpec) -> bool:
 
 
 def _text(row: Setting, value: Any) -> str:
+    if row.kind is NAMES:
+        return ",".join(value)
     if row.kind is SIGNALS:
         return ",".join(name.removeprefix("SIG") for name in value)
     if isinstance(value, tuple):

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.processes.preload.rules import bad_name
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
@@ -81,6 +82,10 @@ def _check_command(spec: JobSpec) -> None:
         )
     if spec.python == "":
         raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
+    if name := bad_name(spec.preload):
+        raise InputError(
+            f"{name!r} is no name of a module", where="preload", fix='write preload = ["torch", "mypackage"]'
+        )
 
 
 def _check_streams(spec: JobSpec) -> None:

@@ -1,0 +1,310 @@
+"""The agent's side of the preloading process: starts it, asks it for workers, replaces it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from hpc_elastic.clock import Clock
+from hpc_elastic.processes.linux import read_stat, send_kill
+from hpc_elastic.processes.preload.rules import PythonCommand, read_command
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, open_stdio, spawn
+
+_CODE: Final = (
+    "import os, sys; path = sys.path[:]; had = frozenset(sys.modules); "
+    "at = path.index(os.path.dirname(os.__file__)); sys.path[:] = [*path[at:at + 2], {home!a}]; "
+    "from hpc_elastic.processes.preload.server import Begin, main; "
+    "main(Begin(path, had, {link}), {modules!a}, {words!a})"
+)
+_ANSWER_S: Final = 2.0  # for all workers of a round; a longer wait would cost a heartbeat
+_MOST_DEATHS: Final = 3
+_MESSAGE: Final = 1 << 16
+_MIB: Final = 1024
+
+
+class PreloadPhase(Enum):
+    """How far the process is."""
+
+    IMPORTING = "importing"
+    READY = "ready"
+    OFF = "off"
+
+
+class Preloaded(NamedTuple):
+    """The modules to be preloaded, and the workers that they are for.
+
+    Args:
+        modules: to be imported, in this order.
+        argv: the command of the workers.
+        env: the variables that all workers have in common.
+        cwd: their working directory.
+        scratch: a private directory for the output of the imports.
+    """
+
+    modules: tuple[str, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    scratch: str
+
+
+class Preloader:
+    """One process that has imported modules, and is forked for each worker.
+
+    No call waits for longer than two seconds in a round. After any failure the worker is started as
+    without preloading.
+
+    Args:
+        wanted: modules and workers.
+        clock: of this process.
+        say: tells people.
+    """
+
+    def __init__(self, wanted: Preloaded, clock: Clock, say: Callable[[str], None]) -> None:
+        self._wanted = wanted
+        self._clock = clock
+        self._say = say
+        self._modules = list(wanted.modules)
+        self._command = read_command(wanted.argv)
+        self._process: ChildProcess | None = None
+        self._link: socket.socket | None = None
+        self._importing = ""
+        self._answers: list[int] = []
+        self._deaths = 0
+        self._round = ""
+        self._answer_until = 0.0
+        self.phase = PreloadPhase.OFF
+        self.pids: set[int] = set()
+        """The processes that belong to no worker; always the same set."""
+
+    def start(self) -> None:
+        """Start the process; returns at once. Where the workers' command is none of Python, only tell so."""
+        if self._command is None:
+            self._say(
+                f"nothing is preloaded: {os.path.basename(self._wanted.argv[0])} is not started as "
+                "python SCRIPT, python -m MODULE or python -c CODE"
+            )
+            return
+        if self._modules:
+            self._start(self._command)
+
+    def _start(self, command: PythonCommand) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        link = theirs.fileno()
+        words = (*command.interpreter, *filter(None, [command.kind]), command.program, *command.args)
+        code = _CODE.format(home=_home(), link=link, modules=self._modules, words=words)
+        out, err = (os.path.join(self._wanted.scratch, f"preload.{name}") for name in ("out", "err"))
+        for path in (out, err):
+            with open(path, "wb"):
+                pass
+        argv = (*command.interpreter, "-c", code)
+        spec = ProcessSpec(argv, self._wanted.env, out, err, self._wanted.cwd)
+        try:
+            process = spawn(spec, pass_fds=(link,))
+        except WorkerStartError as error:
+            ours.close()
+            self._say(f"nothing is preloaded: {error}")
+            return
+        finally:
+            theirs.close()
+        self._process, self._link, self.phase = process, ours, PreloadPhase.IMPORTING
+        self.pids.add(process.pid)
+
+    def fds(self) -> list[int]:
+        """Return the descriptors that become readable when `look` has something to do."""
+        return [] if self._link is None else [self._link.fileno()]
+
+    def look(self) -> None:
+        """Take note of messages of the process, and of its end; never blocks."""
+        while self._link is not None and _is_readable(self._link, 0.0):
+            self._take()
+
+    def is_importing(self) -> bool:
+        """Tell whether it pays to wait for the imports; a process that a signal has stopped is given up."""
+        self.look()
+        if self.phase is not PreloadPhase.IMPORTING or self._process is None:
+            return False
+        stat = read_stat(self._process.pid)
+        if stat is not None and stat.state in "Tt":
+            self._replace("was stopped")
+        return self.phase is PreloadPhase.IMPORTING
+
+    def begin_round(self, number: int) -> None:
+        """Take note that workers of another round are going to be started."""
+        self._round = str(number)
+        self._answer_until = self._clock.monotonic() + _ANSWER_S
+
+    def fork(self, spec: ProcessSpec) -> ChildProcess | None:
+        """Have a worker forked, which becomes a child of this process.
+
+        Args:
+            spec: the worker.
+
+        Returns:
+            The worker; None where it must be started as without preloading.
+
+        Raises:
+            WorkerStartError: one of its log files cannot be opened.
+        """
+        self.look()
+        command = read_command(spec.argv)
+        is_same = command is not None and self._command is not None
+        if self.phase is not PreloadPhase.READY or not is_same or self._link is None or command is None:
+            return None
+        if command.interpreter != (self._command.interpreter if self._command else ()):
+            return None
+        stdio = open_stdio(spec)
+        started, starting = os.pipe()
+        waiting, go = os.pipe()
+        try:
+            pid = self._ask(self._link, self._request(spec, command), (*stdio, starting, waiting))
+            if pid is None:
+                os.close(started)
+                return None
+            os.write(go, b"g")  # the worker waits for it: who is given up never runs
+            return ChildProcess(spec, pid, started)
+        finally:
+            for fd in (*stdio, starting, waiting, go):
+                os.close(fd)
+
+    def _request(self, spec: ProcessSpec, command: PythonCommand) -> bytes:
+        facts = {
+            "round": self._round,
+            "command": command,
+            "env": dict(spec.env),
+            "cwd": spec.cwd or os.getcwd(),
+            "ignore_signals": spec.ignore_signals,
+            "cpus": spec.cpus,
+            "agent": os.getpid(),
+        }
+        return json.dumps(facts).encode()
+
+    def _ask(self, link: socket.socket, request: bytes, fds: tuple[int, ...]) -> int | None:
+        """Send a request and return the pid of the worker, None if there is none."""
+        payload = _in_memory(request)
+        try:
+            socket.send_fds(link, [b"f"], [payload, *fds], socket.MSG_DONTWAIT)
+        except OSError:
+            self._replace("takes no more requests")
+            return None
+        finally:
+            os.close(payload)
+        self._answers.clear()
+        while not self._answers and self._link is link:
+            if not _is_readable(link, max(0.0, self._answer_until - self._clock.monotonic())):
+                self._replace(f"has not answered within {_ANSWER_S:g} s")
+                return None
+            self._take()
+        return self._answers[0] if self._answers else None
+
+    def _take(self) -> None:
+        """Take one message."""
+        try:
+            data = self._link.recv(_MESSAGE) if self._link is not None else b""
+        except OSError:
+            data = b""
+        told: dict[str, Any] = json.loads(data) if data else {"kind": ""}
+        match told["kind"]:
+            case "importing":
+                self._importing = str(told["name"])
+            case "ready":
+                self._become_ready(told)
+            case "forked":
+                self._answers.append(int(told["pid"]))
+            case "changed":
+                self._say(f"modules are preloaded anew: {told['path']} has changed")
+                self._restart()
+            case "blame":
+                self._drop(told["modules"])
+            case "off":
+                self._say(f"nothing is preloaded: {told['why']}")
+                self._forget()
+            case _:
+                self._replace(self._how_ended())
+
+    def _become_ready(self, told: Mapping[str, Any]) -> None:
+        self.phase, self._importing = PreloadPhase.READY, ""
+        names = ", ".join(self._modules)
+        memory = f", {told['pss_kb'] // _MIB} MiB" if told["pss_kb"] else ""
+        self._say(f"preloaded {names} ({told['loaded']} modules, {told['seconds']:.1f} s{memory})")
+
+    def _drop(self, blamed: Mapping[str, str]) -> None:
+        """Go on without the modules that are to blame."""
+        for name, why in blamed.items():
+            self._say(f"{name} is not preloaded, workers import it themselves: it {why}")
+            if name in self._modules:
+                self._modules.remove(name)
+        self._restart()
+
+    def _replace(self, why: str) -> None:
+        """Start another process in place of one that is gone or does not answer; at most three times."""
+        self._deaths += 1
+        if self._importing and self._importing in self._modules:
+            self._say(f"{self._importing} is not preloaded: the process {why} while it imported it")
+            self._modules.remove(self._importing)
+        else:
+            again = "another is started" if self._deaths < _MOST_DEATHS else "nothing is preloaded any more"
+            self._say(f"the process that has preloaded modules {why}; {again}")
+        if self._deaths < _MOST_DEATHS:
+            self._restart()
+        else:
+            self._forget()
+
+    def _how_ended(self) -> str:
+        if self._process is None:
+            return "is gone"
+        self._process.reap() if self._has_ended(self._process) else None
+        code = self._process.exit_code
+        if code is None:
+            return "has closed its link"
+        return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+
+    def _has_ended(self, process: ChildProcess) -> bool:
+        poller = select.poll()
+        if process.pidfd is not None:  # the link is closed a moment before the end
+            poller.register(process.pidfd, select.POLLIN)
+            poller.poll(100)
+        return process.poll() is not None
+
+    def _restart(self) -> None:
+        self._forget()
+        self.start()
+
+    def _forget(self) -> None:
+        """End the process in any state."""
+        if self._link is not None:
+            self._link.close()
+        self._link, self.phase, self._importing = None, PreloadPhase.OFF, ""
+        if self._process is not None:
+            send_kill(self._process.pid)
+            self._process.reap()
+            self.pids.discard(self._process.pid)
+            self._process = None
+
+    def close(self) -> None:
+        """End the process for good."""
+        self._forget()
+
+
+def _home() -> str:
+    """Return the directory that this package is in."""
+    return os.path.abspath(__file__).removesuffix("/hpc_elastic/processes/preload/preloader.py")
+
+
+def _is_readable(link: socket.socket, wait_s: float) -> bool:
+    poller = select.poll()
+    poller.register(link, select.POLLIN)
+    return bool(poller.poll(wait_s * 1000))
+
+
+def _in_memory(data: bytes) -> int:
+    """Return a descriptor of a file in memory with this content."""
+    fd = os.memfd_create("hpc_elastic", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(data)
+    return fd

@@ -1,0 +1,303 @@
+"""The process that imports modules once and forks each worker. Runs in the workers' interpreter."""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from importlib.machinery import PathFinder
+from typing import Any, Final, NamedTuple
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.processes.preload import rules, warm_worker
+from hpc_elastic.processes.preload.rules import EnvRead, PythonCommand, Snapshot
+from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
+from hpc_elastic.processes.process import TELLING
+
+_MOST_PRINTED: Final = 1 << 20
+_FDS: Final = 6  # the request, three streams, two pipes
+_OURS: Final = "hpc_elastic"
+_SETS_OF_SIGNALS: Final = ("SigBlk", "SigIgn", "SigCgt")
+_OF_THREADS: Final = 0b11 << 31  # two signals that the C library handles where there have been threads
+
+
+class Begin(NamedTuple):
+    """The state of the interpreter at its start.
+
+    Args:
+        path: the search path of a plain start.
+        had: the modules that a plain start has loaded.
+        link: descriptor of the socket to the agent.
+    """
+
+    path: list[str]
+    had: Collection[str]
+    link: int
+
+
+class _EndError(Exception):
+    """This process cannot serve any longer, and has sent the reason."""
+
+
+def main(begin: Begin, modules: list[str], words: tuple[str, ...]) -> None:
+    """Import modules and fork workers; returns in each of them, when its program is over.
+
+    Args:
+        begin: the state of the interpreter.
+        modules: to be imported, in this order.
+        words: the command of the workers.
+    """
+    command = rules.read_command(words)
+    if command is None:
+        raise ValueError(f"no command of Python: {words!r}")
+    link = socket.socket(fileno=begin.link)
+    server = _Server(link, command)
+    for sig in TELLING:
+        signal.signal(sig, signal.SIG_IGN)
+    own = set(sys.modules) - set(begin.had)
+    has_place = not (sys.flags.isolated or getattr(sys.flags, "safe_path", False))
+    sys.path[:] = [warm_worker.first_place(command), *begin.path[1:]] if has_place else begin.path
+    try:
+        server.refuse_shadows(own)
+        server.load(modules)
+        worker = server.serve()
+    except _EndError:
+        os._exit(0)
+    for name in [name for name in sys.modules if name.partition(".")[0] == _OURS and name in own]:
+        del sys.modules[name]
+    warm_worker.run(worker)
+
+
+class _Server:
+    """The imports, and the forks."""
+
+    def __init__(self, link: socket.socket, command: PythonCommand) -> None:
+        self._link = link
+        self._command = command
+        self._env_before = dict(os.environ)
+        self._env_after = self._env_before
+        self._reads: dict[str, EnvRead] = {}
+        self._current = ""
+        self._files: dict[str, tuple[int, int, int]] = {}
+        self._printed = (b"", b"")
+
+    def _tell(self, kind: str, **facts: Any) -> None:
+        self._link.send(json.dumps({"kind": kind, **facts}).encode())
+
+    def _end(self, kind: str, **facts: Any) -> None:
+        self._tell(kind, **facts)
+        raise _EndError
+
+    def refuse_shadows(self, own: Collection[str]) -> None:
+        """End if the user has a module that is found before one that this process has loaded for itself."""
+        library = os.path.dirname(os.__file__)
+        at = sys.path.index(library) if library in sys.path else 0
+        for name in sorted(own):
+            if "." in name or name == _OURS:
+                continue
+            spec = PathFinder.find_spec(name, [place or os.getcwd() for place in sys.path[:at]])
+            if spec is not None and spec.origin is not None:
+                self._end("off", why=f"{spec.origin} takes the place of Python's own module {name}")
+
+    def load(self, modules: list[str]) -> None:
+        """Import the modules; ends if one of them has an effect that no copy of this process may have."""
+        began = SystemClock().monotonic()
+        warm_worker.prepare_main(self._command)
+        stop_noting = self._note_reads()
+        for name in modules:
+            self._current = name
+            self._tell("importing", name=name)
+            before = _snapshot()
+            try:
+                importlib.import_module(name)
+            except BaseException as error:  # noqa: BLE001 - also SystemExit
+                self._end("blame", modules={name: f"cannot be imported: {type(error).__name__}: {error}"})
+            _end_threads_that_know_of_forks()
+            why = rules.unsafe(before, _snapshot())
+            if why:
+                self._end("blame", modules={name: why})
+        stop_noting()
+        self._env_after = dict(os.environ)
+        self._files = _files_of_modules()
+        self._printed = (_printed(1), _printed(2))
+        gc.collect()
+        gc.freeze()
+        took = SystemClock().monotonic() - began
+        self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files))
+
+    def _note_reads(self) -> Callable[[], None]:
+        """Take note of the variables that imports look for, until the returned function is called."""
+        environ: Any = os.environ
+        encode = environ.encodekey
+
+        def note(name: Any) -> Any:
+            if isinstance(name, str) and name not in self._reads:
+                self._reads[name] = EnvRead(_reader(), self._current)
+            return encode(name)
+
+        def stop() -> None:
+            environ.encodekey = encode
+
+        environ.encodekey = note
+        return stop
+
+    def serve(self) -> PythonCommand:
+        """Fork on demand; returns, in each worker, the command that it is to run."""
+        seen_round = ""
+        while True:
+            data, fds = _receive(self._link)
+            if not data:
+                raise _EndError
+            request = json.loads(data)
+            if request["round"] != seen_round:
+                self._refuse_changes()
+                seen_round = request["round"]
+            command = self._fork(request, fds)
+            if command is not None:
+                return command
+
+    def _refuse_changes(self) -> None:
+        """End if the file of a module has changed since it was imported."""
+        now = _files_of_modules()
+        changed = [path for path, stamp in self._files.items() if now.get(path, stamp) != stamp]
+        if changed:
+            self._end("changed", path=changed[0])
+
+    def _fork(self, request: Any, fds: list[int]) -> PythonCommand | None:
+        python, flags, kind, program, args = request["command"]
+        command = PythonCommand(python, tuple(flags), kind, program, tuple(args))
+        differ = rules.differing(self._env_before, request["env"])
+        refused = rules.read_by_interpreter(differ)
+        if refused:
+            self._end("off", why=f"{refused} is not the same for all workers")
+        stale = rules.stale_reads(differ, self._reads)
+        if stale:
+            self._end("blame", modules=stale)
+        start = WarmStart(
+            command,
+            rules.with_changes(request["env"], self._env_before, self._env_after),
+            request["cwd"],
+            tuple(request["ignore_signals"]),
+            tuple(request["cpus"]),
+            request["agent"],
+            self._printed,
+        )
+        given = Fds((fds[0], fds[1], fds[2]), fds[3], fds[4])
+        mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        pid = _fork_twice(self._link)
+        if pid == 0:
+            warm_worker.become(start, given)
+            return command
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for fd in fds:
+            os.close(fd)
+        self._tell("forked", pid=pid)
+        return None
+
+
+def _fork_twice(link: socket.socket) -> int:
+    """Fork a process whose parent becomes the agent, which adopts orphans; return its pid, 0 in it."""
+    reading, writing = os.pipe()
+    first = os.fork()
+    if first == 0:
+        second = os.fork()
+        if second:
+            os.write(writing, second.to_bytes(8, "little"))
+            os._exit(0)
+        os.close(reading)
+        os.close(writing)
+        link.close()
+        return 0
+    os.close(writing)
+    pid = int.from_bytes(os.read(reading, 8), "little")
+    os.close(reading)
+    os.waitpid(first, 0)  # from now on the agent is the parent
+    return pid
+
+
+def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a request and the descriptors of its worker; nothing if the agent has closed the link."""
+    fds = array.array("i")
+    byte, ancillary, _, _ = link.recvmsg(1, socket.CMSG_LEN(_FDS * fds.itemsize))
+    if not byte:
+        return b"", []
+    for _level, _kind, data in ancillary:
+        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    payload, *rest = fds
+    with os.fdopen(payload, "rb") as file:
+        file.seek(0)
+        return file.read(), rest
+
+
+def _end_threads_that_know_of_forks() -> None:
+    """Fork once: libraries that stop their threads before a fork, such as OpenBLAS, have then done so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
+def _snapshot() -> Snapshot:
+    files = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the listing's own descriptor
+            continue
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+        pairs = (line.partition(":") for line in file)
+        status = {name: value.strip() for name, _, value in pairs}
+    for name in _SETS_OF_SIGNALS:
+        status[name] = f"{int(status[name], 16) & ~_OF_THREADS:x}"
+    return Snapshot(len(os.listdir("/proc/self/task")), files, os.getcwd(), status)
+
+
+def _reader() -> str:
+    """Return the name of the module that looks for a variable."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "collections.abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "?"))
+
+
+def _files_of_modules() -> dict[str, tuple[int, int, int]]:
+    """Return when the files of the loaded modules were changed last, and their sizes and inodes."""
+    found = {}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not os.path.isabs(path):
+            continue
+        try:
+            stat = os.stat(path)
+        except OSError:
+            found[path] = (0, 0, 0)
+            continue
+        found[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    return found
+
+
+def _printed(fd: int) -> bytes:
+    """Return the output of the imports on a descriptor, which is a file for that."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    with open(f"/proc/self/fd/{fd}", "rb") as file:
+        return file.read(_MOST_PRINTED)
+
+
+def _pss_kb() -> int:
+    """Return the share of memory that is this process's [KiB]; 0 if the kernel does not tell."""
+    try:
+        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0

@@ -1,0 +1,237 @@
+"""Turns a forked copy of the preloading process into the worker that Python would have started.
+
+Runs in the workers' interpreter: standard library alone, and nothing is imported late.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import errno
+import importlib
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+import types
+import zipimport
+from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
+from typing import Any, Final, NamedTuple, NoReturn, cast
+
+from hpc_elastic.processes.linux import die_with_parent
+from hpc_elastic.processes.preload.rules import PythonCommand
+from hpc_elastic.processes.process import bear_mark, reset_signals, take_stdio
+
+_NOT_STARTED: Final = 127
+_CANNOT_OPEN: Final = 2
+
+
+class WarmStart(NamedTuple):
+    """The description of a worker.
+
+    Args:
+        command: its command line.
+        env: its whole environment.
+        cwd: its working directory.
+        ignore_signals: those that start ignored.
+        cpus: those that it may use, none given means all.
+        agent: pid of its parent.
+        printed: the output of the imports on stdout and stderr.
+    """
+
+    command: PythonCommand
+    env: Mapping[str, str]
+    cwd: str
+    ignore_signals: tuple[int, ...]
+    cpus: tuple[int, ...]
+    agent: int
+    printed: tuple[bytes, bytes] = (b"", b"")
+
+
+class Fds(NamedTuple):
+    """The descriptors that one worker gets.
+
+    Args:
+        stdio: stdin, stdout and stderr.
+        starting: a pipe that is closed when the program runs, or tells why it cannot.
+        go: a pipe whose byte says that the agent knows of the worker.
+    """
+
+    stdio: tuple[int, int, int]
+    starting: int
+    go: int
+
+
+def become(start: WarmStart, fds: Fds) -> None:
+    """Do the steps of other workers between fork and exec; exits if one of them fails."""
+    step = "exec"
+    try:
+        os.setsid()
+        if not os.read(fds.go, 1) or not die_with_parent(start.agent):
+            os._exit(_NOT_STARTED)
+        take_stdio(list(fds.stdio))
+        bear_mark(start.env)
+        step = "cwd"
+        os.chdir(start.cwd)
+        step = "exec"
+        if start.cpus:
+            os.sched_setaffinity(0, start.cpus)
+        _reset(start)
+        for fd, data in enumerate(start.printed, 1):
+            os.write(fd, data)
+    except OSError as error:
+        os.write(fds.starting, f"{step} {error.errno or errno.EINVAL}".encode())
+        os._exit(_NOT_STARTED)
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return
+        os.write(2, f"hpc_elastic: the worker cannot be started: {error!r}\n".encode())
+        os.write(fds.starting, f"exec {errno.EINVAL}".encode())
+        os._exit(_NOT_STARTED)
+    os.close(fds.go)
+    os.close(fds.starting)
+
+
+def _reset(start: WarmStart) -> None:
+    """Leave nothing that a new process would not have."""
+    _set_environment(start.env)
+    for stream, fd in ((sys.__stdin__, 0), (sys.__stdout__, 1), (sys.__stderr__, 2)):
+        if stream is not None:
+            _reopen(stream, fd)
+    _reseed()
+    importlib.invalidate_caches()
+    reset_signals(start.ignore_signals)
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does at its start
+        signal.signal(ignored, signal.SIG_IGN)
+    if signal.SIGINT not in start.ignore_signals:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _set_environment(env: Mapping[str, str]) -> None:
+    here = os.environ
+    for name in here.keys() - env.keys():
+        del here[name]
+    for name, value in env.items():
+        if here.get(name) != value:
+            here[name] = value
+
+
+def _reopen(stream: io.TextIOWrapper, fd: int) -> None:
+    """Make a standard stream anew, as Python does at its start; a reference to the old one holds this one."""
+    all_at_once = stream.write_through  # -u, or PYTHONUNBUFFERED
+    is_unbuffered = bool(fd) and all_at_once
+    buffer = open(fd, "wb" if fd else "rb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
+    cast("Any", getattr(buffer, "raw", buffer)).name = ("<stdin>", "<stdout>", "<stderr>")[fd]
+    by_lines = bool(fd) and not is_unbuffered and (fd == 2 or buffer.isatty())  # noqa: PLR2004
+    encoding, errors = stream.encoding, stream.errors
+    cast("Any", stream).__init__(
+        buffer, encoding, errors, newline="\n", line_buffering=by_lines, write_through=all_at_once
+    )
+
+
+def _reseed() -> None:
+    """Give the worker random numbers and keys of its own; `random` sees to that by itself."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def run(command: PythonCommand) -> None:
+    """Run the program of a command as Python does; returns or raises SystemExit at its end."""
+    sys.orig_argv[:] = [*command.interpreter, *filter(None, [command.kind]), command.program, *command.args]
+    main = prepare_main(command)
+    try:
+        if command.kind == "-m":
+            cast("Any", runpy)._run_module_as_main(command.program, True)  # noqa: FBT003 - Python's own way
+        elif command.kind == "-c":
+            exec(compile(command.program, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+        elif is_container(command.program):
+            cast("Any", runpy)._run_module_as_main("__main__", False)  # noqa: FBT003
+        else:
+            exec(_code_of(command.program), main.__dict__)  # noqa: S102 - the user's script
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - shown as Python shows it
+        _end_of(error)
+
+
+def prepare_main(command: PythonCommand) -> types.ModuleType:
+    """Make the module ``__main__``, ``sys.argv`` and the first place of the search path of a command."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    first = {"-m": "-m", "-c": "-c"}.get(command.kind, command.program)
+    sys.argv[:] = [first, *command.args]
+    if not command.kind and not is_container(command.program):
+        path = _absolute(command.program)
+        main.__file__ = path
+        main.__loader__ = SourceFileLoader("__main__", path)
+        if sys.version_info < (3, 15):
+            main.__dict__["__cached__"] = None
+    else:
+        main.__loader__ = importlib.machinery.BuiltinImporter
+    if sys.version_info < (3, 14):
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def first_place(command: PythonCommand) -> str:
+    """Return the place that Python puts first into the search path of a command."""
+    if command.kind == "-m":
+        return os.getcwd()
+    if command.kind == "-c":
+        return ""
+    if is_container(command.program):
+        return _absolute(command.program)
+    return os.path.dirname(os.path.realpath(command.program))
+
+
+def is_container(path: str) -> bool:
+    """Tell whether a script is a directory or an archive with a ``__main__`` in it."""
+    if os.path.isdir(path):
+        return True
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True
+
+
+def _absolute(path: str) -> str:
+    return os.path.join(os.getcwd(), path)
+
+
+def _code_of(script: str) -> types.CodeType:
+    path = _absolute(script)
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        text = f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n"
+        sys.stderr.write(text)
+        raise SystemExit(_CANNOT_OPEN) from None
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+def _end_of(error: BaseException) -> NoReturn:
+    """End as Python does after an exception that is not caught; its trace begins in the program."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error = error.with_traceback(trace)
+    try:
+        sys.excepthook(type(error), error, trace)
+    except Exception:  # noqa: BLE001 - a hook of the program's
+        sys.__excepthook__(type(error), error, trace)
+    if isinstance(error, KeyboardInterrupt):
+        cast("Any", threading)._shutdown()
+        cast("Any", atexit)._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(1)

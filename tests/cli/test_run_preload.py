@@ -1,0 +1,114 @@
+"""`hpc-elastic run --preload`: modules are imported once, and workers are forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.work import preload_of
+from hpc_elastic.errors import InputError
+from hpc_elastic.processes.linux import all_processes
+from hpc_elastic.slurm.job.job_file import JobFile, build_spec
+from hpc_elastic.slurm.job.script import agent_flags
+from hpc_elastic.testing.waiting import wait_until
+from tests.cli.lines import Line
+
+COUNTED = "import os\nwith open('imports', 'a') as file: file.write(f'{os.getpid()}\\n')\n"
+SLOW = "import time\nopen('begun', 'w').close()\ntime.sleep(1000)\n"
+FAILS_ONCE = """
+import counted
+rounds = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if rounds == "0" and os.environ["RANK"] == "1":
+    os.kill(os.getpid(), 9)
+print("round", rounds, flush=True)
+if rounds == "0":
+    __import__("time").sleep(1000)
+"""
+
+
+def _line(home: Path, script: str, **modules: str) -> Line:
+    for name, text in modules.items():
+        (home / f"{name}.py").write_text(text)
+    return Line(home, script)
+
+
+@pytest.mark.slow
+def test_modules_are_imported_once_for_all_workers_of_all_rounds(tmp_path: Path) -> None:
+    """Two workers, and two more after a crash."""
+    line = _line(tmp_path, FAILS_ONCE, counted=COUNTED)
+    words = ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "--preload=counted,json")
+    ended = line.run(*words, "w.py", "arg")
+    assert 0 == ended.code, ended.err
+    assert 1 == len((tmp_path / "imports").read_text().splitlines())
+    assert ["arg"] == ended.workers[0]["args"]
+    assert ["0", "1"] == ended.env("RANK")
+    assert "preloaded counted, json (" in ended.err
+    assert "round 1" in ended.out
+
+
+def test_a_command_that_is_no_python_is_started_as_always(tmp_path: Path) -> None:
+    """The agent's log says that nothing is preloaded."""
+    ended = Line(tmp_path).run("--standalone", "--preload=json", "--no-python", "true")
+    assert 0 == ended.code
+    assert "nothing is preloaded: true is not started as python SCRIPT" in ended.err
+
+
+def test_imports_that_last_do_not_delay_a_drain(tmp_path: Path) -> None:
+    """The agent that waits for them acts on SIGTERM."""
+    line = _line(tmp_path, "\n__import__('time').sleep(1000)", slow=SLOW)
+    agent = line.start("--standalone", "--preload=slow", "w.py")
+    wait_until((tmp_path / "begun").exists, "the import has begun", timeout_s=40.0)
+    agent.send_signal(signal.SIGTERM)
+    ended = line.end(agent)
+    assert 128 + signal.SIGTERM == ended.code
+    assert [] == _left(tmp_path)
+
+
+def test_nothing_is_left_of_an_agent_that_is_killed(tmp_path: Path) -> None:
+    """Neither the process that imports, nor a forked worker."""
+    line = _line(tmp_path, "\n__import__('time').sleep(1000)")
+    agent = line.start("--standalone", "--nproc-per-node=2", "--preload=json", "w.py")
+    wait_until(lambda: len(line.workers()) == 2, "the workers run", timeout_s=40.0)
+    agent.kill()
+    agent.communicate()
+    wait_until(lambda: _left(tmp_path) == [], "all have ended")
+
+
+def _left(home: Path) -> list[str]:
+    """Return the living processes that work in a directory."""
+    found = []
+    for stat in all_processes():
+        try:
+            if not stat.is_dead and os.readlink(f"/proc/{stat.pid}/cwd") == str(home):
+                found.append(f"{stat.pid} {stat.name}")
+        except OSError:
+            continue
+    return found
+
+
+def test_names_may_be_joined_by_commas_or_blanks() -> None:
+    """Each is imported once."""
+    args = parser().parse_args(["--preload", "torch, a.b torch", "x.py"])
+    assert ("torch", "a.b") == preload_of(args)
+    assert () == preload_of(parser().parse_args(["x.py"]))
+
+
+@pytest.mark.parametrize("name", ["my-pkg", "a..b", "train.py/", ".torch", "1a", "a b/c"])
+def test_what_is_no_name_of_a_module_is_refused(name: str) -> None:
+    """Before anything is started, or queued."""
+    with pytest.raises(InputError, match="is no name of a module") as caught:
+        preload_of(parser().parse_args(["--preload", name, "x.py"]))
+    assert "--preload" == caught.value.where
+    with pytest.raises(InputError, match="is no name of a module") as caught:
+        build_spec(JobFile(), {"command": ["x.py"], "preload": [name]})
+    assert "preload" in caught.value.where
+
+
+def test_a_job_hands_the_modules_to_its_agents() -> None:
+    """As one word."""
+    spec = build_spec(JobFile(), {"command": ["x.py"], "preload": ["torch", "a.b"]})
+    assert "--preload=torch,a.b" in agent_flags(spec)

@@ -1,0 +1,195 @@
+"""A worker that was forked cannot tell that Python has not started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.processes.preload.preloader import PreloadPhase
+from tests.processes.preload.warm import Place, forked
+
+OBSERVER = (Path(__file__).parent / "observer.py").read_text(encoding="utf-8")
+
+
+def _facts(text: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(text.partition("\n")[0])
+    return facts
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-u", "observer.py", "a b", "--flag"),
+        ("observer.py",),
+        ("-u", "./observer.py"),
+        ("-u", "link.py"),
+        ("-u", "-m", "pack.observer", "x"),
+        ("-u", "-m", "pack", "x"),
+        ("-B", "-X", "dev", "pack", "x"),
+        ("-OO", "-u", "-c", OBSERVER, "x"),
+        ("-I", "observer.py"),
+    ],
+    ids=lambda words: " ".join(words)[:30],
+)
+def test_a_forked_worker_sees_what_a_started_one_sees(words: tuple[str, ...], place: Place) -> None:
+    """Module, arguments, path, flags, environment, streams, signals, descriptors, session, limits."""
+    for name in ("observer.py", "pack/observer.py", "pack/__main__.py"):
+        place.write(name, OBSERVER)
+    place.write("pack/__init__.py", "")
+    (place.path / "link.py").symlink_to("pack/observer.py")
+    spec = place.spec(*words, RANK="3", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
+    cold, warm = place.cold(spec), place.warm(spec)
+    assert _facts(cold.out) == _facts(warm.out)
+    assert (cold.code, cold.err) == (warm.code, warm.err)
+    assert len(cold.out.splitlines()) == len(warm.out.splitlines())
+
+
+def test_signals_and_cpus_are_those_that_are_asked_for(place: Place) -> None:
+    """Ignored signals stay ignored, and the worker may use its CPUs alone."""
+    place.write("observer.py", OBSERVER)
+    cpus = (min(os.sched_getaffinity(0)),)
+    spec = place.spec("-u", "observer.py")
+    spec = spec._replace(ignore_signals=(signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), cpus=cpus)
+    assert _facts(place.cold(spec).out) == _facts(place.warm(spec).out)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "1 / 0",
+        "def f():\n    raise KeyError('x')\nf()",
+        "class Odd(BaseException): pass\nraise Odd('y')",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('z') from e",
+        "x = = 3",
+        "import sys; sys.exit('told')",
+        "import sys; sys.exit(7)",
+        "import sys; sys.exit()",
+        "raise SystemExit",
+        "import os; os._exit(9)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+        "import os; os.abort()",
+        "import atexit; atexit.register(print, 'bye'); raise KeyboardInterrupt",
+        "import threading; threading.Thread(target=print, args=('late',)).start()",
+        "import sys; sys.excepthook = lambda *_: print('mine'); 1 / 0",
+        "import sys; sys.stdout.write('no line end')",
+        "import no_such_module",
+        "import traceback\ndef f(): traceback.print_stack(limit=1)\nf()",
+    ],
+)
+def test_a_forked_worker_ends_as_a_started_one(end: str, place: Place) -> None:
+    """The same exit code or signal, the same trace, the same output."""
+    place.write("end.py", f"print('begin')\n{end}\n")
+    for words in (("-u", "end.py"), ("-m", "end")):
+        spec = place.spec(*words)
+        assert place.cold(spec) == place.warm(spec, "atexit")
+
+
+def test_stacks_that_are_written_at_a_crash_begin_as_those_of_a_started_one(place: Place) -> None:
+    """The frames that ran the script come after its own."""
+    place.write("end.py", "import faulthandler, ctypes\nfaulthandler.enable()\nctypes.string_at(0)\n")
+    spec = place.spec("-u", "end.py")
+    cold, warm = place.cold(spec), place.warm(spec)
+    assert -signal.SIGSEGV == cold.code == warm.code
+    lines = [line for line in cold.err.splitlines() if line.startswith("  File")]
+    assert lines == [line for line in warm.err.splitlines() if line.startswith("  File")][: len(lines)]
+
+
+def test_a_script_that_is_missing_is_told_as_python_tells_it(place: Place) -> None:
+    """With Python's words and exit code."""
+    spec = place.spec("-u", "gone.py")
+    assert place.cold(spec) == place.warm(spec)
+
+
+def test_what_the_script_has_written_itself_can_be_imported(place: Place) -> None:
+    """No listing of a directory that was read before the fork hides a new file."""
+    text = "open('made.py', 'w').write('print(5)'); import made, sys; print('json' in sys.modules)"
+    place.write("script.py", text)
+    spec = place.spec("-u", "script.py")
+    assert "5\nTrue\n" == place.warm(spec).out
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_multiprocessing_works_in_a_forked_worker(method: str, place: Place) -> None:
+    """Its children find the script's functions, and their values come back."""
+    place.write(
+        "script.py",
+        "import multiprocessing, os\n"
+        "def double(x): return 2 * x, os.environ['RANK']\n"
+        "if __name__ == '__main__':\n"
+        f"    with multiprocessing.get_context({method!r}).Pool(2) as pool:\n"
+        "        print(pool.map(double, [1, 2, 3]))\n",
+    )
+    spec = place.spec("-u", "script.py", RANK="4")
+    expected = f"{[(2 * x, '4') for x in (1, 2, 3)]}\n"
+    assert (0, expected, "") == place.warm(spec, "multiprocessing", "multiprocessing.pool")
+
+
+def test_random_numbers_and_keys_are_each_workers_own(place: Place) -> None:
+    """Copies of one process would all draw the same."""
+    place.write(
+        "script.py",
+        "import random, multiprocessing\n"
+        "import numpy\n"
+        "print(random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex())\n",
+    )
+    spec = place.spec("-u", "script.py")
+    with place.preloaded(("random", "numpy", "multiprocessing"), spec) as preloader:
+        assert preloader.phase is PreloadPhase.READY, place.said
+        drawn = [place.end_of(forked(preloader, spec)).out.split() for _ in range(3)]
+    assert 9 == len({number for numbers in drawn for number in numbers})
+
+
+def test_what_imports_print_is_in_the_output_of_each_worker(place: Place) -> None:
+    """As if each had imported the module."""
+    place.write("loud.py", "import sys\nprint('loaded')\nprint('careful', file=sys.stderr)\n")
+    place.write("script.py", "import loud\nprint('done')\n")
+    spec = place.spec("-u", "script.py")
+    assert place.cold(spec) == place.warm(spec, "loud")
+
+
+def test_what_imports_change_in_the_environment_is_there(place: Place) -> None:
+    """As if each worker had imported the module; its own variables stay."""
+    place.write("sets.py", "import os\nos.environ['KMP_THING'] = 'x'\nos.environ.pop('GONE', None)\n")
+    place.write("script.py", "import os, sets\nprint(os.environ['KMP_THING'], 'GONE' in os.environ)\n")
+    spec = place.spec("-u", "script.py", RANK="1")
+    assert place.cold(spec) == place.warm(spec, "sets")
+
+
+def test_a_module_is_imported_once_and_its_state_is_each_workers_own(place: Place) -> None:
+    """What one worker changes no other sees."""
+    place.write("state.py", "seen = []\n")
+    place.write("script.py", "import os, state\nstate.seen.append(os.environ['RANK'])\nprint(state.seen)\n")
+    spec = place.spec("-u", "script.py")
+    with place.preloaded(("state",), spec) as preloader:
+        ranks = [place.spec("-u", "script.py", RANK=str(rank)) for rank in range(2)]
+        assert ["['0']\n", "['1']\n"] == [place.end_of(forked(preloader, rank)).out for rank in ranks]
+
+
+def test_a_module_that_the_script_prints_to_before_is_the_same_stream(place: Place) -> None:
+    """A log handler that an import has made writes to the worker's own stream."""
+    place.write("logs.py", "import logging\nlogging.basicConfig(format='%(message)s')\n")
+    place.write("script.py", "import logging, logs\nlogging.warning('one')\n")
+    for words in (("-u", "script.py"), ("script.py",)):
+        spec = place.spec(*words)
+        assert (0, "", "one\n") == place.cold(spec) == place.warm(spec, "logs")
+
+
+def test_hash_seed_and_limits_of_a_worker_hold(place: Place) -> None:
+    """A seed that is given, and the limit of core files, are those of a started worker."""
+    place.write("script.py", "import resource\nprint(hash('x'), resource.getrlimit(resource.RLIMIT_CORE))\n")
+    seed = str(random.randrange(1, 1000))
+    spec = place.spec("-u", "script.py", PYTHONHASHSEED=seed)
+    cold = place.cold(spec)
+    with place.preloaded(("json",), spec) as preloader:  # whose environment lacks the seed
+        preloader.begin_round(1)
+        assert preloader.fork(spec) is None
+    assert ["nothing is preloaded: PYTHONHASHSEED is not the same for all workers"] == place.said[1:]
+    assert cold == place.cold(spec)
