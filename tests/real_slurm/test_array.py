@@ -58,12 +58,15 @@ def reasons(run: Run) -> str:
     return run.cluster.as_root("squeue", "--noheader", "--array", "--format=%R", f"--jobs={run.job_id}")
 
 
-def wait_size(run: Run, size: int, timeout: float = 60, *, without: str = "") -> RoundFormed:
+def wait_size(
+    run: Run, size: int, timeout: float = 60, *, without: str = "", at_most: int | None = None
+) -> RoundFormed:
     """Wait until a round of so many nodes runs, without one of them, and return it."""
+    sizes = range(size, (at_most or size) + 1)
 
     def fits(state: RunState) -> bool:
         formed = state.running
-        return formed is not None and len(formed.members) == size and without not in nodes_of(formed)
+        return formed is not None and len(formed.members) in sizes and without not in nodes_of(formed)
 
     state = run.wait(fits, f"a round of {size}", timeout)
     assert state.running is not None

@@ -81,7 +81,7 @@ def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> 
     cluster.wait_for(lambda: task(run, on[final])["JobState"] == "PREEMPTED", 60, "the task's end")
     assert [spared] == nodes_of(wait_size(run, 1, without=down))
     cluster.as_root("scancel", high)
-    wait_size(run, 2, 90, without=down)
+    wait_size(run, 2, 90, without=down, at_most=3)  # 3: both places were taken at once
     cluster.as_root("scontrol", "update", f"nodename={down}", "state=resume")
     wait_size(run, 4, 90)  # nobody is left out
     assert [] == node_faults(read_records(run.paths), "run")  # not against that whose srun was killed, either
