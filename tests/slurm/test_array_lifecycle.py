@@ -340,11 +340,21 @@ def test_a_line_that_fails_for_good_gives_its_task_up(earlier: Earlier, expected
     assert isinstance(passing, Requeue)
 
 
-def test_flags_that_are_wrong_fail_the_run_at_once() -> None:
-    """No agent of this submission has ever started."""
-    choice = decide(BASE._replace(state=RunState(), srun_exit_code=127), BUDGETS)
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ExitCode.USAGE, "its flags are wrong"),
+        (126, "Python cannot be run"),
+        (127, "Python was not found"),
+    ],
+)
+def test_what_never_starts_fails_the_run_at_once(code: int, words: str) -> None:
+    """No agent of this submission has ever started; after that it is the node."""
+    choice = decide(BASE._replace(state=RunState(), srun_exit_code=code), BUDGETS)
     assert isinstance(choice, Exit)
-    assert "Python was not found" in words(choice)
+    assert words in choice.why
+    for facts in (BASE._replace(srun_exit_code=code), BASE._replace(state=RunState(), srun_exit_code=128)):
+        assert isinstance(decide(facts, BUDGETS), Relaunch)
 
 
 @pytest.mark.parametrize(("is_cancelled", "decision"), [(True, Decision.CANCELLED), (False, Decision.FAILED)])
