@@ -271,9 +271,7 @@ def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
         waited = waited._replace(quorum_since=None, complete_since=None, rounds=view.state.rounds)
     if view.state.running is not None:
         return waited
-    entries = _ready(view, now)
-    is_full = len(entries) >= view.target and view.state.round is not None
-    ready = joiners(view, now) if is_full else [entry.name.node_id for entry in entries]
+    ready = [entry.name.node_id for entry in _ready(view, now)]
     quorum = len(ready) >= view.settings.min_nodes
     full = _everybody_in(view, ready, now)
     over = waited.quorum_since is not None and (now - waited.quorum_since >= view.settings.last_call_timeout)

@@ -448,3 +448,42 @@ def test_ranks_are_stable(count: int, lost: set[int]) -> None:
     state = after(start(expected=nodes), first, loss(1, *(set(nodes) - set(left))))
     members = roster(*(seen(node, round_number=2) for node in reversed(left)))
     assert [node_id(node) for node in left] == rules.joiners(joining(state, members, me="n99"), now=0)
+
+
+def test_who_has_seen_no_quorum_has_no_last_call_behind_it() -> None:
+    """However long it has waited: the others may have come just now."""
+    late = roster(seen("n1", at=100.0), seen("n2", at=100.0))
+    view = joining(after(start()), late)
+    assert Wait(2, ("n3",)) == join(view, Waited(0.0), 100.0)
+    assert FormRound(EVERYBODY[:2]) == join(view, Waited(0.0, quorum_since=70.0), 100.0)
+
+
+def test_the_last_call_ends_for_all_at_the_same_moment() -> None:
+    """From then on the second node counts the patience with the first."""
+    members = roster(seen("n1", at=30.0), seen("n2", at=30.0))
+    view = joining(after(start()), members, me="n2", settings=SETTINGS)
+    times = {
+        now: rules.wait_on(view, Waited(0.0, quorum_since=0.0), now).complete_since for now in (29.9, 30.0)
+    }
+    assert {29.9: None, 30.0: 30.0} == times
+
+
+def test_a_newcomer_is_not_held_up_by_another_one() -> None:
+    """Only members of the last round go first; where they are gone the first to come are taken."""
+    state = after(start(), formed(1, ("n1", "n2")), loss(1, "n2"))
+    two = SETTINGS._replace(max_nodes=2)
+    members = roster(
+        seen("n1", round_number=2), seen("n3", round_number=2), seen("n4", Phase.STOPPED, round_number=1)
+    )
+    assert FormRound((node_id("n1"), node_id("n3"))) == step(joining(state, members, settings=two))
+    back = roster(*members.values(), seen("n2", Phase.STOPPED, round_number=1))
+    assert isinstance(step(joining(state, back, settings=two)), Wait)
+
+
+@pytest.mark.parametrize(("there", "expected", "interval"), [(9, 0, 2.0), (9, 900, 9.0), (900, 9, 9.0)])
+def test_in_a_large_job_nodes_look_more_rarely(there: int, expected: int, interval: float) -> None:
+    """By the nodes that are there or that are expected, whichever are more; a few never matter."""
+    members = roster(*(seen(f"n{number}") for number in range(there)))
+    state = after(start(expected=tuple(f"n{number}" for number in range(expected))))
+    view = joining(state, members, me="n8", settings=SETTINGS._replace(heartbeat_interval=2.0))
+    assert interval == rules.look_interval(view, 0.0)
