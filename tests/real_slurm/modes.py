@@ -382,6 +382,11 @@ FAKE_SLURM = (
 
 DRILLS = (
     Part("--preempt", DRILLED, ("drill.a_task_of_an_array_is_drilled_alone",)),
+    Part(
+        "a drill in which nothing was saved fails",
+        ("drill.a_drill_in_which_nothing_was_saved_fails",),
+        ("drill.a_drill_of_an_array_in_which_nothing_was_saved_fails",),
+    ),
     Part("--timeout", DRILLED_TOO, DRILLED_TOO),
     Part("--node-loss", DRILLED, DRILLED_TOO),
     Part("--crash", DRILLED, ("drill.a_task_of_an_array_is_drilled_alone",)),

@@ -73,6 +73,27 @@ def test_a_drill_in_which_nothing_was_saved_fails(cluster: Cluster, who: str) ->
     assert ("rank 3 on node2: exit code 7" in told) == (who == "3")
 
 
+@pytest.mark.parametrize("who", ["3", "nobody"])
+def test_a_drill_of_an_array_in_which_nothing_was_saved_fails(cluster: Cluster, who: str) -> None:
+    """One task leaves, and the others begin anew without what was to be saved."""
+    script = cluster.shared / "unsaved.py"
+    script.write_text(UNSAVED)
+    flags = ("--mode", "array", *QUICK, "--nodes", "1:2", "--gpus-per-node", "2", "--partition", "low")
+    run = submit(cluster, flags, (PYTHON, str(script), who, "{run}/ticks"))
+    wait_size(run, 2)
+    wait_ticks(run, 4)
+    done = elastic(cluster, "drill", str(run.directory), "--preempt", "--yes")
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"the run came back.*; but no checkpoint of step \d+, at which all", done.stdout)
+    failed = re.search("a worker failed .*; rank 3, exit code 7", done.stdout)
+    assert bool(failed) == (who == "3"), done.stdout
+    assert "; nothing was saved" in elastic(cluster, "timeline", str(run.directory)).stdout
+    assert (
+        "the round that had to stop last has saved nothing"
+        in run.command("status", str(run.directory)).stdout
+    )
+
+
 def test_a_run_that_never_saves_is_held(cluster: Cluster) -> None:
     """Three starts in a row begin at the same step: each says so, and the third one holds the job."""
     script = cluster.shared / "unsaved.py"
