@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks import ElasticLoop
+from hpc_elastic.frameworks.torch import Checkpoints
 
 
 def batch_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,14 +35,15 @@ def main() -> None:
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = accelerator.prepare(model, optimizer)
-    elastic = ElasticLoop(accelerator.save_state, accelerator.load_state, save_every=options.save_every)
-    for step in elastic.steps(options.steps):  # instead of range(options.steps)
+    checkpoints = Checkpoints(every=options.save_every)
+    state = {"model": model, "optimizer": optimizer}
+    for step in checkpoints.steps(options.steps, state):  # instead of range(options.steps)
         x, y = (part.to(accelerator.device) for part in batch_of(step, accelerator.process_index))
         optimizer.zero_grad()
         accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
         optimizer.step()
         time.sleep(options.step_time)
-    if accelerator.is_main_process and not elastic.stopped:
+    if accelerator.is_main_process and not checkpoints.stopped:
         tensors = accelerator.unwrap_model(model).state_dict().values()
         weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)
         result = {"steps": options.steps, "weights": hashlib.sha256(weights).hexdigest()}

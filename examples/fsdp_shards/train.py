@@ -9,13 +9,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks import ElasticLoop
+from hpc_elastic.frameworks.torch import Checkpoints
 
 BATCH = 48  # over all ranks, whose number has to divide it
 
@@ -24,24 +22,6 @@ def batch_of(step: int) -> torch.Tensor:
     """Return this rank's part of a step's batch: together all ranks see the same, however many they are."""
     x = torch.rand(BATCH, 4, generator=torch.Generator().manual_seed(step))
     return x[dist.get_rank() :: dist.get_world_size()]
-
-
-class State:
-    """What a checkpoint holds: each rank saves and loads its own shards."""
-
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.model, self.optimizer = model, optimizer
-
-    def save(self, path: str) -> None:
-        """Save this rank's shards below `path`."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
-
-    def load(self, path: str) -> None:
-        """Load what this rank needs, whoever saved it."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
-        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
 
 def main() -> None:
@@ -58,9 +38,9 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(device)
     fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    state = State(model, optimizer)
-    elastic = ElasticLoop(state.save, state.load, save_every=options.save_every)
-    for step in elastic.steps(options.steps):  # instead of range(options.steps)
+    state = {"model": model, "optimizer": optimizer}
+    checkpoints = Checkpoints(every=options.save_every)
+    for step in checkpoints.steps(options.steps, state):  # instead of range(options.steps)
         x = batch_of(step).to(device)
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))
@@ -68,7 +48,7 @@ def main() -> None:
         optimizer.step()
         time.sleep(options.step_time)
     norm = sum(parameter.full_tensor().double().square().sum() for parameter in model.parameters())
-    if dist.get_rank() == 0 and not elastic.stopped:
+    if dist.get_rank() == 0 and not checkpoints.stopped:
         result = {"steps": options.steps, "norm": float(norm), "world_size": dist.get_world_size()}
         with worker.atomic_write(options.out) as file:
             file.write(json.dumps(result).encode())

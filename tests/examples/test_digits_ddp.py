@@ -63,7 +63,7 @@ def test_crash(new_ranks: Callable[[str], Ranks], tmp_path: Path, expected: byte
     ranks = new_ranks("crash")
     assert 1 == ranks.start(*OPTIONS, by=crash_once(tmp_path)).wait_one(1)
     ranks.kill()
-    assert 40 == ranks.saved_step()
+    assert ranks.saved_step() in {20, 40}, "the save of step 40 may have been under way"
     assert [0, 0] == ranks.start(*OPTIONS, by=crash_once(tmp_path)).wait()
     assert expected == ranks.result()
 
@@ -73,7 +73,7 @@ def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
     ranks = new_ranks("kill")
     ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(45)
     ranks.kill()
-    assert (ranks.saved_step() or 0) >= 40
+    assert (ranks.saved_step() or 0) >= 20
     assert [0, 0] == ranks.start(*OPTIONS).wait()
     assert expected == ranks.result()
 

@@ -76,8 +76,16 @@ class LocalRun:
     def stop(self) -> int:
         """Ask for a stop once a checkpoint is complete; return the step that was saved."""
         wait_until(lambda: checkpoints.latest(self.paths) is not None, "a checkpoint", timeout_s=LIMIT_S)
+        self.ask_to_stop()
+        return self.stopped()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a stop now."""
         asked = DrainRequested(Cause.STOP, "test", Then.LEAVE, "a test")
         open_log(self.paths, "test").commit(lambda _: asked)
+
+    def stopped(self) -> int:
+        """Wait for the end of a start that was asked to stop; return the step that was saved."""
         self.wait()
         self._gate.unlink()
         saved = checkpoints.latest(self.paths)
@@ -102,6 +110,10 @@ class LocalRun:
     def rounds(self) -> list[RoundFormed]:
         """Return its rounds."""
         return [found.entry for found in read_records(self.paths) if isinstance(found.entry, RoundFormed)]
+
+    def kinds(self) -> set[type]:
+        """Return the kinds of its records."""
+        return {type(found.entry) for found in read_records(self.paths)}
 
     def result(self) -> dict[str, Any] | None:
         """Return what the training has written, if it is complete."""

@@ -17,9 +17,11 @@ import pytest
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints as marks
+from hpc_elastic.record.journal import Decision, StopAgreed
 from hpc_elastic.record.save_interval import SHORTEST_S
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.channel import Channel
+from tests.frameworks.local_runs import SAVE_EVERY, STEP_TIME_S, LocalRun
 from tests.frameworks.ranks import RankServer
 
 pytestmark = [
@@ -277,3 +279,23 @@ def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) 
     """The error names it."""
     (result,) = ranks.start(1, "train", tmp_path, "ddp", 1, "often").results()
     assert result.value.startswith("InputError: hpc_elastic.frameworks: every is 'often'")
+
+
+def test_a_stop_while_a_save_is_under_way_waits_for_it(tmp_path: Path) -> None:
+    """Real agents end no worker until the save is durable; then the step of the stop is saved too."""
+    run = LocalRun(tmp_path / "run", "fsdp_shards").start(2, 1, "--step-time", str(STEP_TIME_S))
+    try:
+        wait_until(run.directory.exists, "the run", timeout_s=LIMIT_S)
+        with held_up(part(run.directory / "saved", 2 * SAVE_EVERY, 1)) as somebody:
+            wait_for(somebody)
+            run.ask_to_stop()
+            wait_until(lambda: StopAgreed in run.kinds(), "the step of the stop", timeout_s=LIMIT_S)
+            newest = marks.latest(run.paths)
+            assert newest is not None
+            assert SAVE_EVERY == newest.step
+        assert 2 * SAVE_EVERY < run.stopped()
+        ending = run.state().ending
+        assert ending is not None
+        assert Decision.STOPPED is ending.decision
+    finally:
+        run.end()

@@ -71,7 +71,7 @@ class Checkpoints:
 
     Args:
         directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
-            ``saved`` in the run directory, or here without a run.
+            ``saved`` in the run directory. Without a run and a directory nothing is saved or loaded.
         keep: how many complete checkpoints are kept.
         every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
@@ -103,6 +103,7 @@ class Checkpoints:
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = _copies(self._lib)
         self._background = Background()
+        self._is_idle = directory is None and worker.run_dir() is None
         self._saved: int | None = None  # step of the last load or save, failed or not: that of all ranks
         self._failed = 0  # saves in a row
         self.stopped = False
@@ -137,6 +138,8 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Tell whether a regular checkpoint is to be saved now that `step` steps are done."""
+        if self._is_idle:
+            return False
         if self._pace is not None:
             return self._pace.is_due(step)
         return self._saves.is_due(step, self._saved or 0)
@@ -156,7 +159,7 @@ class Checkpoints:
             OSError: there can be no directory for it.
             StoreError: this is the third save in a row that has failed.
         """
-        if step == self._saved:
+        if self._is_idle or step == self._saved:
             return
         self._forgive(self._background.wait())
         began = self._clock.monotonic()
@@ -266,6 +269,8 @@ class Checkpoints:
         Raises:
             InputError: it was marked without a path.
         """
+        if self._is_idle:
+            return None
         if worker.run_dir() is None:
             newest = self.latest()
             return None if newest is None else newest.path
@@ -280,6 +285,8 @@ class Checkpoints:
 
     def all(self) -> list[CompleteCheckpoint]:
         """Return all complete checkpoints, the newest first."""
+        if self._is_idle:
+            return []
         found = map(_complete, self._saves.complete())
         return [saved for saved in found if saved is not None]
 

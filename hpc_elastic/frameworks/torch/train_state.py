@@ -174,9 +174,10 @@ class TrainState:
         """
         reader = self._lib.checkpoint.FileSystemReader(path)
         stored = reader.read_metadata().state_dict_metadata
-        unused = [
-            entry.value for entry in self._entries if self._is_optimizer(entry) and not entry.value.state
-        ]
+        optimizers = [entry.value for entry in self._entries if self._is_optimizer(entry)]
+        unused = [optimizer for optimizer in optimizers if not optimizer.state]
+        for optimizer in unused:
+            optimizer.zero_grad()  # PyTorch makes no state to load into while there are gradients
         try:
             trees = {entry.name: self._template(entry, stored) for entry in self._entries}
             leaves = {leaf.name: leaf for name, tree in trees.items() for leaf in _leaves(tree, name)}
