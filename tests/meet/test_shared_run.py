@@ -507,3 +507,18 @@ def test_nothing_is_cleared_up_before_workers_run(node: MakeNode, clock: FakeClo
         for handler in (second, first):
             handler.run.tick()
     assert ["n1"] == tidied
+
+
+def test_a_blindness_begins_when_the_directory_first_did_not_answer(node: MakeNode, clock: FakeClock) -> None:
+    """Until it has answered; a later one begins anew, and each holds the next heartbeat up."""
+    first, _ = together(node, clock)
+    began = clock.monotonic()
+    for _ in range(3):
+        first.run.note_blindness()
+        assert began == first.run.blind_since
+        assert clock.monotonic() + first.run.settings.heartbeat_interval <= first.run.next_turn_at()
+        clock.advance(5.0)
+    first.run.tick()
+    assert first.run.blind_since is None
+    first.run.note_blindness()
+    assert clock.monotonic() == first.run.blind_since

@@ -308,3 +308,12 @@ def test_a_node_beside_the_round_may_be_unfit() -> None:
     state = after(start(), formed(1, ("n1", "n2")))
     assert {} == after(NodeUnfit(E0, "n1", "why"), state=state).unfit
     assert {"n3": "why"} == after(NodeUnfit(E0, "n3", "why"), state=state).unfit
+
+
+def test_a_size_and_its_spares_hold_for_their_submission() -> None:
+    """A later start of it, too; the next submission has its own."""
+    asked = after(start(), SizeWanted(0, 2, "scale", spares=1))
+    for epoch, expected in ((E0, (2, 1)), (REQUEUED, (2, 1)), (RESUBMITTED, (None, None))):
+        state = after(start(epoch), state=asked) if epoch > E0 else asked
+        assert expected == (state.wanted, state.spares)
+    assert (None, None) == (after(start()).wanted, after(start()).spares)
