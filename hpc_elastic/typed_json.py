@@ -14,6 +14,7 @@ Mapping[str, X], enums, NamedTuples (an object, or an array of their fields in o
 from __future__ import annotations
 
 import json
+import marshal
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from hpc_elastic.errors import DamagedError
 
 DEPTH = 32  # arrays and objects inside each other; what this package writes has 6
 NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file name
+_LONG = 64  # items of an array that is remembered
 _MOST_DIGITS = 20  # of a whole number with its sign: 64 bits
 _MOST_SHOWN = 60  # characters of a value in an error
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -243,7 +245,21 @@ def _items(value: object, wanted: str) -> list[Any]:
 
 
 def _sequence(check: _Check) -> _Check:
+    """Return the check of an array. One as long as the members of a large round is remembered.
+
+    Each round of a run has the same members as a rule, and their check takes longer than all others.
+    """
+    known: list[tuple[bytes, tuple[Any, ...]]] = []  # the last long array: exact, types included
+
     def sequence(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) < _LONG:
+            return checked(value)
+        exact = marshal.dumps(value)
+        if not known or known[0][0] != exact:
+            known[:] = [(exact, checked(value))]
+        return known[0][1]
+
+    def checked(value: object) -> tuple[Any, ...]:
         items, done = _items(value, "an array"), []
         try:
             for item in items:
@@ -410,10 +426,14 @@ _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_const
 
 def _is_flat(value: object) -> bool:
     """Tell whether at most `DEPTH` arrays and objects are inside each other."""
-    level: list[Any] = [value]
-    for _ in range(DEPTH + 1):
-        level = [part for part in level if type(part) is dict or type(part) is list]
+    level: list[Any] = [value] if type(value) is dict or type(value) is list else []
+    for _ in range(DEPTH):
+        level = [
+            part
+            for one in level
+            for part in (one.values() if type(one) is dict else one)
+            if type(part) is dict or type(part) is list
+        ]
         if not level:
             return True
-        level = [part for one in level for part in (one.values() if type(one) is dict else one)]
-    return False
+    return not level

@@ -200,3 +200,13 @@ def test_a_type_that_no_record_has_is_a_fault_of_the_program() -> None:
     """It is found by the first test that reads such a record."""
     with pytest.raises(TypeError, match="records cannot have fields of the type"):
         decode(bytes, b"")
+
+
+@pytest.mark.parametrize("other", [True, 1.0, "1", None])
+def test_a_long_array_is_not_taken_for_one_that_is_only_equal(other: object) -> None:
+    """After an array of numbers one of switches, which Python holds equal, is as wrong as ever."""
+    kind: Any = tuple[Count, ...]
+    assert (1,) * 100 == decode(kind, [1] * 100)
+    with pytest.raises(DamagedError, match=r"\[0\]"):
+        decode(kind, [other] * 100)
+    assert (1,) * 100 == decode(kind, [1] * 100)

@@ -13,11 +13,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from hpc_elastic.errors import DamagedError
-from hpc_elastic.typed_json import Count, Prose, Seconds, read
-
-LEAST_GAP_S = 5.0  # between two lines about steps
-GAP_SHARE = 0.1  # of the time since the first step: a long round has no more lines than 10 per e-fold
+LEAST_GAP_S, MOST_GAP_S = 10.0, 300.0  # between two lines about steps
+GAP_SHARE = 0.2  # of the time since the first step, so that a short round has few lines
 
 
 class Doing(str, Enum):
@@ -32,29 +29,15 @@ class Doing(str, Enum):
 class WorkFact(NamedTuple):
     """One line, written by one agent."""
 
-    round: Count
+    round: int
     doing: Doing
     at: float  # wall time of the writer [s since the epoch]
-    mono: Seconds  # its monotonic time [s]: spans between lines of one agent hold over steps of its clock
-    agent: Prose  # id of the agent
-    known: Count  # number of the newest journal record that it had read
-    step: Count | None = None  # the newest one that is done
-    saving_s: Seconds = 0.0  # for how long the loop has stood still for saves in this round
-    total: Count | None = None  # steps of the whole run
-
-
-class _WorkLine(NamedTuple):
-    """The JSON form of a fact, short because there are many."""
-
-    r: Count
-    d: Doing
-    t: float
-    m: Seconds
-    a: Prose
-    k: Count
-    s: Count | None = None
-    v: Seconds = 0.0
-    n: Count | None = None
+    mono: float  # its monotonic time [s]: spans between lines of one agent hold over steps of its clock
+    agent: str  # id of the agent
+    known: int  # number of the newest journal record that it had read
+    step: int | None = None  # the newest one that is done
+    saving_s: float = 0.0  # for how long the loop has stood still for saves in this round
+    total: int | None = None  # steps of the whole run
 
 
 def next_gap_s(since_first_s: float) -> float:
@@ -63,31 +46,44 @@ def next_gap_s(since_first_s: float) -> float:
     Args:
         since_first_s: how long ago the first step of the round was done [s].
     """
-    return max(LEAST_GAP_S, GAP_SHARE * since_first_s)
+    return min(max(LEAST_GAP_S, GAP_SHARE * since_first_s), MOST_GAP_S)
 
 
 def encode_fact(fact: WorkFact) -> bytes:
-    """Return a fact as one line."""
-    line = _WorkLine(*fact)._asdict() | {"t": round(fact.at, 3), "m": round(fact.mono, 3)}
-    for key in [key for key in "sn" if line[key] is None]:
-        del line[key]
-    saving_s = round(fact.saving_s, 3)
-    if saving_s:
-        line["v"] = saving_s
-    else:
-        del line["v"]
+    """Return a fact as one line: short, because there are many."""
+    at, mono, saving_s = (round(each, 3) for each in (fact.at, fact.mono, fact.saving_s))
+    line = {"r": fact.round, "d": fact.doing, "t": at, "m": mono, "a": fact.agent, "k": fact.known}
+    more = {"s": fact.step, "v": saving_s or None, "n": fact.total}
+    line |= {key: value for key, value in more.items() if value is not None}
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_facts(data: bytes) -> list[WorkFact]:
     """Return the facts in a file; lines that are torn or damaged are left out."""
-    found = []
-    for line in data.splitlines():
-        try:
-            found.append(WorkFact(*read(_WorkLine, line)))
-        except (DamagedError, ValueError):
-            continue
-    return found
+    found = (_fact_of(line) for line in data.splitlines())
+    return [fact for fact in found if fact is not None]
+
+
+def _fact_of(line: bytes) -> WorkFact | None:
+    """Return the fact in a line; None if it is damaged. There may be many lines, so each costs little."""
+    try:
+        fields = json.loads(line)
+        doing = _DOINGS[fields["d"]]
+        at, mono, saving_s = float(fields["t"]), float(fields["m"]), float(fields.get("v", 0.0))
+        numbers = fields["r"], fields["k"], fields.get("s", 0), fields.get("n", 0)
+        agent = fields["a"]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+    is_sound = type(agent) is str and all(type(each) is int and 0 <= each < _MOST for each in numbers)
+    if not is_sound or not -_MOST < at < _MOST or not 0 <= mono < _MOST or not 0 <= saving_s < _MOST:
+        return None
+    return WorkFact(
+        numbers[0], doing, at, mono, agent, numbers[1], fields.get("s"), saving_s, fields.get("n")
+    )
+
+
+_DOINGS = {doing.value: doing for doing in Doing}
+_MOST = 2**62  # of any number, as 64 bits hold it
 
 
 def of_one_writer(facts: Iterable[WorkFact]) -> dict[int, list[WorkFact]]:

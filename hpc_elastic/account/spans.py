@@ -20,6 +20,7 @@ from hpc_elastic.record.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    Member,
     Record,
     Requeued,
     Role,
@@ -191,6 +192,7 @@ class _Walk:
         self._saved_s = 0.0  # saving in the round that runs, up to the last line
         self._durable = -1
         self._crew = Crew()
+        self._members: tuple[tuple[Member, ...], tuple[str, ...]] = ((), ())  # of the newest round, and names
         self._stop = -1
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
@@ -198,6 +200,7 @@ class _Walk:
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
+        self._farthest: int | None = None  # newest step of the newest start
 
     def take(self, time: float, event: _Event) -> None:
         """Take one event."""
@@ -316,7 +319,7 @@ class _Walk:
         self._best = max(self._best, step)
         self._progress.append((time, self._best))
         self._total = fact.total or self._total
-        self._update_start(reached=max(step, self._start.reached or 0))
+        self._farthest = step if self._farthest is None else max(step, self._farthest)
 
     def _put_steps(self, time: float, saving_s: float, step: int, last: int) -> None:
         """Put the time between two lines about steps into its buckets, as far as steps are new."""
@@ -350,7 +353,7 @@ class _Walk:
         elif isinstance(entry, RoundFormed):
             self._pass(time)
             self._formed(entry)
-            self._crew = self._crew._replace(members=tuple(member.node for member in entry.members))
+            self._crew = self._crew._replace(members=self._names_of(entry))
         elif before.running is not None and after.running is None:
             self._round_over(time, record, before, after)
         elif isinstance(entry, Drained | Requeued):
@@ -364,6 +367,11 @@ class _Walk:
             self._time = None
         members = self._crew.members if after.running is not None else ()
         self._crew = Crew(after.expected, members, after.lost)
+
+    def _names_of(self, formed: RoundFormed) -> tuple[str, ...]:
+        if formed.members is not self._members[0]:  # most rounds have those of the round before
+            self._members = formed.members, tuple(member.node for member in formed.members)
+        return self._members[1]
 
     def _other(self, time: float, record: Record, entry: Entry) -> None:
         if self._time is None:
@@ -465,8 +473,10 @@ class _Walk:
             self._starts[-1] = self._starts[-1]._replace(**changes)  # type: ignore[arg-type]
 
     def _close_start(self) -> None:
-        if self._durable >= 0:
-            self._update_start(saved=self._durable)
+        saved = self._durable if self._durable >= 0 else None
+        if self._starts:
+            self._starts[-1] = self._starts[-1]._replace(saved=saved, reached=self._farthest)
+        self._farthest = None
 
     def _open(
         self,

@@ -232,10 +232,12 @@ def _with_new_budget(state: RunState) -> RunState:
 
 def _round(state: RunState, entry: RoundFormed) -> RunState:
     wrong = entry.number != state.rounds + 1 or entry.epoch != state.epoch
-    has_left = any(member.node_id in state.left for member in entry.members)
+    has_left = bool(state.left) and any(member.node_id in state.left for member in entry.members)
     if wrong or has_left or state.running is not None or state.leaving:
         return state
-    back = frozenset(member.node for member in entry.members)
+    lost = state.lost.union(entry.lost)
+    is_any_out = bool(lost or state.unfit)
+    back = frozenset(member.node for member in entry.members) if is_any_out else frozenset[str]()
     return _blamed(state, entry.lost)._replace(
         rounds=entry.number,
         round=entry,
@@ -245,7 +247,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         stop_step=None,
         hang=None,
         held_warning=None,
-        lost=state.lost.union(entry.lost) - back,
+        lost=lost - back,
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
         left=frozenset(),
         tasks_stopped=(),
@@ -298,8 +300,10 @@ def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
     Who has said that it leaves is not lost, though who watches it may not have read so yet.
     """
+    if not state.left:
+        return entry
     members = {member.node_id for member in state.round.members} if state.round is not None else set()
-    if entry.cause is Cause.NODE_LOSS and state.left and state.round is not None:
+    if entry.cause is Cause.NODE_LOSS and state.round is not None:
         left = {one.node for one in state.round.members if one.node_id in state.left}
         staying = {one.node for one in state.round.members if one.node_id not in state.left}
         return entry._replace(nodes=tuple(node for node in entry.nodes if node not in left - staying))

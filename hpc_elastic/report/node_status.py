@@ -65,7 +65,7 @@ def _unfit_before(records: Iterable[Record], state: RunState) -> dict[str, str]:
         entry = record.entry
         if isinstance(entry, NodeUnfit) and entry.epoch.submission == state.epoch.submission:
             found[entry.node] = entry.reason
-        elif isinstance(entry, RoundFormed):
+        elif found and isinstance(entry, RoundFormed):
             for member in entry.members:
                 found.pop(member.node, None)
     return {node: reason for node, reason in found.items() if node not in state.unfit}

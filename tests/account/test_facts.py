@@ -61,8 +61,13 @@ def test_the_agent_that_saw_most_is_believed() -> None:
 
 
 def test_a_long_round_has_few_lines() -> None:
-    """A round of ten days has about a hundred lines about its steps."""
-    lines, now = 0, 0.0
-    while now < 10 * 86400:
-        lines, now = lines + 1, now + next_gap_s(now)
-    assert 90 < lines < 130
+    """A round of twenty minutes has about twenty lines of steps, a longer one a line in five minutes."""
+
+    def lines(seconds: float) -> int:
+        count, now = 0, 0.0
+        while now < seconds:
+            count, now = count + 1, now + next_gap_s(now)
+        return count
+
+    assert 15 < lines(1200.0) < 25
+    assert 2850 < lines(10 * 86400.0) < 2950

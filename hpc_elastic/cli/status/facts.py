@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
 from hpc_elastic.account.account import Account
 from hpc_elastic.clock import SystemClock, date_text
@@ -11,7 +12,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
-from hpc_elastic.record.journal import Cause, Decision
+from hpc_elastic.record.journal import Cause, Decision, Record
 from hpc_elastic.record.member_names import MemberName, parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
@@ -58,6 +59,7 @@ from hpc_elastic.slurm.run_jobs.run_files import (
     SavedCheckpoint,
     SlurmAnswer,
     drain_times,
+    drains_of,
     is_array,
     newest_checkpoint,
     spec_trouble,
@@ -106,7 +108,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     facts += [("time", short)] if short and state.ending is None else []
     stopped = sorted(state.stopped_ranks.items())
     facts += [("stopped", f"{stopped_ranks_text(node, ranks)}; {LET_GO_ON}") for node, ranks in stopped]
-    facts += drain_facts(run.paths)
+    facts += drain_facts(run.paths, run.records)
     facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
     facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
@@ -317,10 +319,15 @@ _JOB_LABELS = {
 _EMPTY = ("", "None", "(null)", "Unknown", "N/A")
 
 
-def drain_facts(paths: RunPaths) -> list[tuple[str, str]]:
-    """Return labels and texts; nothing where nothing is known."""
+def drain_facts(paths: RunPaths, records: Sequence[Record] | None = None) -> list[tuple[str, str]]:
+    """Return labels and texts; nothing where nothing is known.
+
+    Args:
+        paths: the files of the run.
+        records: of the run, where they have been read.
+    """
     facts = [("held up", text) for text in held_texts(paths)]
-    saves = _saves_text(paths)
+    saves = _saves_text(paths, records)
     if saves:
         facts.append(("saving", saves))
     return facts
@@ -344,9 +351,10 @@ def _read(path: str) -> str:
     return f"{node}: {text.splitlines()[0].strip()}" if text else ""  # none: it goes on
 
 
-def _saves_text(paths: RunPaths) -> str:
+def _saves_text(paths: RunPaths, records: Sequence[Record] | None) -> str:
     try:
-        saves, drains = save_times(paths), drain_times(paths)
+        saves = save_times(paths)
+        drains = drain_times(paths) if records is None else drains_of(records)
     except (OSError, HpcElasticError):
         return ""
     parts = []

@@ -335,5 +335,10 @@ def drain_times(paths: RunPaths) -> list[float]:
     Raises:
         StoreError: the journal cannot be read.
     """
-    entries = (record.entry for record in read_records(paths))
+    return drains_of(read_records(paths))
+
+
+def drains_of(records: Iterable[Record]) -> list[float]:
+    """Return the same for the records of a run."""
+    entries = (record.entry for record in records)
     return [entry.took_s for entry in entries if isinstance(entry, Drained) and entry.took_s is not None]
