@@ -32,13 +32,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clocks of the operating system."""
 
-    def monotonic(self) -> float:
-        """Return this node's monotonic time [s]."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Return the wall time [s since the epoch], for display only."""
-        return time.time()
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
 
     def sleep(self, seconds: float) -> None:
         """Wait [s]."""
