@@ -117,10 +117,17 @@ class Group:
         """Return the workers that started after a moment (monotonic [s]), in order."""
         found = []
         for name in os.listdir(self._stamps):
+            if name.endswith(".cpu"):  # is being written
+                continue
             started, rank, world_size, pid = name.split("+")
             if float(started) > after_s:
                 found.append(Stamp(float(started), int(rank), int(world_size), int(pid)))
         return sorted(found)
+
+    def noted(self, stamp: Stamp) -> str:
+        """Return the text that a worker has left in its stamp."""
+        name = f"{stamp.started_s:.6f}+{stamp.rank}+{stamp.world_size}+{stamp.pid}"
+        return (self._stamps / name).read_text(encoding="ascii")
 
     def wait_for_workers(self, after_s: float = 0.0, agents: int = 0) -> list[Stamp]:
         """Wait until a whole world has started after a moment and return its workers.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.launchers import Launcher, Shape
+from bench_lib.recovery import recovery
 from bench_lib.tee import output
 
 SETTLE_S = 1.0
@@ -194,12 +195,13 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "replace": replace_workers,
     "orphans": orphans,
     "tee": tee,
+    "recovery": recovery,
     "last-failure": last_failure,
     "join": join,
     "quorum": quorum,
     "node-lost": node_lost,
 }
-SLOW = ("last-failure", "join", "quorum", "node-lost")  # torchrun takes up to a minute or fails
+SLOW = ("last-failure", "join", "quorum", "node-lost", "recovery")  # torchrun takes up to a minute or fails
 
 
 def warm_up(launcher: Launcher) -> None:

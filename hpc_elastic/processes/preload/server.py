@@ -66,12 +66,12 @@ def main(begin: Begin, modules: list[str], words: tuple[str, ...]) -> None:
     sys.path[:] = [warm_worker.first_place(command), *begin.path[1:]] if has_place else begin.path
     try:
         server.refuse_shadows(own)
+        for name in [name for name in own if name.partition(".")[0] == _OURS]:
+            del sys.modules[name]  # the user's search path may have another version
         server.load(modules)
         worker = server.serve()
     except _EndError:
         os._exit(0)
-    for name in [name for name in sys.modules if name.partition(".")[0] == _OURS and name in own]:
-        del sys.modules[name]
     warm_worker.run(worker)
 
 

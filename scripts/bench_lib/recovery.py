@@ -1,0 +1,55 @@
+"""What a user waits for after a crash: from the end of a worker to the next training step of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench_lib.group import Group
+from bench_lib.launchers import HPC_ELASTIC, Launcher, Place, Shape
+
+if TYPE_CHECKING:
+    from bench_lib.measures import Effort, Samples
+
+SCRIPT = Path(__file__).with_name("ddp_worker.py")
+MODULES = "torch,sklearn.datasets,torch._dynamo"  # the last is loaded by a first optimizer
+SETTLE_S = 2.0
+# torchrun's agents else meet the stale addresses of the round before, and may hang
+_STORE_OF_ITS_OWN = ("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+
+
+def recovery(launcher: Launcher, effort: Effort) -> Samples:
+    """One of two DDP workers is killed -> the first step of both is done [s]; CPU time of each [s]."""
+    took, cpu = _recover(_training(launcher), effort)
+    samples = {"next_step_s": took, "next_step_cpu_s": cpu}
+    if launcher.name == HPC_ELASTIC.name:
+        took, cpu = _recover(_training(launcher, "--preload", MODULES), effort)
+        samples.update(warm_next_step_s=took, warm_next_step_cpu_s=cpu)
+    return samples
+
+
+def _training(launcher: Launcher, *flags: str) -> Launcher:
+    """Return the launcher with a script that trains."""
+
+    def argv(shape: Shape, place: Place, index: int) -> list[str]:
+        return [*launcher.argv(shape, place, index)[:-1], *flags, str(SCRIPT)]
+
+    return replace(launcher, argv=argv)
+
+
+def _recover(launcher: Launcher, effort: Effort) -> tuple[list[float], list[float]]:
+    took, cpu = [], []
+    with Group(launcher, Shape(agents=1, workers=2), wrap=_STORE_OF_ITS_OWN) as group:
+        workers = group.wait_for_workers()
+        for _ in range(effort.long_repetitions):
+            time.sleep(SETTLE_S)
+            died_s = time.monotonic()
+            os.kill(workers[-1].pid, signal.SIGKILL)
+            workers = group.wait_for_workers(after_s=died_s)
+            took.append(workers[-1].started_s - died_s)
+            cpu += [float(group.noted(worker)) for worker in workers]
+    return took, cpu
