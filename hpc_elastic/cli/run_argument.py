@@ -19,7 +19,6 @@ from hpc_elastic.record.run_log import read_records
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.run_jobs.chain_links import read_links
 from hpc_elastic.slurm.run_jobs.existing_run import (
     Folder,
     existing_run,
@@ -29,7 +28,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import (
     names_of_runs,
 )
 from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
-from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.text import visible

@@ -333,8 +333,7 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
         return
     from hpc_elastic.record.run_log import read_records  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.nodes.nodes import remember_run  # noqa: PLC0415 - rare
-    from hpc_elastic.slurm.nodes.taken import note_taken  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.nodes.nodes import note_taken, remember_run  # noqa: PLC0415 - rare
 
     try:
         note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), (options.node, Role.AGENT), log.say)

@@ -25,8 +25,8 @@ from hpc_elastic.record.state import RunState, apply, fold
 from hpc_elastic.rendezvous.dynamic import state as dynamic_state
 from hpc_elastic.report.timeline import ending_text, failure_text, timeline
 from hpc_elastic.slurm.client.deadlines import Site
-from hpc_elastic.slurm.run_jobs.job_record import JobRecord
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
+from hpc_elastic.slurm.run_jobs.submissions import JobRecord
 from hpc_elastic.store.kv import versions as kv_format
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.node_events import NodeEvent

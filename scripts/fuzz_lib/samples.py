@@ -46,8 +46,8 @@ from hpc_elastic.record.journal import (
     WarningHeld,
 )
 from hpc_elastic.slurm.client.deadlines import Site
-from hpc_elastic.slurm.run_jobs import job_record
-from hpc_elastic.slurm.run_jobs.job_record import JobRecord
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import JobRecord
 from hpc_elastic.store import node_ledger
 from hpc_elastic.store.kv import versions
 from hpc_elastic.store.node_events import Fault, NodeEvent
@@ -139,9 +139,9 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "job.sbatch": b"#!/bin/bash\nexport HPC_ELASTIC_RUN_DIR=/r\n",
         "batch.sh": b"echo\n",
         "site.json": json.dumps({"format": 1, **Site()._asdict()}).encode(),
-        "submissions/000000.intent": job_record.encode(JobRecord(token, time="2026-01-01 00:00:00")),
-        "submissions/000000.json": job_record.encode(JobRecord(token, "7", "2026-01-01 00:00:00")),
-        "submissions/000000-0001.json": job_record.encode(JobRecord(f"{token}.1", "8")),
+        "submissions/000000.intent": submissions.encode_record(JobRecord(token, time="2026-01-01 00:00:00")),
+        "submissions/000000.json": submissions.encode_record(JobRecord(token, "7", "2026-01-01 00:00:00")),
+        "submissions/000000-0001.json": submissions.encode_record(JobRecord(f"{token}.1", "8")),
         "members/n1.7+0-0-1-0+running+2+12+5": b"",
         "members/n2.8+0-0-1-0+joining+3+1+5": b"",
         "members/news+3": b"",

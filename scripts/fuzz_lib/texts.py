@@ -19,8 +19,8 @@ from hpc_elastic.record.journal import SetupFailure
 from hpc_elastic.report import queue_text, srun_said
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.slurm.adopt import script, torchrun_line
-from hpc_elastic.slurm.client import array_tasks, deadlines, hostlist, job_standing, jobs, nodes, parse, told
-from hpc_elastic.slurm.end import setup_failure
+from hpc_elastic.slurm.client import answers, deadlines, hostlist, job_standing, parse
+from hpc_elastic.slurm.end import history
 from hpc_elastic.slurm.job import shell_text, values
 from hpc_elastic.slurm.job.job_file import read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -133,7 +133,7 @@ _MARK = "_0123456789abcdef_"
 
 def _slurm(text: str) -> None:
     with allowed(SlurmCommandError):
-        _job(told.job(text, "7"))
+        _job(answers.job(text, "7"))
     _table(text)
     parse.submitted_job_id(text)
     parse.help_options(text)
@@ -151,15 +151,15 @@ def _job(fields: dict[str, str]) -> None:
 
 def _table(text: str) -> None:
     """Have a job's comment and constraint say anything: what else is told of it stays as it is."""
-    cells = dict.fromkeys(jobs.FORM.columns, "") | _RUNNING | {"feature": text, "comment": text}
-    printed = "".join(f"{cells[column]}{_MARK}" for column in jobs.FORM.columns) + "\n"
+    cells = dict.fromkeys(answers.JOBS.columns, "") | _RUNNING | {"feature": text, "comment": text}
+    printed = "".join(f"{cells[column]}{_MARK}" for column in answers.JOBS.columns) + "\n"
     if _MARK in text:
         return
-    [found] = jobs.read(jobs.FORM.rows(printed, _MARK, ("squeue",)))
+    [found] = answers.read_jobs(answers.JOBS.rows(printed, _MARK, ("squeue",)))
     expect((found["JobId"], found["JobState"]) == ("7", "RUNNING"), "a text was taken for a field")
     _job(found)
     with allowed(SlurmCommandError):
-        for job in jobs.read(jobs.FORM.rows(text, "|", ("squeue",))):
+        for job in answers.read_jobs(answers.JOBS.rows(text, "|", ("squeue",))):
             _job(job)
 
 
@@ -168,18 +168,18 @@ _RUNNING = {"jobid": "7", "state": "RUNNING", "reason": "None", "restartcnt": "0
 
 def _lists(text: str) -> None:
     lines = text.splitlines()
-    jobs.with_comment([(text, text), *((line, text) for line in lines)], "hpc_elastic:ab")
+    answers.with_comment([(text, text), *((line, text) for line in lines)], "hpc_elastic:ab")
     parse.time_left_s(text)
     with allowed(InputError):
         rows = [(line, line, text, text, text, text) for line in lines]
         rows += [("7", line, "RUNNING", "n1", "None", text) for line in lines]
-        array_tasks.arrays_of(array_tasks.parse_tasks(rows, token="hpc_elastic:ab", array="7"))  # noqa: S106
-    array_tasks.max_array_size(text)
+        answers.arrays_of(answers.parse_tasks(rows, token="hpc_elastic:ab", array="7"))  # noqa: S106
+    answers.max_array_size(text)
     with allowed(SlurmCommandError):
-        told.partition(text, "low")
-        deadlines.site_of(told.config(text), told.partition(text, ""), None)
-    nodes.gpus_in(text)
-    nodes.features_of(text)
+        answers.partition(text, "low")
+        deadlines.site_of(answers.config(text), answers.partition(text, ""), None)
+    answers.gpus_in(text)
+    answers.features_of(text)
     deadlines.seconds(text)
 
 
@@ -193,8 +193,8 @@ def _log(data: bytes) -> None:
     job_standing.due_to(text)
     srun_said.srun_said(text, ("n1", "n2"))
     for failure in _FAILURES:
-        setup_failure.with_words(failure, text)
-    setup_failure.with_words(SetupFailure(text, "setup", 127), text)
+        history.with_words(failure, text)
+    history.with_words(SetupFailure(text, "setup", 127), text)
 
 
 _FLAG_NAMES = tuple(

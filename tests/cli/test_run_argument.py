@@ -15,9 +15,8 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.run_log import open_log
-from hpc_elastic.slurm.run_jobs import chain_links, submissions
-from hpc_elastic.slurm.run_jobs.chain_links import Link
-from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Link, Submission
 
 NAME = "toy-20261121-093000-77"
 
@@ -37,7 +36,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
 @pytest.mark.parametrize("word", ["4711", "4712", "4712_3"])
 def test_a_run_is_found_by_any_job_of_its_chain(paths: RunPaths, word: str) -> None:
     """Also by one that still waits: squeue shows its id."""
-    chain_links.record(paths, Link(0, 1, "other", "4712"))
+    submissions.record_link(paths, Link(0, 1, "other", "4712"))
     assert NAME == find_run(word).name
 
 

@@ -30,7 +30,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
-from hpc_elastic.slurm.submit.stored_job import read_request
+from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.testing.waiting import wait_until
 from tests.slurm.stand_in import FakeJob
 

@@ -23,9 +23,8 @@ from hpc_elastic.record.journal import (
     RunEnded,
 )
 from hpc_elastic.record.run_log import open_log
-from hpc_elastic.slurm.run_jobs import chain_links, submissions
-from hpc_elastic.slurm.run_jobs.chain_links import Link
-from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import Link, Submission
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, remember
 from tests.slurm.stand_in import FakeJob
@@ -90,7 +89,7 @@ def test_the_jobs_that_come_next_in_a_chain_are_told(
 ) -> None:
     """As long as the run goes on."""
     for number, job_id in ((1, "8"), (2, "9")):
-        chain_links.record(paths, Link(0, number, f"token{number}", job_id))
+        submissions.record_link(paths, Link(0, number, f"token{number}", job_id))
     assert "  chain       then 2 jobs: 8, 9\n" in told(paths, capfd, {}, STARTED)
     assert "chain" not in told(paths, capfd, {}, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
 

@@ -11,7 +11,7 @@ from devcluster_lib.addresses import first_slot
 from devcluster_lib.cli import slurm_asked_for
 from devcluster_lib.errors import DevClusterError
 
-from hpc_elastic.slurm.client import versions
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm import versions_page
 from tests.real_slurm.facts import VERSIONS
 
@@ -72,7 +72,7 @@ def test_an_unknown_version_is_refused_by_name() -> None:
 
 def test_each_version_has_its_facts_and_is_tested() -> None:
     """A column of `facts`, a suite, and a place in `scripts/test --slurm all`."""
-    assert VERSIONS == tuple(suites.SUITES) == tuple(map(versions.text, versions.TESTED))
+    assert VERSIONS == tuple(suites.SUITES) == tuple(map(parse.release_text, parse.TESTED))
     assert f"versions=({' '.join(VERSIONS)})" in (SCRIPTS / "test").read_text()
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_elastic.slurm.client import jobs, nodes
-from hpc_elastic.slurm.client.tables import Form
+from hpc_elastic.slurm.client import answers
+from hpc_elastic.slurm.client.answers import Form
 from tests.real_slurm.cluster import Cluster
 
 MARK = "_0123456789abcdef_"
@@ -23,7 +23,7 @@ def ask(cluster: Cluster, form: Form, *argv: str) -> list[tuple[str, ...]]:
 
 def jobs_of(cluster: Cluster, job: str) -> list[dict[str, str]]:
     """Return the fields of a job, or of the tasks of an array."""
-    return jobs.read(ask(cluster, jobs.FORM, "squeue", "--all", "--states=all", f"--jobs={job}"))
+    return answers.read_jobs(ask(cluster, answers.JOBS, "squeue", "--all", "--states=all", f"--jobs={job}"))
 
 
 def test_a_job_with_hostile_texts_is_read_as_it_is(cluster: Cluster) -> None:
@@ -42,9 +42,10 @@ def test_a_job_with_hostile_texts_is_read_as_it_is(cluster: Cluster) -> None:
     shared = set(read) & set(shown)
     assert len(shared) > 15
     assert {name: shown[name] for name in shared} == {name: read[name] for name in shared}
-    [row] = ask(cluster, jobs.EXCLUDED, "squeue", "--all", f"--jobs={hostile}")
+    [row] = ask(cluster, answers.EXCLUDED, "squeue", "--all", f"--jobs={hostile}")
     assert (hostile, "node4") == row
-    assert [hostile] == jobs.with_comment(ask(cluster, jobs.COMMENTS, "squeue", "--states=all"), "my-token")
+    rows = ask(cluster, answers.COMMENTS, "squeue", "--states=all")
+    assert [hostile] == answers.with_comment(rows, "my-token")
     cluster.run("alice", ["scancel", hostile])
     cluster.wait_for(lambda: jobs_of(cluster, hostile)[0]["JobState"] == "CANCELLED", 60, "the job to end")
 
@@ -56,7 +57,7 @@ def test_tasks_of_an_array_are_read_one_by_one(cluster: Cluster) -> None:
     cluster.wait_for(
         lambda: [job["JobState"] for job in jobs_of(cluster, array)] == ["RUNNING"] * 2, 60, "both tasks"
     )
-    rows = ask(cluster, jobs.TASKS, "squeue", "--all", "--array")
+    rows = ask(cluster, answers.TASKS, "squeue", "--all", "--array")
     assert {(array, "0", "RUNNING", COMMENT), (array, "1", "RUNNING", COMMENT)} == {
         (of, number, word, comment) for of, number, word, _, _, comment in rows
     }
@@ -74,9 +75,9 @@ def drained(cluster: Cluster) -> Iterator[str]:
 
 def test_a_node_with_a_hostile_reason_is_read_as_it_is(cluster: Cluster, drained: str) -> None:
     """The other one that the reason names is up."""
-    rows = ask(cluster, nodes.STATES, "sinfo", "--all", "--Node", "--nodes=node[1-2]")
-    assert {drained: REASON} == nodes.draining(rows)
-    assert not nodes.is_down(rows)
-    offers = ask(cluster, nodes.OFFERS, "sinfo", "--Node")
+    rows = ask(cluster, answers.STATES, "sinfo", "--all", "--Node", "--nodes=node[1-2]")
+    assert {drained: REASON} == answers.draining(rows)
+    assert not answers.is_down(rows)
+    offers = ask(cluster, answers.OFFERS, "sinfo", "--Node")
     assert {"drained", "idle"} == {state for _, _, state, _, _ in offers}
     assert {"node1", "node2", "node3", "node4"} == {name for name, *_ in offers}

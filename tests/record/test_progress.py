@@ -23,7 +23,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.slurm.end.saves_text import HOW, saves_text
+from hpc_elastic.slurm.end.history import HOW, saves_text
 
 MEMBERS = (Member("n1.1", "n1", 1),)
 

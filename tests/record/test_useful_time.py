@@ -17,7 +17,7 @@ from hpc_elastic.record.journal import (
     StopAgreed,
 )
 from hpc_elastic.record.progress import Trained, trained
-from hpc_elastic.slurm.end.saves_text import short_time_text
+from hpc_elastic.slurm.end.history import short_time_text
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 LIMIT = Cause.TIME_LIMIT

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
+from hpc_elastic.slurm.client.answers import ListedNode, SlurmTask
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.nodes import ListedNode
 
 
 class ArraySlurm(Slurm):

@@ -30,11 +30,11 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
+from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.saves_text import HOW
+from hpc_elastic.slurm.end.history import HOW
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions

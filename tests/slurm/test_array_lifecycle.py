@@ -32,7 +32,6 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
-from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
 from hpc_elastic.slurm.end.choices import (
     Choice,
     Exit,
@@ -47,8 +46,8 @@ from hpc_elastic.slurm.end.choices import (
     Resubmit,
     SaveFirst,
 )
+from hpc_elastic.slurm.end.history import Earlier, given_up, goodbye_of, starts_in_vain, stopped
 from hpc_elastic.slurm.end.lifecycle import cancelled, decide, refused
-from hpc_elastic.slurm.end.setup_failure import Earlier
 from tests.slurm.failed_lines import failed_line
 
 EPOCH = Epoch(0, 0, 0, 0)

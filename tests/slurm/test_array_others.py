@@ -6,8 +6,8 @@ import pytest
 
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, EpochStarted, Requeued, RunEnded
-from hpc_elastic.slurm.end.array_records import starts_in_vain
 from hpc_elastic.slurm.end.choices import Hold, Requeue
+from hpc_elastic.slurm.end.history import starts_in_vain
 from hpc_elastic.slurm.end.lifecycle import decide
 from tests.slurm.test_array_lifecycle import (
     BASE,

@@ -16,7 +16,7 @@ from hpc_elastic.record.journal import (
     StopKind,
     TaskStopped,
 )
-from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain, stopped
+from hpc_elastic.slurm.end.history import given_up, goodbye_of, starts_in_vain, stopped
 
 EPOCH = Epoch(0, 0, 0, 0)
 FIRST = TaskStart("12_0", 0, 0)

@@ -12,10 +12,10 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
+from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.run_jobs import batch_log
+from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.watch.array_return import Looks, TaskWatch, is_delayed, start_returned
 from hpc_elastic.slurm.watch.job_watch import Told, WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
@@ -129,7 +129,7 @@ def test_the_reason_may_be_written_a_moment_after_the_requeue(
     log = Path(paths.batch_log.replace("%j", "7_0"))
     log.touch()
     slurm, loop, looks = Slurm(BACK, **WAITS), EventLoop(SystemClock()), list[int]()
-    end_of = batch_log.end_of
+    end_of = job_start.log_end
 
     def late(*place: str, since: int) -> str:
         looks.append(since)
@@ -139,7 +139,7 @@ def test_the_reason_may_be_written_a_moment_after_the_requeue(
             )
         return end_of(paths, place[1], since=since)
 
-    monkeypatch.setattr(batch_log, "end_of", late)
+    monkeypatch.setattr(job_start, "log_end", late)
     watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
     watch.ask_why(SystemClock().monotonic(), is_warning=False)
     assert watch.is_asking

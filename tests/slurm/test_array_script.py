@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.client.nodes import ListedNode
+from hpc_elastic.slurm.client.answers import ListedNode
 from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.script import RunNames, batch_log_pattern, render
 from hpc_elastic.slurm.job.spec import JobSpec

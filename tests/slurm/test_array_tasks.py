@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of, max_array_size, parse_tasks
+from hpc_elastic.slurm.client.answers import SlurmTask, arrays_of, max_array_size, parse_tasks
 from hpc_elastic.slurm.client.parse import JobState
 
 OURS = ("12", "0", "RUNNING", "n1", "None", "token a comment")

@@ -11,8 +11,14 @@ from hpc_elastic.record.journal import Epoch
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import Chain
 from hpc_elastic.slurm.end.other_jobs import Successors
-from hpc_elastic.slurm.run_jobs.chain_links import announce, new_link, read_links, record, withdraw
 from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.run_jobs.submissions import (
+    announce_link,
+    new_link,
+    read_links,
+    record_link,
+    withdraw_link,
+)
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_submit import PatientClock, request, submitter
 
@@ -55,7 +61,7 @@ def test_where_there_is_no_chain_nothing_follows(paths: RunPaths) -> None:
 
 def test_a_job_that_was_only_announced_is_none(paths: RunPaths) -> None:
     """Who announced it died before sbatch."""
-    announce(paths, new_link(0, 3, "token", now_s=0))
+    announce_link(paths, new_link(0, 3, "token", now_s=0))
     assert Chain(4, "") == after(paths, 2).chain(4)
 
 
@@ -69,14 +75,14 @@ def test_what_has_nothing_left_to_do_is_taken_away(paths: RunPaths, slurm_dir: S
 
 def test_a_job_without_an_id_is_not_taken_away(paths: RunPaths, slurm_dir: StandIn) -> None:
     """It was announced, and nobody knows whether it was submitted."""
-    announce(paths, new_link(0, 3, "token", now_s=0))
+    announce_link(paths, new_link(0, 3, "token", now_s=0))
     after(paths, 2).cancel()
     assert [] == slurm_dir.calls("scancel")
 
 
 def test_a_job_that_slurm_does_not_know_goes_on_with_nothing(paths: RunPaths) -> None:
     """It was purged; the one after it goes on."""
-    record(paths, new_link(0, 3, "token", now_s=0)._replace(job_id="77"))
+    record_link(paths, new_link(0, 3, "token", now_s=0)._replace(job_id="77"))
     assert Chain(4, "") == after(paths, 2).chain(4)
 
 
@@ -104,8 +110,8 @@ def test_damaged_records_of_later_jobs_are_told(paths: RunPaths, slurm_dir: Stan
 
 def test_the_jobs_of_a_submission_are_read_in_their_order(paths: RunPaths) -> None:
     """Those of others are not among them, nor are other files; an announced one has no id yet."""
-    announce(paths, new_link(0, 3, "token", now_s=0))
-    announce(paths, new_link(1, 1, "other", now_s=0))
+    announce_link(paths, new_link(0, 3, "token", now_s=0))
+    announce_link(paths, new_link(1, 1, "other", now_s=0))
     (Path(paths.submissions) / "notes").write_text("{")
     found = read_links(paths, 0)
     assert [(0, 1, "1001"), (0, 2, "1002"), (0, 3, "")] == [
@@ -119,10 +125,10 @@ def test_the_jobs_of_a_submission_are_read_in_their_order(paths: RunPaths) -> No
 def test_a_job_is_announced_once_and_may_be_withdrawn(paths: RunPaths) -> None:
     """What was recorded first stays."""
     link = new_link(0, 3, "token", now_s=0)
-    assert announce(paths, link)
-    assert not announce(paths, link._replace(time="another"))
-    withdraw(paths, link)
+    assert announce_link(paths, link)
+    assert not announce_link(paths, link._replace(time="another"))
+    withdraw_link(paths, link)
     assert [1, 2] == [one.number for one in read_links(paths, 0)]
-    record(paths, link._replace(job_id="7"))
-    record(paths, link._replace(job_id="8"))
+    record_link(paths, link._replace(job_id="7"))
+    record_link(paths, link._replace(job_id="8"))
     assert "7" == read_links(paths, 0)[-1].job_id

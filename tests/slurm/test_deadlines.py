@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.slurm.client import deadlines, told
+from hpc_elastic.slurm.client import answers, deadlines
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.parse import between_s
 
 RECORDED = Path(__file__).parent / "recorded" / "22.05"
-CONFIG = told.config((RECORDED / "scontrol_show_config.txt").read_text())
+CONFIG = answers.config((RECORDED / "scontrol_show_config.txt").read_text())
 PARTITIONS = [
-    told.partition(line, "low")
+    answers.partition(line, "low")
     for line in (RECORDED / "scontrol_show_partition.txt").read_text().splitlines()
 ]
 SITE = Site(kill_wait_s=30.0, grace_s=120.0)

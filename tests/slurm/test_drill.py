@@ -11,7 +11,7 @@ from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
+from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.drill.drill import Drill, Striker, Struck, Target, UnsureError, choose

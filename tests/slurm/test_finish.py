@@ -32,7 +32,7 @@ from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.run_jobs import chain_links
+from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from tests.slurm.client.test_forged import HOSTILE
 from tests.slurm.stand_in import FakeJob
@@ -313,9 +313,9 @@ def test_records_of_a_chain_that_cannot_be_read_for_a_while(
 ) -> None:
     """The run goes on with its next job; one that has ended keeps its end whatever is to be read."""
     write(paths, *DRAINED)
-    link = chain_links.new_link(0, 1, "token", now_s=0.0)
-    assert chain_links.announce(paths, link)
-    chain_links.record(paths, link._replace(job_id="8"))
+    link = submissions.new_link(0, 1, "token", now_s=0.0)
+    assert submissions.announce_link(paths, link)
+    submissions.record_link(paths, link._replace(job_id="8"))
     directory, away = Path(paths.submissions), Path(f"{paths.submissions}.away")
     directory.rename(away)
     directory.touch()  # which cannot be listed

@@ -34,8 +34,13 @@ from hpc_elastic.report.causes_text import signals_of
 from hpc_elastic.report.drill.report import course_of
 from hpc_elastic.report.drill.traces import Blow
 from hpc_elastic.slurm.end import choices, lifecycle
-from hpc_elastic.slurm.end.array_records import given_up, goodbye_of, starts_in_vain
-from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
+from hpc_elastic.slurm.end.history import (
+    earlier_starts,
+    given_up,
+    goodbye_of,
+    starts_in_vain,
+    with_words,
+)
 from hpc_elastic.store.node_events import Fault
 from tests.record import records as random_records
 from tests.slurm.test_array_lifecycle import BASE as TASK

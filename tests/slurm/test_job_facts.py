@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from tests.slurm.stand_in import FakeJob
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.slurm.run_jobs import job_record
-from hpc_elastic.slurm.run_jobs.job_record import JobRecord
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.submissions import JobRecord
 
 
 @pytest.mark.parametrize("told", [JobRecord("token", "7", "now"), JobRecord("token", time="now")])
 def test_what_was_written_is_read(tmp_path: Path, told: JobRecord) -> None:
     """With and without the id that sbatch gives."""
     path = tmp_path / "000000.json"
-    path.write_bytes(job_record.encode(told))
-    assert told == job_record.read(str(path))
+    path.write_bytes(submissions.encode_record(told))
+    assert told == submissions.read_record(str(path))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job_id": "7"}'])
@@ -25,5 +25,5 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, text: str) -> N
     path = tmp_path / "000000.json"
     path.write_text(text)
     with pytest.raises(RunDirError, match="damaged, which tells of a job") as caught:
-        job_record.read(str(path))
+        submissions.read_record(str(path))
     assert str(path) in caught.value.fix

@@ -21,7 +21,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Early, Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import keep_site, learn_site, read_site, refresh_site
-from hpc_elastic.slurm.end import last_resort
+from hpc_elastic.slurm.end import requeue
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.watch import job_watch
 from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, Told, WatchOptions, place_of
@@ -462,7 +462,7 @@ def test_an_agent_that_is_held_up_has_its_job_requeued(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the batch script is killed and the shared directory stalls nobody else does."""
-    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
     slurm = Answers({"JobState": "FAILED", "Reason": "JobLaunchFailure"})
     heard = listen(slurm, end_time_s=None)
     heard.held_up = 5.0
@@ -478,7 +478,7 @@ def test_an_agent_whose_time_is_nearly_over_has_its_job_requeued(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the batch script is killed it has KillWait, of which it may lose much to a node that dies then."""
-    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
     slurm = Answers({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"})
     heard = listen(slurm)
     heard.watch.ask_why(SystemClock().monotonic() - 20.0, is_warning=False)

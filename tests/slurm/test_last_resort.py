@@ -10,8 +10,8 @@ import pytest
 
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end import last_resort
-from hpc_elastic.slurm.end.last_resort import LastResort
+from hpc_elastic.slurm.end import requeue
+from hpc_elastic.slurm.end.requeue import LastResort
 from hpc_elastic.testing.clock import FakeClock
 
 LIMIT_S = 30.0
@@ -68,7 +68,7 @@ class Job(Slurm):
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     """Return a job that is looked after, in a hurry."""
-    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
     job = Job()
     with closing(LastResort(job, ("7", 0), FakeClock(), job.held_up_s, job.told.set)):
         yield job
@@ -122,7 +122,7 @@ def test_slurm_is_asked_seldom(job: Job) -> None:
 
 def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has been let go while Slurm was asked, and may find that the run is to wait for its user."""
-    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
     job, answered = Job(), threading.Event()
     job.fields = KILLED
     resort: LastResort
@@ -147,7 +147,7 @@ def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.
 
 def test_an_agent_whose_time_is_over_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not held up, but may wait for a node that has died at the same moment."""
-    monkeypatch.setattr(last_resort, "LOOK_S", 0.001)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
     job, clock = Job(), FakeClock()
     job.fields, job.held_up_for = KILLED, 0.0
     with closing(LastResort(job, ("7", 0), clock, job.held_up_s, job.told.set)) as resort:

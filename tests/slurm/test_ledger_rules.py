@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.client.nodes import ListedNode, features_of, gpus_in, in_partitions, parse_nodes
+from hpc_elastic.slurm.client.answers import ListedNode, features_of, gpus_in, in_partitions, parse_nodes
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, WantedNodes, exclude, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 

@@ -23,8 +23,8 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.end.choices import Chain, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
+from hpc_elastic.slurm.end.history import Earlier
 from hpc_elastic.slurm.end.lifecycle import decide, starts_in_vain
-from hpc_elastic.slurm.end.setup_failure import Earlier
 from tests.slurm.failed_lines import failed_line
 from tests.slurm.test_lifecycle import (
     BUDGETS,

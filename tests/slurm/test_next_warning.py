@@ -13,8 +13,8 @@ from hpc_elastic.record.journal import Cause, Drained, DrainRequested, Epoch, Ep
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.other_jobs import Successors
 from hpc_elastic.slurm.run_jobs.job_start import Start
-from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.resubmit import lead_text, with_measured_lead
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_signs_of_life import ROUND, write
 from tests.slurm.test_submit import PatientClock, request, submitter

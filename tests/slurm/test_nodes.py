@@ -29,9 +29,8 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import run_with_nodes
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
-from hpc_elastic.slurm.nodes.at_submit import without_suspects
-from hpc_elastic.slurm.nodes.nodes import keep_off, look_after
-from hpc_elastic.slurm.run_jobs import chain_links
+from hpc_elastic.slurm.nodes.nodes import keep_off, look_after, without_suspects
+from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.slurm.submit import request
 from hpc_elastic.slurm.submit.request import SubmitRequest
@@ -237,9 +236,9 @@ def test_the_next_jobs_of_a_chain_do_without_a_bad_node(site: Site) -> None:
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
     for number in (1, 2):
-        link = chain_links.new_link(0, number, "token", now_s=0.0)
-        assert chain_links.announce(site.paths, link)
-        chain_links.record(site.paths, link._replace(job_id=f"1{number}"))
+        link = submissions.new_link(0, number, "token", now_s=0.0)
+        assert submissions.announce_link(site.paths, link)
+        submissions.record_link(site.paths, link._replace(job_id=f"1{number}"))
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())
     run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
@@ -300,9 +299,9 @@ def test_each_further_job_does_without_a_bad_node(site: Site) -> None:
     """Slurm keeps a job's list over requeues, but one that is submitted in its place begins anew."""
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
-    link = chain_links.new_link(0, 1, "token", now_s=0.0)
-    assert chain_links.announce(site.paths, link)
-    chain_links.record(site.paths, link._replace(job_id="11"))
+    link = submissions.new_link(0, 1, "token", now_s=0.0)
+    assert submissions.announce_link(site.paths, link)
+    submissions.record_link(site.paths, link._replace(job_id="11"))
     site.job.set(Partition="low", ExcNodeList="n2")
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())

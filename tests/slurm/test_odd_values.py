@@ -16,8 +16,8 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.adopt.script import adopt
+from hpc_elastic.slurm.client.answers import gpus_in
 from hpc_elastic.slurm.client.deadlines import seconds
-from hpc_elastic.slurm.client.nodes import gpus_in
 from hpc_elastic.slurm.job.job_file import read_job_file
 from hpc_elastic.slurm.job.shell_text import code_of
 from hpc_elastic.slurm.job.spec import JobSpec

@@ -12,11 +12,9 @@ from hpc_elastic.record.journal import Epoch
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.other_jobs import Successors, resubmitted
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.run_jobs.chain_links import Link, announce, new_link, read_links
-from hpc_elastic.slurm.run_jobs.job_start import Start
-from hpc_elastic.slurm.run_jobs.retry import PATIENCE_S, Patience
+from hpc_elastic.slurm.run_jobs.job_start import PATIENCE_S, Patience, Start
 from hpc_elastic.slurm.run_jobs.run_files import read_run
-from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.slurm.run_jobs.submissions import Link, announce_link, new_link, read_links, read_submissions
 from hpc_elastic.slurm.submit.resubmit import resubmit, stored_request
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_submit import PatientClock, request, submitter
@@ -81,7 +79,7 @@ def test_submitting_again_twice_makes_one_job(workdir: Path, slurm_dir: StandIn)
 def test_who_died_before_sbatch_is_taken_over_from(workdir: Path, slurm_dir: StandIn) -> None:
     """The announcement alone is no job: without one the run would end without a word."""
     paths = submitter().submit(request()).request.paths
-    announce(paths, new_link(0, 1, "token-of-the-dead", now_s=0))
+    announce_link(paths, new_link(0, 1, "token-of-the-dead", now_s=0))
     assert "1001" == resubmit(stored_request(paths, 0), 1, Slurm(), PatientClock(), after="1000")
     assert slurm_dir.jobs()["1001"]["Comment"].startswith("token-of-the-dead")
     assert ["1001"] == [link.job_id for link in read_links(paths, 0)]
@@ -111,8 +109,8 @@ def test_a_finish_outlasts_a_controller_in_trouble(workdir: Path, slurm_dir: Sta
 def test_a_place_in_a_submission_is_taken_once(run_paths: RunPaths) -> None:
     """The announcement is exclusive; a record without an answer of sbatch has no id."""
     link = new_link(0, 1, "token", now_s=0)
-    assert announce(run_paths, link)
-    assert not announce(run_paths, link)
+    assert announce_link(run_paths, link)
+    assert not announce_link(run_paths, link)
     assert [Link(0, 1, "token", "", link.time)] == read_links(run_paths, 0)
     assert [] == read_links(run_paths, 1)
     (Path(run_paths.submissions) / "000000-0001.json").write_text("{")

@@ -14,7 +14,7 @@ from hpc_elastic.errors import (
     TakenOverError,
     UnfitFileError,
 )
-from hpc_elastic.slurm.run_jobs.retry import PATIENCE_S, Patience
+from hpc_elastic.slurm.run_jobs.job_start import PATIENCE_S, Patience
 from hpc_elastic.testing.clock import FakeClock
 
 AWAY = SlurmCommandError(("scontrol",), 1, "Unable to contact\nslurm controller")

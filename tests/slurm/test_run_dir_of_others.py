@@ -13,7 +13,7 @@ from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.stored_job import read_request
+from hpc_elastic.slurm.submit.run_dir import read_request
 from tests.slurm.test_run_dir import NOBODY, refusal, request_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")

@@ -11,11 +11,10 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, EpochStarted, Member, RoundFormed, SizeWanted
 from hpc_elastic.record.run_log import open_log, read_state
-from hpc_elastic.slurm.client.nodes import ListedNode
+from hpc_elastic.slurm.client.answers import ListedNode
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
-from hpc_elastic.slurm.operate.scale import scale
-from hpc_elastic.slurm.operate.scale_room import room_of
+from hpc_elastic.slurm.operate.scale import room_of, scale
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir

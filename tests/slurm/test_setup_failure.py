@@ -14,7 +14,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     SetupFailure,
 )
-from hpc_elastic.slurm.end.setup_failure import Earlier, earlier_starts, with_words
+from hpc_elastic.slurm.end.history import Earlier, earlier_starts, with_words
 from tests.slurm.failed_lines import failed_line
 
 

@@ -14,7 +14,7 @@ from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import plan
-from hpc_elastic.slurm.submit.stored_job import read_functions, read_request, read_script, read_spec
+from hpc_elastic.slurm.submit.run_dir import read_functions, read_request, read_script, read_spec
 
 
 def test_a_file_server_that_is_away_is_no_damage(

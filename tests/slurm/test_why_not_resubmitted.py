@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.record.journal import Cause, Decision, DrainRequested, RunEnded, Then
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do, why_not_again
+from hpc_elastic.slurm.run_jobs.may_start import first_to_do, why_not_again
 from tests.meet.build import after, formed, start
 
 RUNS = after(start(), formed(1))

@@ -20,7 +20,7 @@ from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest, plan
-from hpc_elastic.slurm.submit.stored_job import read_request
+from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.store.shared_dir import SEGMENT_RECORDS, SharedDirStore, record_name, segment_name
 from hpc_elastic.worker.atomic import AtomicWrite
 

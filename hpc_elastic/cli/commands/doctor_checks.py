@@ -11,7 +11,7 @@ from importlib import metadata
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm.client import told, versions
+from hpc_elastic.slurm.client import answers, parse
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
 from hpc_elastic.store.check.findings import Finding, Level
 
@@ -93,21 +93,21 @@ def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
 def _release(slurm: Slurm) -> list[Finding]:
     """Return what is known about the release of Slurm, and how often it requeues a job by itself."""
     try:
-        release, config = versions.release(slurm.version()), told.config(slurm.show_config())
+        release, config = parse.release(slurm.version()), answers.config(slurm.show_config())
     except (SlurmNotFoundError, SlurmCommandError):
         return []
     if release is None:
         return []
-    level = Level.WARNING if release < versions.TESTED[0] else Level.OK
+    level = Level.WARNING if release < parse.TESTED[0] else Level.OK
     fix = (
         "use a newer Slurm, or try each drill before a long run: hpc-elastic drill"
         if level is Level.WARNING
         else ""
     )
     found = [
-        Finding("slurm release", f"{versions.text(release)}: {versions.tested_text(release)}", level, fix)
+        Finding("slurm release", f"{parse.release_text(release)}: {parse.tested_text(release)}", level, fix)
     ]
-    most = versions.requeue_limit(release, config)
+    most = parse.requeue_limit(release, config)
     if most is None:
         return found
     value = (

@@ -156,6 +156,6 @@ def _title(paths: RunPaths) -> str:
 
 
 def _say_how_to_go_on(start: Start) -> None:
-    from hpc_elastic.slurm.run_jobs.resume_hint import resume_command, to_go_on  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.run_jobs.job_start import resume_command, to_go_on  # noqa: PLC0415 - rare
 
     _print(f"  {to_go_on(start.paths)}: {resume_command(start)}")

@@ -19,9 +19,9 @@ from hpc_elastic.report.run_size import size_text
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, with_excluded
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
-from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import visible
 

@@ -18,12 +18,12 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.local.nodes import run_local
-from hpc_elastic.slurm.nodes.at_submit import without_suspects
-from hpc_elastic.slurm.run_jobs import interrupted
+from hpc_elastic.slurm.nodes.nodes import without_suspects
+from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
-from hpc_elastic.slurm.submit.next_warning import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.resubmit import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
@@ -104,7 +104,7 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
 def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
     """Queue a run again, or go on here with a run that was local; or only show what would be queued."""
     root = paths.root
-    if not os.path.exists(paths.script) and interrupted.was_left(paths):
+    if not os.path.exists(paths.script) and existing_run.was_left(paths):
         raise InputError(
             f"the submission of the run in {root} was interrupted, and nothing was queued",
             where="--resume",

@@ -50,10 +50,10 @@ from hpc_elastic.slurm.client.grace_times import read_site
 from hpc_elastic.slurm.client.job_standing import GONE
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end.choices import use_of_causes
-from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
+from hpc_elastic.slurm.end.history import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
-from hpc_elastic.slurm.run_jobs.batch_log import end_of
+from hpc_elastic.slurm.run_jobs.job_start import log_end
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
     SavedCheckpoint,
@@ -291,7 +291,7 @@ def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]
     then = FAILS if lacks_tasks else GIVEN_BACK
     times = wait_times_text(run.records, run.spec, SystemClock().wall(), len(here - state.lost), then)
     absent = set(state.expected) - here - state.lost
-    said = srun_said(end_of(run.paths, run.job_id), absent) if absent and not run.is_local else ""
+    said = srun_said(log_end(run.paths, run.job_id), absent) if absent and not run.is_local else ""
     return [("waits", f"for {text}{times}"), *([("", said)] if said else [])]
 
 

@@ -10,12 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
-from hpc_elastic.slurm.client import array_tasks, hostlist, jobs, option_answers, parse, told
-from hpc_elastic.slurm.client import nodes as node_tables
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
-from hpc_elastic.slurm.client.nodes import ListedNode, LostNodeState
+from hpc_elastic.slurm.client import answers, hostlist, parse
+from hpc_elastic.slurm.client.answers import Form, ListedNode, LostNodeState, SlurmTask, plain_environment
+from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.client.tables import Form, plain_environment
 
 QUERY_TIMEOUT_S = 30.0
 SBATCH_TIMEOUT_S = 90.0  # sbatch itself retries while slurmctld is busy
@@ -208,7 +206,7 @@ class Slurm:
         """
         try:
             listed = parse.help_options(self._run("sbatch", "--help"))
-            return listed | option_answers.taken(asked, listed, self._complaint) if listed else None
+            return listed | parse.options_taken(asked, listed, self._complaint) if listed else None
         except (SlurmNotFoundError, SlurmCommandError):
             return None
 
@@ -280,13 +278,13 @@ class Slurm:
         """
         own, _, index = token.partition("#")
         mine = ("squeue", "--all", f"--user={os.getuid()}", "--states=all")
-        found = jobs.with_comment(self._table(jobs.COMMENTS, *mine), own)
+        found = answers.with_comment(self._table(answers.COMMENTS, *mine), own)
         return [f"{job_id}_{index}" for job_id in found] if index else found
 
     def array_tasks(self, token: str, array: str) -> list[SlurmTask]:
-        """Return the tasks of a run's arrays that are not over; see `array_tasks.parse_tasks`."""
-        rows = self._table(jobs.TASKS, "squeue", "--all", "--array", f"--user={os.getuid()}")
-        return array_tasks.parse_tasks(rows, token=token, array=array)
+        """Return the tasks of a run's arrays that are not over; see `answers.parse_tasks`."""
+        rows = self._table(answers.TASKS, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        return answers.parse_tasks(rows, token=token, array=array)
 
     def cancel_waiting(self, job_ref: str) -> None:
         """Take the tasks of an array out of the queue; those that run are left alone."""
@@ -298,14 +296,14 @@ class Slurm:
 
     def max_array_size(self) -> int | None:
         """Return how many tasks an array may have, None if Slurm does not tell."""
-        return array_tasks.max_array_size(self.show_config())
+        return answers.max_array_size(self.show_config())
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
         """Return what Slurm knows about a job, None if it does not (or no longer) know it.
 
-        The fields are those of `client.jobs.read`.
+        The fields are those of `client.jobs.read_jobs`.
         """
-        return jobs.liveliest(self.show_tasks(job_ref))
+        return answers.liveliest(self.show_tasks(job_ref))
 
     def show_tasks(self, array: str) -> list[dict[str, str]]:
         """Return what Slurm knows about each task of an array; those that had no node yet are one."""
@@ -313,17 +311,17 @@ class Slurm:
             return []  # squeue would show everybody's
         asked = ("squeue", "--all", "--states=all", f"--jobs={array}")
         try:
-            rows = self._table(jobs.FORM, *asked)
+            rows = self._table(answers.JOBS, *asked)
         except SlurmCommandError as error:
             if parse.is_unknown_job(error.stderr):
                 return []
             raise
-        return jobs.read(rows)
+        return answers.read_jobs(rows)
 
     def excluded_by(self, job_ref: str) -> str:
         """Return the host list that a job leaves out, empty if there is none or Slurm knows no such job."""
         try:
-            rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--states=all", f"--jobs={job_ref}")
+            rows = self._table(answers.EXCLUDED, "squeue", "--all", "--states=all", f"--jobs={job_ref}")
         except SlurmCommandError as error:
             if parse.is_unknown_job(error.stderr):
                 return ""
@@ -342,7 +340,7 @@ class Slurm:
 
     def gpus_on_nodes(self, job_ref: str) -> dict[str, int]:
         """Return how many GPUs a running job has on each of its nodes, by name."""
-        return told.gpus_on_nodes(self._show("job", "--details", job_ref))
+        return answers.gpus_on_nodes(self._show("job", "--details", job_ref))
 
     def show_config(self) -> str:
         """Return what ``scontrol show config`` prints."""
@@ -350,7 +348,7 @@ class Slurm:
 
     def show_partition(self, name: str) -> dict[str, str]:
         """Return the limits of a partition; of the default one for an empty name."""
-        return told.partition(self._show("partition", "-o", *([name] if name else [])), name)
+        return answers.partition(self._show("partition", "-o", *([name] if name else [])), name)
 
     def qos_grace(self, name: str) -> str:
         """Return the grace time of a QOS as Slurm prints it."""
@@ -359,10 +357,10 @@ class Slurm:
 
     def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
         """Return the reasons of those of these nodes that take no more jobs, by name."""
-        return node_tables.draining(self._states(",".join(names)))
+        return answers.draining(self._states(",".join(names)))
 
     def _states(self, node_list: str) -> list[tuple[str, ...]]:
-        return self._table(node_tables.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
+        return self._table(answers.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
 
     def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
         """Return what Slurm says about nodes that a job had at first, by name; unknown ones are left out."""
@@ -371,24 +369,24 @@ class Slurm:
         kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
         return {
             name: LostNodeState(words, reason, self._up_since(name), name in kept)
-            for name, (words, reason) in node_tables.states_of(self._states(",".join(names))).items()
+            for name, (words, reason) in answers.states_of(self._states(",".join(names))).items()
         }
 
     def _up_since(self, name: str) -> float | None:
         """Return since when a node and its slurmd are up [s since the epoch], None if Slurm does not know."""
-        fields = told.node(self._show("node", "-o", name))
+        fields = answers.node(self._show("node", "-o", name))
         times = [wall_of(fields.get(field, "")) for field in ("BootTime", "SlurmdStartTime")]
         known = [at for at in times if at is not None]
         return max(known) if len(known) == len(times) else None
 
     def nodes(self, partitions: str | None) -> list[ListedNode]:
         """Return the nodes of some partitions, given as ``a,b``; of the default one if none is named."""
-        listed = self._table(node_tables.OFFERS, "sinfo", "--Node")
-        return node_tables.in_partitions(node_tables.parse_nodes(listed), partitions)
+        listed = self._table(answers.OFFERS, "sinfo", "--Node")
+        return answers.in_partitions(answers.parse_nodes(listed), partitions)
 
     def excluded_nodes(self) -> dict[str, str]:
         """Return the host lists that this user's jobs leave out, by job id."""
-        rows = self._table(jobs.EXCLUDED, "squeue", "--all", "--array", f"--user={os.getuid()}")
+        rows = self._table(answers.EXCLUDED, "squeue", "--all", "--array", f"--user={os.getuid()}")
         return {job_id: names for job_id, names in rows if names not in ("", "(null)")}
 
     def requeue(self, job_ref: str, *, hold: bool = False) -> None:
@@ -405,9 +403,38 @@ class Slurm:
 
     def has_down_node(self, node_list: str) -> bool:
         """Return whether Slurm has given up one of the nodes in a list as Slurm writes it."""
-        return node_tables.is_down(self._states(node_list))
+        return answers.is_down(self._states(node_list))
 
     def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
         """End a job, or only send a signal to its agents."""
         arguments = [f"--signal={signal}"] if signal else []
         self._run("scancel", *arguments, job_ref)
+
+
+def look(slurm: Slurm, job_ref: str) -> JobFacts | None:
+    """Return the facts of a job, None if Slurm does not know it.
+
+    A job that its user cancels in the second in which its preemption begins looks as one that was
+    ended by preemption. Where Slurm requeues what it preempts, it would have done so.
+
+    Raises:
+        SlurmError: Slurm is not there or does not answer.
+    """
+    fields = slurm.show_job(job_ref)
+    if fields is None:
+        return None
+    job = job_facts(fields)
+    is_unclear = job.preempted and job.state is JobState.COMPLETING and job.may_requeue
+    if is_unclear and _requeues_preempted(slurm, fields.get("Partition", "")):
+        return job._replace(preempted=False)
+    return job
+
+
+def _requeues_preempted(slurm: Slurm, partition: str) -> bool:
+    """Tell whether Slurm itself requeues jobs of a partition that it has preempted."""
+    try:
+        if answers.config(slurm.show_config()).get("PreemptType") != "preempt/partition_prio":
+            return False
+        return "REQUEUE" in slurm.show_partition(partition).get("PreemptMode", "")
+    except (SlurmCommandError, SlurmNotFoundError):
+        return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.errors import DamagedError, SlurmError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.client import told
+from hpc_elastic.slurm.client import answers
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site, seconds, site_of
 from hpc_elastic.store import files
@@ -45,7 +45,7 @@ def ask_site(slurm: Slurm, partition: str, qos: str) -> Site | None:
         qos: of the job; only asked for where preemption goes by QOS.
     """
     try:
-        config = told.config(slurm.show_config())
+        config = answers.config(slurm.show_config())
         fields = slurm.show_partition(partition)
     except SlurmError:
         return None

@@ -1,9 +1,15 @@
-"""What Slurm's commands print, read. Pure."""
+"""The words of Slurm's commands: states, times, ids, releases and options. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
+
+TESTED = ((22, 5), (24, 11), (26, 5))
+_NAMED = re.compile(r"option '--([a-z0-9-]+)' (?:requires|doesn't allow) an argument")
+_UNKNOWN = re.compile(r"unrecognized option|option '\S+' is ambiguous")
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class JobState(Enum):
@@ -106,3 +112,75 @@ def _stamp(text: str) -> int | None:
     of_year = (153 * (months % 12) + 2) // 5 + day
     days = 365 * (months // 12) + months // 48 - months // 1200 + months // 4800 + of_year
     return ((days * 24 + hours) * 60 + minutes) * 60 + secs
+
+
+"""Releases that the tests on a real Slurm run with: `scripts/test --slurm all`."""
+
+
+_LIMITS_ITS_OWN_REQUEUES = (24, 5)
+
+
+def release(said: str) -> tuple[int, int] | None:
+    """Return the release in the output of ``sbatch --version``, ``slurm 24.11.5``; None if it tells none."""
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def release_text(of: tuple[int, int]) -> str:
+    """Return a release as Slurm writes it: ``24.11``, ``22.05``."""
+    return f"{of[0]}.{of[1]:02}"
+
+
+def tested_text(of: tuple[int, int]) -> str:
+    """Return what the tests say about a release."""
+    known = ", ".join(map(release_text, TESTED))
+    if of in TESTED:
+        return "hpc_elastic is tested with it"
+    where = "older than" if of < TESTED[0] else "newer than" if of > TESTED[-1] else "between"
+    return f"{where} the releases that hpc_elastic is tested with: {known}"
+
+
+def requeue_limit(of: tuple[int, int], config: Mapping[str, str]) -> int | None:
+    """Return how often Slurm itself requeues a job whose script ends within its preemption grace.
+
+    After that it holds the job (``launch_failure_limit_exceeded_requeued_held``). Requeues by
+    ``scontrol requeue`` do not count, nor do those of jobs that stay until Slurm ends them.
+
+    Args:
+        of: the release.
+        config: of ``scontrol show config``.
+
+    Returns:
+        The limit; None if this release never requeues such a job, or does not tell.
+    """
+    most = config.get("MaxBatchRequeue", "")
+    return int(most) if of >= _LIMITS_ITS_OWN_REQUEUES and most.isdecimal() else None
+
+
+def options_taken(
+    asked: Iterable[str], listed: Collection[str], complaint: Callable[[str], str]
+) -> frozenset[str]:
+    """Return those of some long names that sbatch takes, though its help may not list them.
+
+    Each version of Slurm takes some more (``--hint``, ``--segment``). sbatch reads its command line before it
+    looks for a script, so it can be asked with an empty one: nothing is queued. It also takes the beginning
+    of a name for the name; its words then tell the whole one.
+
+    Args:
+        asked: the names.
+        listed: those in its help.
+        complaint: runs sbatch with one word and an empty script, and returns what it says.
+    """
+    unlisted = (name for name in asked if name not in listed and _NAME.fullmatch(name))
+    return frozenset(name for name in unlisted if _takes(name, listed, complaint))
+
+
+def _takes(name: str, listed: Collection[str], complaint: Callable[[str], str]) -> bool:
+    # with a value first: --external=x is refused, while --external alone would need no script
+    for word in (f"--{name}=x", f"--{name}"):
+        said = complaint(word)
+        if _UNKNOWN.search(said):
+            return False
+        if found := _NAMED.search(said):
+            return found[1] == name
+    return not any(other.startswith(name) for other in listed)  # may have a value, and so says nothing

@@ -13,16 +13,14 @@ from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.client.parse import JobState, job_state
-from hpc_elastic.slurm.end.array_records import goodbye_of
 from hpc_elastic.slurm.end.choices import budgets_of
 from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
-from hpc_elastic.slurm.end.last_resort import LastResort
-from hpc_elastic.slurm.run_jobs.job_start import Say, Start
-from hpc_elastic.slurm.run_jobs.retry import Patience
+from hpc_elastic.slurm.end.history import goodbye_of
+from hpc_elastic.slurm.end.requeue import LastResort
+from hpc_elastic.slurm.run_jobs.job_start import Patience, Say, Start
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store import files
 

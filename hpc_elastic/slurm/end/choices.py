@@ -13,7 +13,7 @@ from hpc_elastic.settings.of_finish import FinishSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings, in_force
 from hpc_elastic.slurm.client.job_standing import JobFacts
-from hpc_elastic.slurm.end.setup_failure import Earlier
+from hpc_elastic.slurm.end.history import Earlier
 
 MAX_STARTS_IN_VAIN = 5
 _COUNTED = {

@@ -40,11 +40,10 @@ from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import RunLog, open_log, read_records
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end import array_records, lifecycle, requeue
+from hpc_elastic.slurm.end import history, lifecycle, requeue
 from hpc_elastic.slurm.end.choices import (
     Choice,
     Exit,
@@ -59,19 +58,27 @@ from hpc_elastic.slurm.end.choices import (
     SaveFirst,
     failed,
 )
+from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time_text, with_words
 from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
 from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
-from hpc_elastic.slurm.end.saves_text import saves_text, short_time_text
-from hpc_elastic.slurm.end.setup_failure import earlier_starts, with_words
 from hpc_elastic.slurm.job.values import parse_nodes
-from hpc_elastic.slurm.nodes.nodes import keep_off, look_after
-from hpc_elastic.slurm.nodes.taken import note_taken
-from hpc_elastic.slurm.run_jobs import batch_log
-from hpc_elastic.slurm.run_jobs.chain_links import read_links
-from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start, with_own_submission
-from hpc_elastic.slurm.run_jobs.resume_hint import look_first, resume_command, to_go_on
-from hpc_elastic.slurm.run_jobs.retry import FIRST_PAUSE_S, GONE_PATIENCE_S, PATIENCE_S, Patience
+from hpc_elastic.slurm.nodes.nodes import keep_off, look_after, note_taken
+from hpc_elastic.slurm.run_jobs import job_start
+from hpc_elastic.slurm.run_jobs.job_start import (
+    FIRST_PAUSE_S,
+    GONE_PATIENCE_S,
+    PATIENCE_S,
+    Ended,
+    Patience,
+    Say,
+    Start,
+    look_first,
+    resume_command,
+    to_go_on,
+    with_own_submission,
+)
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
+from hpc_elastic.slurm.run_jobs.submissions import read_links
 from hpc_elastic.store import files
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
@@ -229,10 +236,10 @@ class Finish:
             raise ValueError("this is no task of an array")
         return self._facts(state, epoch_now(state, start.epoch.submission), records)._replace(
             job=None if is_known else self._ask_slurm(PATIENCE_S),
-            in_vain=array_records.starts_in_vain(records, task),
+            in_vain=history.starts_in_vain(records, task),
             is_task=True,
             others=None if is_known else self._other_tasks().count(records),
-            left=array_records.goodbye_of(records, task),
+            left=history.goodbye_of(records, task),
             is_outdated=outdated,
             least=self._least(),
         )
@@ -244,7 +251,7 @@ class Finish:
 
     def _batch_log(self) -> str:
         """Return the end of the output of this script, and of Slurm."""
-        return batch_log.end_of(self._start.paths, self._start.job_ref)
+        return job_start.log_end(self._start.paths, self._start.job_ref)
 
     def _ask_slurm(self, patience_s: float) -> JobFacts | None:
         """Return Slurm's facts about the job or task, None if it gives none for so long [s]."""
@@ -443,7 +450,7 @@ class _Doing:
         if self._start.task is not None:
             self._begin()
             epoch, node = self._log.state.epoch, self._start.node_list
-            self._write(array_records.stopped(self._start.task, epoch, how, node, detail))
+            self._write(history.stopped(self._start.task, epoch, how, node, detail))
 
     def _explain(self, cause: Cause, why: str) -> None:
         """Record the cause of a task's requeue, so that the other agents know that its node lives."""

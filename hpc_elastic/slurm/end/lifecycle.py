@@ -59,7 +59,7 @@ from hpc_elastic.slurm.client.job_standing import (
     unfit_text,
     unknown_text,
 )
-from hpc_elastic.slurm.end import setup_failure
+from hpc_elastic.slurm.end import history
 from hpc_elastic.slurm.end.choices import (
     Chain,
     Choice,
@@ -78,8 +78,7 @@ from hpc_elastic.slurm.end.choices import (
     failed,
     hold,
 )
-from hpc_elastic.slurm.end.saves_text import in_vain_text
-from hpc_elastic.slurm.end.setup_failure import Earlier
+from hpc_elastic.slurm.end.history import Earlier, in_vain_text
 from hpc_elastic.text import are_text, count_text
 
 _LEFT_BY_AGENT = (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT)
@@ -254,7 +253,7 @@ def _script_failed(facts: Facts, failure: SetupFailure, budgets: RequeueBudgets)
     """
     why, cause = failure.text, Cause.LAUNCH_FAILURE
     if failure.lasting and facts.earlier in (Earlier.NOTHING, Earlier.FAILED):
-        return _give_up(facts, f"{why}; it would fail again, so {setup_failure.FIX}")
+        return _give_up(facts, f"{why}; it would fail again, so {history.FIX}")
     is_again = facts.earlier is Earlier.FAILED and not facts.is_task
     if is_again and _may_hold(facts, budgets) and not _spent(facts, cause, budgets):
         return _hold(Spent(f"{why}; as in an earlier start"), facts, budgets, cause)
@@ -399,7 +398,7 @@ def _hold(spent: Spent, facts: Facts, budgets: RequeueBudgets, cause: Cause) -> 
     if not holds:
         return failed(spent.text)
     if facts.launch_failure is not None:
-        spent = spent._replace(text=f"{spent.text}; {setup_failure.FIX_IN_QUEUE}")
+        spent = spent._replace(text=f"{spent.text}; {history.FIX_IN_QUEUE}")
     return hold(spent)
 
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.record.journal import Record
-from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
+from hpc_elastic.slurm.client.answers import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm, is_not_ready, is_unreachable
-from hpc_elastic.slurm.end import array_records
+from hpc_elastic.slurm.end import history
 from hpc_elastic.slurm.end.choices import Chain, Others
 from hpc_elastic.slurm.run_jobs import submissions
-from hpc_elastic.slurm.run_jobs.chain_links import Link, read_links
-from hpc_elastic.slurm.run_jobs.job_start import Say, Start
-from hpc_elastic.slurm.run_jobs.retry import Patience
+from hpc_elastic.slurm.run_jobs.job_start import Patience, Say, Start
+from hpc_elastic.slurm.run_jobs.submissions import Link, read_links
 from hpc_elastic.text import count_text
 
 ASIDE_PATIENCE_S = 60.0  # for questions about the other tasks alone
@@ -77,8 +76,11 @@ class Successors:
             SlurmError: Slurm is not there, refused, or does not answer.
             RunDirError: there is no script of ours.
         """
-        from hpc_elastic.slurm.submit.next_warning import lead_text  # noqa: PLC0415 - it loads the job spec
-        from hpc_elastic.slurm.submit.resubmit import resubmit, stored_request  # noqa: PLC0415 - the same
+        from hpc_elastic.slurm.submit.resubmit import (  # noqa: PLC0415 - the same
+            lead_text,
+            resubmit,
+            stored_request,
+        )
 
         start = self._start
         request = stored_request(start.paths, start.epoch.submission)
@@ -110,7 +112,7 @@ class OtherTasks:
         tasks = self._tasks()
         if tasks is None:
             return None
-        over = {self._start.job_ref, *array_records.given_up(records)}
+        over = {self._start.job_ref, *history.given_up(records)}
         others = [task for task in tasks if task.name not in over]
         return Others(sum(task.is_running for task in others), sum(task.is_waiting for task in others))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hpc_elastic.errors import SlurmNotFoundError
 from hpc_elastic.ids import ExitCode
-from hpc_elastic.slurm.client import told
+from hpc_elastic.slurm.client import answers
+from hpc_elastic.slurm.client.answers import UnclearAnswerError
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.tables import UnclearAnswerError
 
 
 class UnclearJobInfoError(SlurmNotFoundError):
@@ -44,7 +44,7 @@ class SlurmByScript(Slurm):
             UnclearJobInfoError: what was told cannot be read for sure.
         """
         try:
-            fields = told.job(self._job_info, job_ref)
+            fields = answers.job(self._job_info, job_ref)
         except UnclearAnswerError as error:
             raise UnclearJobInfoError(error) from None
         if not fields:

@@ -25,8 +25,7 @@ from hpc_elastic.slurm.client.commands import submit_environment
 from hpc_elastic.slurm.end.lifecycle import ended_by
 from hpc_elastic.slurm.local.srun import FORWARDED, READY_FILE, node_list, node_name
 from hpc_elastic.slurm.run_jobs import submissions
-from hpc_elastic.slurm.run_jobs.job_start import LOCAL, LOCAL_END
-from hpc_elastic.slurm.run_jobs.resume_hint import to_go_on
+from hpc_elastic.slurm.run_jobs.job_start import LOCAL, LOCAL_END, to_go_on
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store import files

@@ -7,29 +7,33 @@ in a line, and the job goes without.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Record
+from hpc_elastic.record.journal import Epoch, NodeTaken, Record, Role
 from hpc_elastic.record.node_faults import Blamed, node_faults
-from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client.answers import features_of, taken_away
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.nodes import features_of
 from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.nodes import ledger_rules
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, WantedNodes
+from hpc_elastic.slurm.run_jobs.job_start import Say
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
 from hpc_elastic.typed_json import whole_number
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from hpc_elastic.slurm.submit.request import SubmitRequest  # loads the job spec
+
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
 _MOST_NAMES = 8
 _NOTHING = ("", "(null)")
@@ -229,3 +233,87 @@ def _number(text: str) -> int:
 def one_line(error: Exception) -> str:
     """Return what an error says, in one line."""
     return " ".join(str(error).split())
+
+
+def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say) -> SubmitRequest:
+    """Return the request with the suspect nodes left out, and tell of it in a line.
+
+    Where nodes are remembered is kept with the request, for the job has an environment of its own.
+    """
+    spec = wanted.spec
+    place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
+    if place != place_for(wanted.paths.root):
+        wanted = replace(wanted, spec=spec.model_copy(update={"ledger": place}))
+    if note := foreign_folder(place):
+        say(f"warning: {note}")
+    if not spec.exclude_suspects:
+        return wanted
+    now = clock.wall()
+    try:
+        known = ledger_rules.standings(read_ledger(place, since=RULES.oldest(now)).events, now)
+    except (HpcElasticError, OSError) as error:
+        say(f"warning: {one_line(error)}; no node is left out for what happened before")
+        return wanted
+    suspects = {one.host: f"{one.last.fault.value}: {one.last.detail}" for one in known if one.is_suspect}
+    if not suspects:
+        return wanted
+    mine, asked = hosts(spec.exclude), hosts(spec.nodelist)
+    if bool(spec.exclude) > bool(mine) or bool(spec.nodelist) > bool(asked):
+        say(f"not left out, as exclude or nodelist is no list of nodes: {', '.join(suspects)}")
+        return wanted
+    need = WantedNodes(
+        spec.node_range.high,
+        spec.gpus or 0,
+        features_of(spec.constraint),
+        never=(*mine, *asked),
+    )
+    chosen = choose(list(suspects), spec.partition, need, slurm, say)
+    # a run that is resumed takes no flags
+    how = "hpc-elastic nodes forgive" if wanted.submission else "--no-exclude-suspects"
+    for line in told(chosen, suspects, f"{how} takes them in"):
+        say(line)
+    return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted
+
+
+def note_taken(
+    paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
+) -> None:
+    """Write into the records which nodes of a start Slurm was told to take.
+
+    Slurm is asked only if nodes were lost. Never raises: what Slurm does not tell is held against the node.
+
+    Args:
+        paths: the run.
+        epoch: the start of its job, while Slurm still knows its nodes.
+        job_ref: the job.
+        slurm: Slurm's commands.
+        by: who writes, and what kind of process that is.
+        say: prints a line.
+    """
+    try:
+        lost = _lost(node_faults(read_records(paths), paths.name), epoch)
+        if lost:
+            _note_those_taken(paths, lost, job_ref, slurm, by, say)
+    except (HpcElasticError, OSError) as error:
+        say(f"whether an administrator took the lost nodes is not known: {one_line(error)}")
+
+
+def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
+    """Return the losses of nodes in a start of the job, whatever relaunch."""
+    return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch.script == epoch.script]
+
+
+def _note_those_taken(
+    paths: RunPaths, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
+) -> None:
+    states = slurm.node_states(sorted({one.event.host for one in lost}), job_ref)
+    for one in lost:
+        state = states.get(one.event.host)
+        reason = None if state is None else taken_away(state, one.event.at)
+        if reason is not None:
+            _write(paths, NodeTaken(one.epoch, one.event.host, reason, one.record), by)
+            say(f"nothing is held against {one.event.host}: {reason}")
+
+
+def _write(paths: RunPaths, entry: NodeTaken, by: tuple[str, Role]) -> None:
+    open_log(paths, *by).commit(lambda _state: entry)

@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError, SlurmCommandError
-from hpc_elastic.slurm.client.array_tasks import SlurmTask, arrays_of
+from hpc_elastic.slurm.client.answers import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, tasks_of
-from hpc_elastic.slurm.submit.next_warning import with_measured_lead
-from hpc_elastic.slurm.submit.queueing import queue
-from hpc_elastic.slurm.submit.stored_job import read_request
+from hpc_elastic.slurm.submit.resubmit import queue, with_measured_lead
+from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.text import are_text
 
 Say = Callable[[str], None]

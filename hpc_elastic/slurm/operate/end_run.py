@@ -30,10 +30,10 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.slurm.run_jobs.submissions import Submission
-from hpc_elastic.slurm.submit.why_not_resubmitted import first_to_do
 
 DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
 _LOOK_S = 0.5

@@ -1,4 +1,4 @@
-"""The directory of a run that is there already: is it one, and may this user read it?"""
+"""A run directory that is there already: is it one, may this user read it, and was its maker interrupted?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import shlex
 import stat
 from typing import NamedTuple
 
-from hpc_elastic.errors import RunDirError
+from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.run_jobs.submissions import read_submissions
+from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import owner_name
 from hpc_elastic.text import visible
+from hpc_elastic.typed_json import parse_object
+
+_STARTED = 19  # the place of the start time behind the name in /proc/PID/stat
 
 
 def is_run(paths: RunPaths) -> bool:
@@ -145,3 +150,55 @@ def _no_run(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
         where=where,
         fix=f"it holds runs; name one of them, such as {one}" if one else fix,
     )
+
+
+def creator() -> str:
+    """Return this process, for ``run.json``: host, container, process id and start time."""
+    return _process(os.getpid())
+
+
+def _process(pid: int) -> str:
+    return f"{os.uname().nodename} {files.pid_namespace()} {pid} {_started(pid)}"
+
+
+def _started(pid: int) -> str:
+    """Return when a process started, in ticks of the kernel; empty if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[_STARTED]
+    except (OSError, IndexError):
+        return ""
+
+
+def was_left(paths: RunPaths) -> bool:
+    """Tell whether the first submission of a run was killed before its job was recorded.
+
+    Raises:
+        RunDirError: a submission's record is damaged.
+    """
+    words = _creator_of(paths).split()
+    if len(words) != len(creator().split()) or not words[2].isdecimal():
+        return False
+    is_here = words[:2] == creator().split()[:2]
+    is_gone = is_here and _process(int(words[2])).split() != words
+    done = read_submissions(paths)
+    return is_gone and len(done) <= 1 and not any(one.job_id for one in done)
+
+
+def may_be_made_anew(paths: RunPaths) -> bool:
+    """Tell whether nothing was queued by such a submission, so that its files can be written once more."""
+    return was_left(paths) and not read_submissions(paths)
+
+
+def may_be_queued(paths: RunPaths) -> bool:
+    """Tell whether such a submission was about to call sbatch, so that Slurm is to be asked first."""
+    return was_left(paths) and bool(read_submissions(paths))
+
+
+def _creator_of(paths: RunPaths) -> str:
+    try:
+        data = files.read(paths.identity, alone=True)
+        found = "" if data is None else parse_object(data).get("creator", "")
+    except (OSError, DamagedError):
+        return ""
+    return found if isinstance(found, str) else ""

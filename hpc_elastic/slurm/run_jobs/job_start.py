@@ -1,17 +1,30 @@
-"""One start of a job, as its batch script knows it."""
+"""One start of a job, as its batch script knows it: environment, log, retries, and the way to go on."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from hpc_elastic.clock import Clock
+from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError, UnfitFileError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Epoch, EpochStarted, Record, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
+from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.typed_json import whole_number
+
+_END = 65536  # bytes that are looked through
+GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
+PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
+FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+_T = TypeVar("_T")
 
 LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
 LOCAL_END = "HPC_ELASTIC_LOCAL_END"  # file with the name of the signal that has ended that runner
@@ -90,3 +103,118 @@ def with_own_submission(start: Start, records: list[Record]) -> Start:
 
 def _count(environ: Mapping[str, str], name: str) -> int:
     return whole_number(environ.get(name, "")) or 0
+
+
+def log_size(paths: RunPaths, job_ref: str) -> int:
+    """Return the size of the log of a job or of a task of an array [bytes], 0 if there is none."""
+    try:
+        return os.stat(_place(paths, job_ref)).st_size
+    except OSError:
+        return 0
+
+
+def log_end(paths: RunPaths, job_ref: str, *, since: int = 0) -> str:
+    """Return the end of the log of a job or of a task of an array, empty if it cannot be read.
+
+    Args:
+        paths: the run.
+        job_ref: the job.
+        since: where what is wanted begins [bytes]; earlier starts have written before that.
+    """
+    try:
+        with os.fdopen(open_plain(_place(paths, job_ref)), "rb") as file:
+            file.seek(max(since, os.fstat(file.fileno()).st_size - _END))
+            return file.read(_END).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _place(paths: RunPaths, job_ref: str) -> str:
+    return paths.batch_log.replace("%j", job_ref)
+
+
+class Patience:
+    """Tries what the end of a job start needs until it works, or for too long.
+
+    Args:
+        clock: paces the tries.
+        say: is told once that, and why, something is tried again.
+        if_in_vain: what becomes of the job if the shared directory stays away, for that line.
+    """
+
+    def __init__(self, clock: Clock, say: Say, if_in_vain: str = "") -> None:
+        self._clock = clock
+        self._say = say
+        self._if_in_vain = if_in_vain
+
+    def __call__(
+        self,
+        act: Callable[[], _T],
+        patience_s: float = PATIENCE_S,
+        passing: type[HpcElasticError] = StoreError,
+    ) -> _T:
+        """Return what `act` returns.
+
+        Args:
+            act: is called again after a `StoreError`, an `OSError` or an error that may pass.
+            patience_s: for how long [s].
+            passing: such an error.
+
+        Raises:
+            UnfitFileError: a file is none of the run's; another try finds the same.
+            HpcElasticError: the last error, after that time.
+            TakenOverError: at once.
+            OSError: the same, of the file system.
+        """
+        pause_s, give_up_at = FIRST_PAUSE_S, self._clock.monotonic() + patience_s
+        said = False
+        while True:
+            try:
+                return act()
+            except (TakenOverError, UnfitFileError):  # no file system that is away
+                raise
+            except (StoreError, OSError, passing) as error:
+                if self._clock.monotonic() >= give_up_at:
+                    raise
+                if not said:
+                    then = self._if_in_vain if isinstance(error, (StoreError, OSError)) else ""
+                    why = " ".join(str(error).split())
+                    self._say(f"trying again for up to {patience_s:.0f} s{then}: {why}")
+                    said = True
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def to_go_on(paths: RunPaths) -> str:
+    """Return from where a run goes on: from the step that it has a checkpoint of, if it has marked one."""
+    try:
+        found = checkpoints.latest(paths)
+    except (OSError, HpcElasticError):
+        return "to go on"
+    if found is None:
+        return "to start it again (it has marked no checkpoint)"
+    return f"to go on from the checkpoint of step {found.step}"
+
+
+def same_script(root: str) -> str:
+    """Return what a user's own job script needs to go on with a run.
+
+    Args:
+        root: its directory, quoted for a shell.
+    """
+    adopted = f"one that adopt has changed: {Env.RESUME}={root} sbatch SCRIPT"
+    return f"the same job script again, with --run-dir {root}; {adopted}"
+
+
+def resume_command(start: Start) -> str:
+    """Return what starts the run of a job again; one that `submit` did not make has no script to queue."""
+    root = shlex.quote(start.paths.root)
+    if not start.is_submitted and not os.path.exists(start.paths.identity):
+        return f"submit {same_script(root)}"
+    return f"hpc-elastic submit --resume {root}"
+
+
+def look_first(start: Start) -> str:
+    """Return the steps for a job or task of which it is not known whether Slurm starts it again."""
+    command = resume_command(start) if start.task is None else f"scontrol requeue {start.job_ref}"
+    return f"later: squeue -j {start.job_ref}; if it is not in the queue: {command}"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import RunDirError, SlurmCommandError, SlurmError
+from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.slurm.client import parse
-from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
-from hpc_elastic.slurm.run_jobs import chain_links, submissions
-from hpc_elastic.slurm.run_jobs.chain_links import Link
-from hpc_elastic.slurm.submit.queueing import queue
+from hpc_elastic.record.checkpoints import save_times
+from hpc_elastic.slurm.client import deadlines, parse
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.job import spec_rules
+from hpc_elastic.slurm.job.values import number_text
+from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.run_files import drain_times
+from hpc_elastic.slurm.run_jobs.submissions import Link
 from hpc_elastic.slurm.submit.request import SubmitRequest, new_token
+from hpc_elastic.store.trust import exposures
+
+_TAKES_A_LEAD = ('begin_job "$@"', "${3:-}")  # job scripts have one of them; those of older versions do not
+_STDIN = "/dev/stdin"  # sbatch takes no arguments of a script that it reads without a name
 
 
 def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
@@ -22,8 +31,7 @@ def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
     Raises:
         RunDirError: there is no script of ours.
     """
-    from hpc_elastic.slurm.submit.next_warning import with_measured_lead  # noqa: PLC0415 - as below
-    from hpc_elastic.slurm.submit.stored_job import read_request  # noqa: PLC0415 - it loads the job spec's checks
+    from hpc_elastic.slurm.submit.run_dir import read_request  # noqa: PLC0415 - it loads the job spec's checks
 
     return with_measured_lead(read_request(paths).again(submission))
 
@@ -44,7 +52,7 @@ def resubmit(request: SubmitRequest, number: int, slurm: Slurm, clock: Clock, *,
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
-    link = chain_links.new_link(request.submission, number, new_token(), now_s=clock.wall())
+    link = submissions.new_link(request.submission, number, new_token(), now_s=clock.wall())
     return submit_link(request, link, slurm, dependency=f"afterany:{after}")
 
 
@@ -110,7 +118,7 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
-    is_first = chain_links.announce(request.paths, link)
+    is_first = submissions.announce_link(request.paths, link)
     if not is_first:  # somebody who may have died before sbatch answered, or before it was called
         link = _announced(request.paths, link)
         found = [link.job_id] if link.job_id else slurm.jobs_with_comment(link.token)
@@ -121,13 +129,13 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
 
 
 def _recorded(paths: RunPaths, link: Link, job_id: str) -> str:
-    chain_links.record(paths, link._replace(job_id=job_id))
+    submissions.record_link(paths, link._replace(job_id=job_id))
     return job_id
 
 
 def _announced(paths: RunPaths, link: Link) -> Link:
     """Return what somebody else has written down in this place."""
-    return {known.number: known for known in chain_links.read_links(paths, link.submission)}.get(
+    return {known.number: known for known in submissions.read_links(paths, link.submission)}.get(
         link.number, link
     )
 
@@ -140,7 +148,7 @@ def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -
         return queue(slurm, request, arguments)
     except SlurmError as error:
         if not _may_be_queued(error):
-            chain_links.withdraw(paths, link)
+            submissions.withdraw_link(paths, link)
             raise
         found = slurm.jobs_with_comment(link.token)
         if not found:  # the announcement stays: with its token the job is found if it comes after all
@@ -182,10 +190,77 @@ def queue_chain(
     jobs: list[str] = []
     by_name = request.spec.chain_by == "singleton"
     for number in range(1, request.spec.chain or 1):
-        link = chain_links.new_link(request.submission, number, new_token(), now_s=clock.wall())
+        link = submissions.new_link(request.submission, number, new_token(), now_s=clock.wall())
         dependency = "singleton" if by_name else f"afterany:{(first, *jobs)[-1]}"
         try:
             jobs.append(submit_link(request, link, slurm, dependency=dependency))
         except SlurmError as error:
             return tuple(jobs), f"job {number + 1} of the chain could not be queued: {error}"
     return tuple(jobs), ""
+
+
+def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
+    """Return the request with the lead that this run's own saves and drains call for.
+
+    It stays as it is where its user has set `checkpoint_lead`, where the time limit is not known, and where
+    nothing was measured that needs more than the default.
+
+    Args:
+        wanted: a further job of a run.
+    """
+    spec = wanted.spec
+    limit_s = None if "time-min" in spec.sbatch else spec.time_limit_s
+    if spec.checkpoint_lead is not None or limit_s is None or not _takes_a_lead(wanted.script):
+        return wanted
+    default_s = spec_rules.checkpoint_lead_s(spec)
+    try:
+        saves, drains = save_times(wanted.paths), drain_times(wanted.paths)
+    except (OSError, HpcElasticError):
+        return wanted
+    most_s = spec_rules.MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
+    lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
+    return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
+
+
+def _takes_a_lead(script: str) -> bool:
+    return any(text in script for text in _TAKES_A_LEAD)
+
+
+def lead_text(queued: SubmitRequest) -> str:
+    """Return what people are told of the warning of a job; nothing if it is as by default."""
+    if queued.lead_s is None:
+        return ""
+    default_s = spec_rules.checkpoint_lead_s(queued.spec)
+    return (
+        f"workers get {number_text(queued.lead_s)} s to save before the time limit, by what this run has "
+        f"needed so far ({number_text(default_s)} s by default; checkpoint_lead sets it)"
+    )
+
+
+def queue(slurm: Slurm, request: SubmitRequest, arguments: Sequence[str]) -> str:
+    """Queue the script of a request and return the id of the job.
+
+    Whoever can rename a directory above the script could have sbatch find one of his own under its name,
+    which would run as the user. There sbatch gets the text instead.
+
+    Args:
+        slurm: Slurm's commands.
+        request: has the script.
+        arguments: options, the script's path and the script's arguments.
+
+    Raises:
+        SlurmError: Slurm is not there, refused, or does not answer.
+    """
+    environ = submit_environment(slurm.environ, request.header_names)
+    if _is_private(request.script_file):
+        return slurm.sbatch(arguments, environ)
+    words = [_STDIN if word == request.script_file else word for word in arguments]
+    return slurm.sbatch(words, environ, text=request.script)
+
+
+def _is_private(path: str) -> bool:
+    """Tell whether nobody else can put another file in the place of one."""
+    try:
+        return not exposures(os.path.abspath(path), with_groups=False)
+    except OSError:
+        return False

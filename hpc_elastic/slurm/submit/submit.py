@@ -19,17 +19,14 @@ from hpc_elastic.slurm.client.grace_times import discard_drain, learn_site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.options import header_line
-from hpc_elastic.slurm.run_jobs import interrupted, submissions
-from hpc_elastic.slurm.run_jobs.array_job import facts_of
-from hpc_elastic.slurm.run_jobs.chain_links import Link, read_links
-from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.slurm.run_jobs import existing_run, submissions
+from hpc_elastic.slurm.run_jobs.may_start import why_not_again
+from hpc_elastic.slurm.run_jobs.run_files import facts_of
+from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links
 from hpc_elastic.slurm.submit import run_dir, validate
-from hpc_elastic.slurm.submit.next_warning import with_measured_lead
-from hpc_elastic.slurm.submit.queueing import queue
 from hpc_elastic.slurm.submit.request import SubmitRequest
-from hpc_elastic.slurm.submit.resubmit import queue_chain
-from hpc_elastic.slurm.submit.stored_job import read_request
-from hpc_elastic.slurm.submit.why_not_resubmitted import why_not_again
+from hpc_elastic.slurm.submit.resubmit import queue, queue_chain, with_measured_lead
+from hpc_elastic.slurm.submit.run_dir import read_request
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
 _LOOKUP_PAUSE_S = 2.0
@@ -141,7 +138,7 @@ class Submitter:
             RunDirError: the run directory cannot be used.
             SlurmError: Slurm is not there, refused, or does not answer.
         """
-        if interrupted.may_be_queued(wanted.paths):
+        if existing_run.may_be_queued(wanted.paths):
             return self._go_on(wanted)
         wanted = self.prepared(wanted)
         is_new = run_dir.create(wanted, now_s=self._clock.wall())

@@ -19,7 +19,7 @@ from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.job_standing import Standing, due_to, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
 from hpc_elastic.slurm.end.requeue import SOON
-from hpc_elastic.slurm.run_jobs import batch_log
+from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.watch.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
 
@@ -136,7 +136,7 @@ class TaskWatch(JobWatch):
         self._commands = slurm
         self._looks = Looks(self._let_start, pauses_s)
         self._task = slurm_env.job_ref
-        self._log_began = batch_log.size_of(paths, self._task)  # before that earlier starts have ended
+        self._log_began = job_start.log_size(paths, self._task)  # before that earlier starts have ended
 
     def begin(self, *, is_first: bool) -> None:
         """Take note that a round with this node has formed; its first node looks for all of them."""
@@ -158,7 +158,7 @@ class TaskWatch(JobWatch):
         is_back = standing(job_facts(fields), self._place.restarts) is Standing.REQUEUED
         give_up_at = self._clock.monotonic() + LOG_PATIENCE_S
         while True:
-            told = due_to(batch_log.end_of(self._paths, self._task, since=self._log_began))
+            told = due_to(job_start.log_end(self._paths, self._task, since=self._log_began))
             if told is not None or not is_back or self._clock.monotonic() >= give_up_at:
                 return told
             self._clock.sleep(_LOG_PAUSE_S)

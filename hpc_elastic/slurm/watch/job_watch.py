@@ -26,7 +26,7 @@ from hpc_elastic.slurm.client.deadlines import Early, Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
 from hpc_elastic.slurm.client.job_standing import job_facts
-from hpc_elastic.slurm.end.last_resort import LastResort
+from hpc_elastic.slurm.end.requeue import LastResort
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.processes import linux
-from hpc_elastic.slurm.client.jobs import liveliest
+from hpc_elastic.slurm.client.answers import liveliest
 from hpc_elastic.testing.fake_slurm.cluster.model import Settings, check_settings
 from hpc_elastic.testing.fake_slurm.processes import client
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.client import jobs, nodes, told
-from hpc_elastic.slurm.client.array_tasks import SlurmTask
-from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.job_facts import look
+from hpc_elastic.slurm.client import answers
+from hpc_elastic.slurm.client.answers import SlurmTask, UnclearAnswerError
+from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.client.tables import UnclearAnswerError
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Settings, State, World
 from hpc_elastic.testing.fake_slurm.commands import queries, shown
 from tests.slurm.forms import job_row, printed
@@ -153,10 +151,10 @@ def test_a_job_of_the_fake_is_read_as_it_is(name: str, comment: str, reason: str
     """In the table that the fake's squeue prints."""
     job = of_fake(JobRequest(name=name, comment=comment, directory=f"/{name}"), reason)
     seen = queries.SeenBy(World(Settings(), {}, {}), job, USER, 0.0)
-    text = queries.long_fields(jobs.FORM.option(MARK).partition("=")[2], seen) + "\n"
-    if text.count(MARK) != len(jobs.FORM.columns):  # the text has the mark, which nobody can know
+    text = queries.long_fields(answers.JOBS.option(MARK).partition("=")[2], seen) + "\n"
+    if text.count(MARK) != len(answers.JOBS.columns):  # the text has the mark, which nobody can know
         return
-    [found] = jobs.read(jobs.FORM.rows(text, MARK, ("squeue",)))
+    [found] = answers.read_jobs(answers.JOBS.rows(text, MARK, ("squeue",)))
     assert ("7", "RUNNING", "2", "node[1-2]") == tuple(
         found[field] for field in ("JobId", "JobState", "Restarts", "NodeList")
     )
@@ -172,7 +170,7 @@ def test_a_job_that_a_script_passes_on_is_read_as_it_is_or_not_at_all(name: str,
     renamed = recorded.replace("JobName=qq", f"JobName={name}").replace("Comment=hello", f"Comment={comment}")
     for text, state in ((shown.job_line(job, USER, 0.0), ("7", "2")), (renamed, ("1050", "0"))):
         try:
-            found = told.job(text, state[0])
+            found = answers.job(text, state[0])
         except UnclearAnswerError:
             continue
         assert (*state, "RUNNING", "1") == tuple(
@@ -195,8 +193,8 @@ def test_jobs_of_a_real_slurm_are_read_as_they_are(comment: str) -> None:
 
 
 def _states(text: str) -> list[tuple[str, str]]:
-    rows: Sequence[Sequence[str]] = jobs.FORM.rows(text, MARK, ("squeue",))
-    return [(job["JobId"], job["JobState"]) for job in jobs.read(rows)]
+    rows: Sequence[Sequence[str]] = answers.JOBS.rows(text, MARK, ("squeue",))
+    return [(job["JobId"], job["JobState"]) for job in answers.read_jobs(rows)]
 
 
 @RELAXED
@@ -207,8 +205,8 @@ def test_nodes_of_a_real_slurm_are_read_as_they_are(reason: str) -> None:
     text = recorded.replace("bad State=IDLE\nNodeName=node1 State=DOWN _x_", reason)
     if text.count(MARK) != recorded.count(MARK):
         return
-    rows = nodes.STATES.rows(text, MARK, ("sinfo",))
-    assert {"node4"} == set(nodes.draining(rows))
+    rows = answers.STATES.rows(text, MARK, ("sinfo",))
+    assert {"node4"} == set(answers.draining(rows))
     assert ["down"] * 3 == [state for name, state, _ in rows if name == "node3"]
 
 

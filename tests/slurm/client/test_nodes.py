@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.client.nodes import LostNodeState, states_of, taken_away
+from hpc_elastic.slurm.client.answers import LostNodeState, states_of, taken_away
 
 LOST_AT = 1000.0
 SET_DOWN = LostNodeState("down", "repair", 10.0, in_job=False)

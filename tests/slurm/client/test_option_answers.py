@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.option_answers import taken
+from hpc_elastic.slurm.client.parse import options_taken
 from tests.slurm.conftest import StandIn
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -32,13 +32,13 @@ def test_what_each_version_takes(version: str, hidden: set[str]) -> None:
     said = {word: words for word, _, words in (part.partition("\n") for part in told)}
     names = {word.removeprefix("--").partition("=")[0] for word in said}
     assert {"extra-node", "requeu", "exclusiv", "me", "licences", "foo"} <= names
-    assert hidden - listed == taken(names, listed, said.__getitem__)
+    assert hidden - listed == options_taken(names, listed, said.__getitem__)
 
 
 def test_nobody_is_asked_about_what_the_help_lists_or_what_is_no_name() -> None:
     """Each question starts a program."""
     nobody: dict[str, str] = {}
-    assert frozenset() == taken(["mem", "--x", "a=b", ""], {"mem"}, nobody.__getitem__)
+    assert frozenset() == options_taken(["mem", "--x", "a=b", ""], {"mem"}, nobody.__getitem__)
 
 
 def test_sbatch_itself_is_asked(slurm_dir: StandIn) -> None:

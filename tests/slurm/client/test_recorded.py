@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.client import jobs, nodes
-from hpc_elastic.slurm.client.nodes import ListedNode, in_partitions, parse_nodes
-from hpc_elastic.slurm.client.tables import UnclearAnswerError
+from hpc_elastic.slurm.client import answers
+from hpc_elastic.slurm.client.answers import ListedNode, UnclearAnswerError, in_partitions, parse_nodes
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"
 MARK = "_recorded_"
@@ -16,11 +15,11 @@ MARK = "_recorded_"
 
 def rows(name: str) -> list[tuple[str, ...]]:
     """Return the rows of a recorded table."""
-    form = {"squeue_jobs": jobs.FORM, "sinfo_states": nodes.STATES, "sinfo_offers": nodes.OFFERS}[name]
+    form = {"squeue_jobs": answers.JOBS, "sinfo_states": answers.STATES, "sinfo_offers": answers.OFFERS}[name]
     return form.rows((RECORDED / f"{name}.txt").read_text(), MARK, ("squeue",))
 
 
-JOBS = {job["JobId"]: job for job in jobs.read(rows("squeue_jobs"))}
+JOBS = {job["JobId"]: job for job in answers.read_jobs(rows("squeue_jobs"))}
 
 
 def test_all_jobs_are_read_and_no_other() -> None:
@@ -80,7 +79,7 @@ def test_tasks_of_an_array_are_told_from_jobs() -> None:
         name: (job["ArrayJobId"], job["ArrayTaskId"]) for name, job in JOBS.items() if "ArrayTaskId" in job
     }
     assert {"1009": ("1009", "1-3%1"), "1010": ("1009", "0")} == tasks
-    liveliest = jobs.liveliest([JOBS["1009"], JOBS["1010"]])
+    liveliest = answers.liveliest([JOBS["1009"], JOBS["1010"]])
     assert liveliest is not None
     assert "1010" == liveliest["JobId"]
 
@@ -99,7 +98,7 @@ def test_tasks_of_an_array_are_told_from_jobs() -> None:
 )
 def test_exit_codes_are_a_number_or_two(printed: str, code: str) -> None:
     """A wait status up to Slurm 23."""
-    assert code == jobs.exit_text(printed)
+    assert code == answers.exit_text(printed)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +109,16 @@ def test_a_row_that_is_no_job_is_refused(column: str, text: str) -> None:
     row = list(rows("squeue_jobs")[0])
     row[{"JobId": 0, "JobState": 3}[column]] = text
     with pytest.raises(UnclearAnswerError, match="cannot be read for sure: a job '"):
-        jobs.read([row])
+        answers.read_jobs([row])
 
 
 def test_states_of_nodes_are_told_from_the_reasons() -> None:
     """An administrator has written `State=IDLE`, a newline and another node into one."""
     known = rows("sinfo_states")
-    assert {"node4": "bad State=IDLE\nNodeName=node1 State=DOWN _x_"} == nodes.draining(known)
-    assert nodes.is_down(known)
-    assert not nodes.is_down(row for row in known if row[0] != "node3")
-    assert nodes.is_down([("n1", "mixed+not_responding", "none")])
+    assert {"node4": "bad State=IDLE\nNodeName=node1 State=DOWN _x_"} == answers.draining(known)
+    assert answers.is_down(known)
+    assert not answers.is_down(row for row in known if row[0] != "node3")
+    assert answers.is_down([("n1", "mixed+not_responding", "none")])
 
 
 def test_nodes_are_listed_with_what_they_offer() -> None:
@@ -138,4 +137,4 @@ def test_jobs_are_found_by_the_beginning_of_their_comment() -> None:
         ("13", "x\n13|hpc_elastic:ab"),
         ("10", "hpc_elastic:ab mine"),
     ]
-    assert ["10"] == jobs.with_comment(listed, "hpc_elastic:ab")
+    assert ["10"] == answers.with_comment(listed, "hpc_elastic:ab")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.slurm.client.tables import Form, UnclearAnswerError, plain_environment
+from hpc_elastic.slurm.client.answers import Form, UnclearAnswerError, plain_environment
 
 ARGV = ("squeue", "--all")
 SHORT, LONG = Form(("F", "k")), Form(("jobid", "comment"), is_long=True)

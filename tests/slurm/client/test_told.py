@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.client import told
-from hpc_elastic.slurm.client.tables import UnclearAnswerError
+from hpc_elastic.slurm.client import answers
+from hpc_elastic.slurm.client.answers import UnclearAnswerError
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "22.05"
 JOB = (RECORDED / "scontrol_show_job.txt").read_text().splitlines()[0]
@@ -22,7 +22,7 @@ def named(name: str, job: str = JOB) -> str:
 
 def test_a_recorded_job_is_read() -> None:
     """Only fields whose values hold no blank."""
-    job = told.job(JOB, "1050")
+    job = answers.job(JOB, "1050")
     assert ("1050", "RUNNING", "None", "0", "2", "node[1-2]", "None") == tuple(
         job[name]
         for name in ("JobId", "JobState", "Reason", "Restarts", "NumNodes", "NodeList", "PreemptTime")
@@ -35,7 +35,7 @@ def test_a_recorded_job_is_read() -> None:
 )
 def test_a_name_that_is_no_field_changes_nothing(name: str) -> None:
     """Blanks and equal signs are common in names."""
-    assert told.job(JOB, "1050") == told.job(named(name), "1050")
+    assert answers.job(JOB, "1050") == answers.job(named(name), "1050")
 
 
 @pytest.mark.parametrize(
@@ -53,65 +53,66 @@ def test_a_name_that_is_no_field_changes_nothing(name: str) -> None:
 def test_a_name_that_looks_like_a_field_is_not_believed(name: str) -> None:
     """Nor is the true field then: nobody can tell which one is Slurm's."""
     with pytest.raises(UnclearAnswerError, match="what scontrol show job tells cannot be read for sure"):
-        told.job(named(name), "1050")
+        answers.job(named(name), "1050")
 
 
 def test_texts_behind_the_last_field_cannot_add_one() -> None:
     """A field that this job does not have would stand out of Slurm's order."""
     job = JOB.replace("PreemptTime=None ", "")
-    assert "PreemptTime" not in told.job(job, "1050")
+    assert "PreemptTime" not in answers.job(job, "1050")
     with pytest.raises(UnclearAnswerError, match="not in Slurm's order"):
-        told.job(job.replace("Comment=hello", "Comment=x PreemptTime=2026-11-21T08:03:01"), "1050")
+        answers.job(job.replace("Comment=hello", "Comment=x PreemptTime=2026-11-21T08:03:01"), "1050")
 
 
 def test_one_task_is_found_among_those_of_its_array() -> None:
     """By its own id and by that of the array; a name with a newline forges none."""
     tasks = "\n".join(TASK.format(number, index) for number, index in ((1051, 0), (1052, 1), (1050, "2-3")))
-    assert ["0", "1", "2-3"] == [told.job(tasks, name)["ArrayTaskId"] for name in ("1050_0", "1052", "1050")]
+    found = [answers.job(tasks, name)["ArrayTaskId"] for name in ("1050_0", "1052", "1050")]
+    assert ["0", "1", "2-3"] == found
     with pytest.raises(UnclearAnswerError, match="0 of 3 jobs are 7"):
-        told.job(tasks, "7")
+        answers.job(tasks, "7")
     forged = named("x\nJobId=1051 JobState=CANCELLED Reason=None Requeue=1 Restarts=0", tasks)
     with pytest.raises(UnclearAnswerError):
-        told.job(forged, "1050_0")
+        answers.job(forged, "1050_0")
 
 
 def test_a_name_makes_no_task_of_a_job() -> None:
     """Slurm writes the numbers of an array right behind the id."""
-    assert "ArrayTaskId" not in told.job(named("x ArrayJobId=5 ArrayTaskId=3"), "1050")
+    assert "ArrayTaskId" not in answers.job(named("x ArrayJobId=5 ArrayTaskId=3"), "1050")
 
 
 def test_nothing_is_read_from_nothing() -> None:
     """A job that Slurm does not know has no fields; half of one is none."""
-    assert {} == told.job("", "7")
+    assert {} == answers.job("", "7")
     with pytest.raises(UnclearAnswerError, match="Requeue= and Restarts= is missing"):
-        told.job("JobId=7 JobState=RUNNING Reason=None", "7")
+        answers.job("JobId=7 JobState=RUNNING Reason=None", "7")
     with pytest.raises(UnclearAnswerError, match="JobId= is missing"):
-        told.job(f"x {JOB}", "1050")
+        answers.job(f"x {JOB}", "1050")
 
 
 def test_the_limits_of_a_partition_are_read() -> None:
     """Of the one that is named, or of the default one among all."""
-    low = told.partition(LOW, "low")
+    low = answers.partition(LOW, "low")
     assert ("8", "UNLIMITED", "REQUEUE", "32") == tuple(
         low[name] for name in ("GraceTime", "MaxTime", "PreemptMode", "TotalCPUs")
     )
     others = (RECORDED / "scontrol_show_partition.txt").read_text()
-    assert low == told.partition(others, "")
-    assert {} == told.partition(others.replace("Default=YES", "Default=NO"), "")
-    assert {} == told.partition("", "low")
+    assert low == answers.partition(others, "")
+    assert {} == answers.partition(others.replace("Default=YES", "Default=NO"), "")
+    assert {} == answers.partition("", "low")
 
 
 @pytest.mark.parametrize("group", ["x GraceTime=900", "x PreemptMode=OFF", "x Default=NO"])
 def test_a_partition_with_a_text_like_a_field_is_not_believed(group: str) -> None:
     """Groups and accounts stand before its limits."""
     with pytest.raises(UnclearAnswerError, match="more than once"):
-        told.partition(LOW.replace("AllowGroups=ALL", f"AllowGroups={group}"), "low")
+        answers.partition(LOW.replace("AllowGroups=ALL", f"AllowGroups={group}"), "low")
 
 
 def test_settings_stand_one_in_a_line() -> None:
     """A value that looks like a setting is none, and what a plugin prints below does not count."""
     text = "KillWait                = 30 sec\nMailProg = /x KillWait = 5 sec\nKillWait = 9 sec\n"
-    assert {"KillWait": "30 sec", "MailProg": "/x KillWait = 5 sec"} == told.config(text)
+    assert {"KillWait": "30 sec", "MailProg": "/x KillWait = 5 sec"} == answers.config(text)
 
 
 DETAILS = """JobId=7 JobName=train
@@ -135,11 +136,11 @@ DETAILS = """JobId=7 JobName=train
 )
 def test_the_gpus_of_each_node(gres: str, count: int) -> None:
     """Each group of nodes that are alike has a line, with types or without."""
-    assert {"node1": 2, "node2": 2, "node3": count} == told.gpus_on_nodes(DETAILS.format(gres))
+    assert {"node1": 2, "node2": 2, "node3": count} == answers.gpus_on_nodes(DETAILS.format(gres))
 
 
 def test_a_text_that_tells_gpus_is_not_believed() -> None:
     """Nobody can tell which line is Slurm's."""
     forged = DETAILS.format("gpu:2") + "   Comment=x\n     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:8\n"
     with pytest.raises(UnclearAnswerError, match="node node1 occurs twice"):
-        told.gpus_on_nodes(forged)
+        answers.gpus_on_nodes(forged)
