@@ -406,3 +406,15 @@ def test_starts_in_vain_are_counted_from_the_newest_back() -> None:
     assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 0, 2, 0))
     assert 0 == starts_in_vain(records_of(*entries, round_of(second, 2)), second)
     assert 1 == starts_in_vain(records_of(*entries), Epoch(1, 0, 0, 0))
+
+
+def test_a_run_that_is_held_waits_only_where_slurm_can_have_it_wait() -> None:
+    """A local run ends with the reason, and with the code of what was to be done again."""
+    ending = RunEnded(Decision.HELD, 75, "the budget is spent", None)
+    held = facts(STARTED, ROUND, ending)
+    waits = decide(held, BUDGETS)
+    assert isinstance(waits, Hold)
+    assert "the budget is spent" in waits.why
+    ends = decide(held._replace(local=True), BUDGETS)
+    assert isinstance(ends, Exit)
+    assert (75, "the run is held: the budget is spent") == (ends.code, ends.why)
