@@ -68,6 +68,28 @@ def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
         WatchedStore(LateStore(clock), lambda: None, clock).wait(["k"], 2.5)
 
 
+class SilentStore(NeverStore):
+    """One that does not say which of the keys are missing."""
+
+    def wait(self, _keys: Sequence[str], timeout: timedelta) -> None:
+        """Wait in vain."""
+        try:
+            super().wait(_keys, timeout)
+        except StoreTimeoutError:
+            raise StoreTimeoutError("too late") from None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "missing"), [(NeverStore, "key k$", ("k",)), (SilentStore, "key k, l$", ())]
+)
+def test_the_missing_keys_are_named(kind: type[NeverStore], words: str, missing: tuple[str, ...]) -> None:
+    """All that were waited for, where the store does not say which of them came."""
+    clock = FakeClock()
+    with pytest.raises(StoreTimeoutError, match=words) as caught:
+        WatchedStore(kind(clock), lambda: None, clock).wait(["k", "l"], 2.5)
+    assert missing == caught.value.missing
+
+
 def test_reading_waits_as_long_as_the_store_does() -> None:
     """Without a timeout of its own a read takes that of the store."""
     clock = FakeClock()
