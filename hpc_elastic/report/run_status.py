@@ -195,6 +195,8 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
     if drained is not None and not view.has_script:
         return _stopped(view.state, drained, was_cancelled=job.word.startswith("CANCELLED"))
     word = f"ended as {job.word}" if job.word else "is not there any more"
+    if is_current and view.state.deserted and job.word.startswith("CANCELLED"):
+        return RunStatus(RunPhase.GONE, f"job {view.job_id} was cancelled after all its tasks had left")
     if drained is None:
         return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
     waited = view.state.requeued or job.restarts > view.state.epoch.restart

@@ -22,6 +22,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     MarkedCheckpoint,
     Member,
+    NodeLeft,
     NodeUnfit,
     RanksStopped,
     Requeued,
@@ -110,6 +111,23 @@ def test_the_timeline_of_a_job_that_was_cancelled_in_the_queue_says_so(  # noqa:
     assert 0 == app.run(["timeline", paths.root])
     wanted = f"Slurm says now: {last}" if last else "requeued (preemption)"
     assert wanted == capfd.readouterr().out.splitlines()[-1][21:]
+
+
+def test_an_array_that_was_cancelled_in_the_queue_waits_for_nothing(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its tasks had left: status and timeline say so, and no node is waited for."""
+    in_slurm(tmp_path, monkeypatch, JobState="CANCELLED")
+    left = [NodeLeft(EPOCH, f"n{one}.1", f"n{one}", Cause.PREEMPTION, "SIGTERM") for one in (1, 2)]
+    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "")
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n1",), None, None)
+    started, spec = STARTED._replace(expected=()), dict[str, object](mode="array", nodes="2")
+    out = told(paths, capfd, started, ROUND, asked, left[1], ended, left[0], spec=spec)
+    was_cancelled = "job 7 was cancelled after all its tasks had left"
+    assert out.startswith(f"toy-1: {was_cancelled}\n")
+    assert "  waits" not in out
+    assert 0 == app.run(["timeline", paths.root])
+    assert f"Slurm says now: {was_cancelled}" == capfd.readouterr().out.splitlines()[-1][21:]
 
 
 def test_a_node_that_never_showed_itself_is_waited_for_by_name_and_time(

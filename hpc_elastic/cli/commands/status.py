@@ -82,7 +82,7 @@ def timeline(run: RunArgument) -> int:
 def _print_outside(run: RunFiles) -> None:
     """Tell what has become of a job that was to start again: the run itself has no record of that."""
     state = run.state
-    if state.ending is not None or not run.job_id or not (state.requeued or state.drained):
+    if state.ending is not None or not run.job_id or not (state.requeued or state.drained or state.deserted):
         return
     where = status_of(RunView.of(run, ask_job(run, Slurm()).job))
     if where.phase in (RunPhase.GONE, RunPhase.STOPPED):

@@ -270,7 +270,8 @@ def _waits(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
 def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
     state = run.state
     names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
-    if state.ending is not None or state.leaving or run.is_torchruns:
+    is_over = asked.job is not None and asked.job.state is JobState.ENDED
+    if state.ending is not None or state.leaving or run.is_torchruns or is_over:
         return []
     if state.running is not None:
         text = ended_text(state, names)
