@@ -71,7 +71,7 @@ def full_host_name() -> str:
 
 
 class RendezvousInfo:
-    """What a node gets from a rendezvous.
+    """The result of a rendezvous for one node.
 
     Args:
         store: key-value store shared by the members of this round; None if the handler has none.
@@ -149,15 +149,15 @@ class RendezvousHandler(ABC):
 
         Raises:
             RendezvousClosedError: the run has ended.
-            RendezvousConnectionError: what the nodes share could not be reached.
-            RendezvousStateError: what the nodes share is damaged.
+            RendezvousConnectionError: the shared state could not be reached.
+            RendezvousStateError: the shared state is damaged.
             RendezvousTimeoutError: too few nodes appeared in time.
             RendezvousGracefulExitError: this node is to leave without failure.
         """
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Tell whether the run has ended, so that nobody can join it any more."""
+        """Tell whether the run has ended, so that no node can join it any more."""
 
     @abstractmethod
     def set_closed(self) -> None:
@@ -182,7 +182,7 @@ def _free_port() -> int:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody on this machine listens on now."""
+    """Return a TCP port that no process on this machine listens on now."""
     import socket  # noqa: PLC0415 - 5 ms
 
     for _ in range(100):

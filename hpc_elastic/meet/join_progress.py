@@ -1,4 +1,4 @@
-"""What a node that waits for others tells people, and when. Pure."""
+"""The lines of a node that waits for others, and their times. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
     Where Slurm has named the nodes, all lines end in one place: there the first node speaks for all.
 
     Args:
-        view: what the node knows.
+        view: the node's knowledge.
         waited: how long it has waited.
         now: the same clock's time [s].
         place: where the nodes meet, for people.
@@ -68,7 +68,7 @@ def barrier_text(others: list[str], waited_s: float, left_s: float) -> str:
 
 
 def _times(waited_s: float, left_s: float) -> str:
-    """Return for how long somebody has waited and will go on to [s]."""
+    """Return the time of waiting so far and its limit, in words [s]."""
     return f"{waited_s:.0f} s so far, for at most {max(left_s, 0):.0f} s more"
 
 
@@ -96,7 +96,7 @@ def too_few_text(
     """Return why the minimum cannot be reached.
 
     Args:
-        few: who is there and who is not.
+        few: the nodes that are there and those that are missing.
         settings: the minimum and how long it was waited for.
         place: where the nodes meet, for people.
         unfit: nodes that stay out, and why.

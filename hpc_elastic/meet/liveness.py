@@ -1,13 +1,13 @@
-"""Who is lost, as far as one observer can tell, and who observes when. Pure.
+"""The members that one observer takes for lost, and the turns of the observers. Pure.
 
-Nobody's clock is compared with anybody else's: a member is silent when its name has not changed for
-a lease by the observer's own clock. What follows from silence is decided here:
+No clock is compared with that of another node: a member is silent when its name has not changed for
+a lease by the observer's own clock. The consequences of silence are decided here:
 
 - One silent member is suspected. It is lost once a second observer suspects it too, or at once where
-  nobody is left who could.
-- Most members silent at about the same time is what a stalled file system looks like. They get
+  no other observer is left.
+- Most members silent at about the same time are the sign of a stalled file system. They get
   three leases; only then are they taken for lost.
-- The first three members of a round observe all the time, two others in turns, whatever their number.
+- The first three members of a round observe all the time, two others in turns, in a round of any size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOGETHER = 2  # fewer than this many silent members are no sign of a stall
 
 
 class View(NamedTuple):
-    """What one observer knows of the members of a running round."""
+    """One observer's view of the members of a running round."""
 
     me: str  # node_id of the observer; need not be a member
     members: tuple[str, ...]  # node_ids
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 class LivenessVerdict(NamedTuple):
-    """What an observer concludes."""
+    """The conclusion of an observer."""
 
     lost: tuple[str, ...]  # node_ids of members that are lost
     suspected: tuple[Suspicion, ...]  # to be told to the other observers
@@ -57,7 +57,7 @@ def silent(entries: Iterable[Seen], now: float, lease: float) -> frozenset[str]:
     alive lately, have fallen silent together, the file system is taken to be stalled for them.
 
     Args:
-        entries: what is known of the members, without the observer itself.
+        entries: the known members, without the observer itself.
         now: the observer's monotonic time [s].
         lease: [s].
     """
@@ -74,7 +74,7 @@ def surely_silent(entries: Iterable[Seen], now: float, lease: float) -> frozense
     """Return the ids of the members that have been silent for longer than a stall is waited out.
 
     Args:
-        entries: what is known of the members, without the observer itself.
+        entries: the known members, without the observer itself.
         now: the observer's monotonic time [s].
         lease: [s].
     """
@@ -145,7 +145,7 @@ def next_expiry(view: View, now: float) -> float:
 
 
 def turn_beats(lease: float, heartbeat_interval: float) -> int:
-    """Return how many heartbeats a turn lasts: longer than a lease, or nobody could be judged in it."""
+    """Return how many heartbeats a turn lasts: longer than a lease, or no member could be judged in it."""
     return max(TURN_BEATS, int(lease / heartbeat_interval) + 4)
 
 

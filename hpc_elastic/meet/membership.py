@@ -40,7 +40,7 @@ STEPS = "steps"
 
 
 class NodeFacts(NamedTuple):
-    """What a node brings into a round."""
+    """The contribution of a node to a round."""
 
     member: Member
     host: str  # name of the machine, to tell whether two nodes share one
@@ -66,7 +66,7 @@ class Membership:
     Args:
         store: where the run lives.
         clock: this node's clock.
-        facts: what this node brings.
+        facts: this node's contribution.
         epoch: the start of the run this agent belongs to.
         settings: heartbeat interval and lease.
     """
@@ -96,7 +96,7 @@ class Membership:
         return self.facts.member.node_id
 
     def offer(self, round_number: int, port: int) -> None:
-        """Publish what this node brings into a round.
+        """Publish this node's contribution to a round.
 
         Each round has a file of its own: one that replaces another can be hidden by it for half a
         minute from a client of NFS that has read the other.
@@ -110,7 +110,7 @@ class Membership:
         self._offered = name
 
     def read_offer(self, node_id: str, round_number: int) -> Offer | None:
-        """Return what another node brings into a round, or None if it cannot be read yet."""
+        """Return another node's contribution to a round, or None if it cannot be read yet."""
         data = self._store.get(NODES, _offer_name(node_id, round_number))
         if not data:
             return None
@@ -121,7 +121,7 @@ class Membership:
             raise RendezvousStateError(f"{NODES}/{name}, the offer of a node, is damaged: {error}") from None
 
     def set_phase(self, phase: Phase, round_number: int) -> None:
-        """Tell what this agent is doing; counts as a heartbeat."""
+        """Publish this agent's phase; counts as a heartbeat."""
         old = self._name
         counter = 0 if old is None else old.counter + 1
         new = MemberName(self.node_id, self.epoch, phase, round_number, counter, self.known)
@@ -132,13 +132,13 @@ class Membership:
         self._beat_at = now
 
     def ensure_phase(self, phase: Phase, round_number: int) -> None:
-        """Tell what this agent is doing unless that is what it told last."""
+        """Publish this agent's phase unless it is the published one."""
         name = self._name
         if name is None or (name.phase, name.round) != (phase, round_number):
             self.set_phase(phase, round_number)
 
     def leave(self, round_number: int) -> None:
-        """Tell that this agent is gone on purpose, unless what it told last is final already."""
+        """Publish that this agent is gone on purpose, unless its published phase is final already."""
         if self._name is None or not self._name.phase.is_terminal:
             self.set_phase(Phase.LEFT, round_number)
 
@@ -174,7 +174,7 @@ class Membership:
         return roster
 
     def tell_news(self) -> None:
-        """Beat at once, so that those who look at the members hear of a new journal record."""
+        """Beat at once, so that observers of the members learn of a new journal record."""
         name = self._name
         if name is not None and name.phase is not Phase.LEFT:
             self.set_phase(name.phase, name.round)
@@ -183,7 +183,7 @@ class Membership:
         """Tell the other observers that a member is silent by this agent's clock.
 
         If another one has taken the mark away, the time to object starts anew. A file system that
-        takes no new names keeps nobody from beating: the mark is tried again at the next look.
+        takes no new names stops no heartbeat: the mark is tried again at the next look.
         """
         if suspicion in self.suspicions:
             self.suspected_at.setdefault(suspicion, self._clock.monotonic())
@@ -193,7 +193,7 @@ class Membership:
             self.suspected_at[suspicion] = self._clock.monotonic()
 
     def object_to_refuted(self) -> None:
-        """Take away the suspicions of members that have beaten since, whoever told them."""
+        """Take away the suspicions of members that have beaten since, from any observer."""
         for suspicion in self.suspicions:
             seen = self.roster.get(suspicion.node_id)
             if seen is not None and seen.name.counter > suspicion.counter:
@@ -201,7 +201,7 @@ class Membership:
                     self._store.unmark(MEMBERS, suspicion.text())
 
     def keep_suspected(self, node_ids: Collection[str]) -> None:
-        """Forget when all others were suspected: only who is suspected all the time is lost for it."""
+        """Forget the times of all other suspicions: only a lasting suspicion makes a member lost."""
         kept = {one: at for one, at in self.suspected_at.items() if one.node_id in node_ids}
         self.suspected_at = kept
 
@@ -253,11 +253,11 @@ def claim_node_name(wanted: str, run_dir: str) -> tuple[str, int]:
     """Return a name, and a file descriptor that keeps it for this process: the kernel lets go of both.
 
     Args:
-        wanted: the name, if nobody on this host has it in the run; else a number follows.
+        wanted: the name, if no agent on this host has it in the run; else a number follows.
         run_dir: the directory of the run.
 
     Raises:
-        RunDirError: this host lets nobody claim a name.
+        RunDirError: no name can be claimed on this host.
     """
     import socket  # noqa: PLC0415 - below Slurm nobody needs it
 

@@ -1,6 +1,6 @@
-"""What happens in a rendezvous as `hpc_elastic.events.RdzvEvent`s, for those who have asked for them.
+"""The steps of a rendezvous as `hpc_elastic.events.RdzvEvent`s, for programs that have asked for them.
 
-Who wants them has imported `hpc_elastic.events` to say so; without that nothing is made or loaded here.
+Such a program has imported `hpc_elastic.events`; without that nothing is made or loaded here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Who(NamedTuple):
 
 
 class Trail:
-    """Records what one handler does.
+    """Records the steps of one handler.
 
     Args:
         place: file and class that events are named for, for example ``dynamic_rendezvous.py:Handler``.
@@ -40,7 +40,7 @@ class Trail:
     def tell(
         self, what: str, message: str, state: str = "RUNNING", *, rank: int | None = None, place: str = ""
     ) -> None:
-        """Record an event, if somebody wants to know.
+        """Record an event, if a program has asked for events.
 
         Args:
             what: the method.
@@ -77,7 +77,7 @@ class Trail:
     def joined(
         self, join: Callable[[], RendezvousInfo], round_of: Callable[[RendezvousInfo], int | None]
     ) -> RendezvousInfo:
-        """Join a round, and record the attempt and what came of it."""
+        """Join a round, and record the attempt and its result."""
         what, run = "next_rendezvous", self.run_id
         self.tell(
             what, f"The node '{self.who.name}' attempts to join the next round of the rendezvous '{run}'."

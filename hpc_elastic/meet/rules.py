@@ -1,4 +1,4 @@
-"""The rules of the rendezvous: what a node does next, given what it knows. Pure.
+"""The rules of the rendezvous: the next step of a node, given its knowledge. Pure.
 
 Nothing here reads a clock, a file or a setting of its own: state, roster and time are arguments,
 so every rule can be tested by itself and run in a simulation.
@@ -39,7 +39,7 @@ class MeetingSettings(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """What a joining node knows of its own waiting, by its monotonic clock [s]."""
+    """The times of a joining node's own waiting, by its monotonic clock [s]."""
 
     since: float
     quorum_since: float | None = None  # enough nodes are in since then
@@ -55,11 +55,11 @@ class Wait(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Announce this start of the run: nobody has, and it is this node's turn."""
+    """Announce this start of the run: no node has, and it is this node's turn."""
 
 
 class LookFirst(NamedTuple):
-    """Look at the members: what is known of them is too old to act on."""
+    """Look at the members: the last look is too old to act on."""
 
 
 class FormRound(NamedTuple):
@@ -124,7 +124,7 @@ class Joining(NamedTuple):
 
     @property
     def target(self) -> int:
-        """The most nodes that a round takes in: what the user wants, within the job's bounds."""
+        """The most nodes of a round: the user's number, within the job's bounds."""
         low, high = self.settings.min_nodes, self.settings.max_nodes
         wanted = self.state.wanted
         if wanted is None:
@@ -150,7 +150,7 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
 
 
 def _is_old(view: Joining, now: float) -> bool:
-    """Tell whether what this node knows of the others is too old to conclude anything from it."""
+    """Tell whether this node's last look at the others is too old for a conclusion."""
     return view.looked_at is not None and now - view.looked_at >= view.settings.lease / 2
 
 
@@ -235,7 +235,7 @@ def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
 def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: float) -> bool:
     """Tell whether a node forms the round: the first at once, each further one a while later.
 
-    The first reads what all the others bring, so that it needs longer for more of them.
+    The first reads the contributions of all others, so that it needs longer for more of them.
     """
     place, since = chosen.index(view.me), waited.complete_since
     patience = max(view.settings.leader_patience, READ_S * len(chosen))
@@ -254,7 +254,7 @@ def look_interval(view: Joining, now: float) -> float:
 
 
 def is_among_the_first(view: Joining, now: float) -> bool:
-    """Tell whether this node may have to form the next round, by its place among those who wait."""
+    """Tell whether this node may have to form the next round, by its place among the waiting nodes."""
     entries = _ready(view, now)
     mine = next((_rank(view.state, entry) for entry in entries if entry.name.node_id == view.me), None)
     if mine is None:
@@ -263,9 +263,9 @@ def is_among_the_first(view: Joining, now: float) -> bool:
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
-    """Return the waiting times brought up to date with what is known now.
+    """Return the waiting times after a look.
 
-    The last call of a round begins when the round before it has ended: until then nobody can come back.
+    The last call of a round begins when the round before it has ended: until then no member can come back.
     """
     if view.state.running is not None or view.state.rounds != waited.rounds:
         waited = waited._replace(quorum_since=None, complete_since=None, rounds=view.state.rounds)
@@ -320,7 +320,7 @@ def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
     """Return the names of the nodes that may still come to the next round.
 
     Before the first round of an epoch these are the nodes Slurm has given; later the members of the
-    last round and everybody else who is alive. A member that this node has not seen yet, because the
+    last round and all other live nodes. A member that this node has not seen yet, because the
     round was over too soon, may be alive.
     """
     return tuple(sorted(_may_come(view, ready, now), key=natural))
@@ -384,7 +384,7 @@ def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bo
 
 
 def is_proposer(formed: RoundFormed, node_id: str) -> bool:
-    """Tell whether a member is one of the few that gather what all members have told."""
+    """Tell whether a member is one of the few that gather the steps of all members."""
     return any(member.node_id == node_id for member in formed.members[:WATCHERS])
 
 
@@ -392,7 +392,7 @@ def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:
     """Return the step at which all ranks can stop, or None while a member has not told its own.
 
     Each node tells the first step at which all its ranks can still stop, so the highest of these is
-    reached by everybody and passed by nobody. -1 if no worker of the round asks whether to stop.
+    reached by all ranks and passed by none. -1 if no worker of the round asks whether to stop.
     """
     steps = [told.get(node_id) for node_id in node_ids]
     known = [step for step in steps if step is not None]
@@ -407,7 +407,7 @@ def node_of(node_id: str) -> str:
 def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]:
     """Return the nodes of the next round, in rank order: those of the last round come first.
 
-    A node that stood by takes a place that is free; it drives nobody out.
+    A node that stood by takes a place that is free; it takes no other node's place.
     """
     stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
     newcomers_last = sorted(ready, key=lambda one: (array_of(one), stay.get(node_of(one), len(stay))))
@@ -445,7 +445,7 @@ def refuse_stranger(state: RunState, job_id: str, settings: MeetingSettings, pla
     """Refuse to join agents of the same start of a run that are not this agent's.
 
     Two jobs that begin at the same moment in one fresh directory both take it for theirs; the first
-    record decides. Nothing has been started or told yet by who is refused. In array mode a run may have
+    record decides. A refused agent has started and written nothing yet. In array mode a run may have
     several arrays.
 
     Args:

@@ -1,4 +1,4 @@
-"""The rendezvous over a shared directory: carries out what the rules decide.
+"""The rendezvous over a shared directory: carries out the decisions of the rules.
 
 `SharedFsRendezvous` never sleeps by itself: while it waits it hands the time to the `wait` it was
 given, so the agent's loop keeps reacting to signals.
@@ -41,7 +41,7 @@ def _say_nothing(_text: str) -> None:
 
 
 class Waiting(NamedTuple):
-    """What the rendezvous needs from its agent while it waits for others."""
+    """The agent's part in the waiting of its rendezvous."""
 
     wait: Callable[[float], None]  # returns after so many seconds, or early when something happened
     offer_port: Callable[[], int]  # a port that is free on this node now
@@ -55,7 +55,7 @@ class TooFewError(RendezvousTimeoutError):
 
     Args:
         message: the same for people.
-        missing: who was waited for in vain.
+        missing: the nodes that did not come.
     """
 
     def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
@@ -97,7 +97,7 @@ class SharedFsRendezvous(RendezvousHandler):
 
     Args:
         run: this agent's hold on the shared state.
-        waiting: what the agent provides.
+        waiting: the agent's part.
     """
 
     def __init__(self, run: SharedRun, waiting: Waiting) -> None:
@@ -232,12 +232,12 @@ class SharedFsRendezvous(RendezvousHandler):
         return state
 
     def _may_be_first(self) -> bool:
-        """Tell whether this node may have to form the round, by what is known before any look."""
+        """Tell whether this node may have to form the round, before any look."""
         expected = self.run.facts.expected
         return self.run.node in expected[: liveness.WATCHERS] or self.run.node not in expected
 
     def _stand_in(self, state: RunState) -> None:
-        """Tell what this node brings, once per round, and that it wants to be in the next one.
+        """Publish this node's contribution, once per round, and that it wants to be in the next one.
 
         Raises:
             InputError: the agents there belong to another job, or were started for another size.
@@ -294,7 +294,7 @@ class SharedFsRendezvous(RendezvousHandler):
         return state
 
     def _carry_out(self, action: rules.JoinStep, waited: rules.Waited) -> float:
-        """Do what was decided; return how long to wait before looking again [s], 0 for at once."""
+        """Carry out a step; return the time to the next look [s], 0 for at once."""
         match action:
             case rules.FormRound(node_ids):
                 return 0.0 if self._form(node_ids) else 0.01
@@ -376,7 +376,7 @@ class SharedFsRendezvous(RendezvousHandler):
         return True
 
     def _read_offers(self, node_ids: tuple[str, ...]) -> list[Offer] | None:
-        """Return what the nodes bring, None if that of one cannot be read yet.
+        """Return the contributions of the nodes, None if one cannot be read yet.
 
         A file system on the network answers many questions in the time of one.
         """

@@ -1,4 +1,4 @@
-"""One agent's hold on the shared state of a run: what it tells the others and what it sees of them."""
+"""One agent's hold on the shared state of a run: its records, and its view of the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though no
 
 
 class Around(NamedTuple):
-    """What the shared state needs from its surroundings."""
+    """The surroundings of the shared state."""
 
     clock: Clock
     latest_checkpoint: Callable[[], MarkedCheckpoint | None]
@@ -62,7 +62,7 @@ class SharedRun:
     Args:
         log: the run's journal.
         membership: this agent's mark and its view of the others.
-        facts: what is known of this start of the run.
+        facts: the facts of this start of the run.
         settings: sizes and timeouts.
         around: clock and checkpoints.
     """
@@ -104,7 +104,7 @@ class SharedRun:
         return self._log.state
 
     def refresh(self) -> RunState:
-        """Read what is new in the journal."""
+        """Read the new records of the journal."""
         state = self._log.refresh()
         self.membership.known = state.last
         return state
@@ -125,7 +125,7 @@ class SharedRun:
     # what this agent tells the others
 
     def announce(self) -> RunState:
-        """Announce this start of the run if nobody has."""
+        """Announce this start of the run if no node has."""
         epoch = self.membership.epoch
         first = self._log.refresh().epoch < epoch
         state = self.commit(EpochStarted(epoch, *self.facts[1:], sizes_text(self.settings)))
@@ -133,7 +133,7 @@ class SharedRun:
         return state
 
     def _tidy(self) -> None:
-        """Take away what earlier starts have left behind; nothing waits for it, and it may fail."""
+        """Take away the leftovers of earlier starts; nothing waits for it, and it may fail."""
         self._tidies = False
         with suppress(StoreError):
             self.membership.remove_older()
@@ -141,7 +141,7 @@ class SharedRun:
             self.around.tidy(self.state.rounds)
 
     def publish_round(self, formed: RoundFormed) -> RunState:
-        """Form the next round, unless somebody else has, or another size is wanted since."""
+        """Form the next round, unless another node has, or another size is wanted since."""
         wanted = self.state.wanted
         return self.commit(formed, only_if=lambda state: state.wanted == wanted)
 
@@ -172,12 +172,12 @@ class SharedRun:
         return nodes.index(self.node) if self.node in nodes else None
 
     def is_beside_a_round(self) -> bool:
-        """Tell whether a round runs, by what was last read, of which this agent is no member."""
+        """Tell whether a round runs, by the last look, of which this agent is no member."""
         running, me = self.state.running, self.membership.node_id
         return running is not None and all(member.node_id != me for member in running.members)
 
     def set_phase(self, phase: Phase) -> None:
-        """Tell what this agent is doing in the newest round."""
+        """Publish this agent's phase in the newest round."""
         self.membership.ensure_phase(phase, self.state.rounds)
 
     # what this agent sees of the others
@@ -185,16 +185,16 @@ class SharedRun:
     def next_turn_at(self) -> float:
         """Return when there is something to do though nothing happens, by this node's clock [s].
 
-        That is the next heartbeat, or the end of a peer's lease; what failed is not tried in haste.
+        That is the next heartbeat, or the end of a peer's lease; after a failure it is a heartbeat later.
         """
         due = min(self.membership.next_beat_at(), self._expiry_at)
         return max(due, self._failed_at + self.settings.heartbeat_interval)
 
     def tick(self, *, look: bool = False) -> RunState:
-        """Beat if due, read what is new, watch the peers if it is this node's turn.
+        """Beat if due, read new records, watch the peers if it is this node's turn.
 
         A file system that does not answer costs time, not the run: errors are kept to
-        `blind_since` and nobody is given up meanwhile.
+        `blind_since` and no member is given up meanwhile.
 
         Args:
             look: look at the peers whether it is this node's turn or not.
@@ -235,7 +235,7 @@ class SharedRun:
         return state
 
     def note_blindness(self) -> None:
-        """Remember that the shared directory does not answer; what was concluded before is void.
+        """Remember that the shared directory does not answer; earlier conclusions are void.
 
         Raises:
             TakenOverError: it does not because another directory is in its place.
@@ -367,11 +367,11 @@ class SharedRun:
     def commit(self, entry: Entry, *, only_if: Callable[[RunState], bool] | None = None) -> RunState:
         """Add an entry to the journal if it still fits, and return the state.
 
-        Whoever looks at the members next sees that there is news.
+        The next look of an observer at the members shows that there is news.
 
         Args:
             entry: the entry.
-            only_if: what must hold for the state in which the entry is added.
+            only_if: the condition for the state in which the entry is added.
         """
 
         def choose(state: RunState) -> Entry | None:
@@ -404,7 +404,7 @@ class SharedRun:
         return self.commit(NeverAsked(number))
 
     def report_stopped(self, number: int, node: str, ranks: tuple[int, ...]) -> None:
-        """Tell which workers of a node somebody has stopped, if that is not known."""
+        """Record the stopped workers of a node (SIGSTOP), if that is not known."""
         if self.state.stopped_ranks.get(node, ()) != ranks:
             self.commit(RanksStopped(number, node, ranks))
 
@@ -457,12 +457,12 @@ class SharedRun:
     ) -> RunState:
         """Ask all nodes to have their workers save and stop at one agreed step.
 
-        Whoever stands beside a running round has no say in it.
+        A node beside a running round has no say in it.
 
         Args:
             cause: why.
-            then: what the nodes do after it.
-            detail: what asks, for people, if it is no signal.
+            then: the nodes' act after it.
+            detail: the source of the request, for people, if it is no signal.
             left_s: how long workers have from now on [s]; None: by the agents' flags.
             asked: the signal that asks.
         """
@@ -472,13 +472,13 @@ class SharedRun:
     def explain_drain(
         self, cause: Cause, detail: str, left_s: float | None, answer: Answer = Answer.CONFIRMS
     ) -> RunState:
-        """Tell what Slurm says about the signal that has asked for the drain under way.
+        """Record Slurm's answer about the signal that has asked for the drain under way.
 
         Args:
             cause: why it was sent.
             detail: the same for people.
             left_s: how long workers have from now on [s]; None: by the agents' flags.
-            answer: what that comes to.
+            answer: the meaning of that.
         """
         return self.commit(DrainExplained(self.membership.epoch, cause, detail, left_s, answer))
 
@@ -508,7 +508,7 @@ class SharedRun:
 
         Args:
             cause: why.
-            drain: what asked for it; None: nothing did.
+            drain: the request; None: there was none.
         """
         drained = Drained(self.membership.epoch, cause, self._saved(), "", self._drain_took())
         if drain is not None:

@@ -1,10 +1,10 @@
 """Start, watch and end a group of local processes (names as in torch.distributed.elastic).
 
     start      start_processes: a group in one call         functions    MultiprocessContext: run a function
-    context    SubprocessContext: run a program             group        what both have in common
-    process    one child: own session, dies with its parent     stop, reap   end it and all it started
-    guard      what survives the agent's SIGKILL                logs, tail   files, and lines on the console
-    errors     error files and what is made of them
+    context    SubprocessContext: run a program             group        the common part of both
+    process    one child: own session, dies with its parent     stop, reap   end it and its children
+    guard      survives the agent's SIGKILL                     logs, tail   files, and lines on the console
+    errors     error files and their summaries
 
 Names load their module when first used: a worker that imports `errors.record` pays for no more.
 """

@@ -40,7 +40,7 @@ __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 def get_std_cm(
     std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
 ) -> AbstractContextManager[None]:
-    """Return what sends a standard stream to a file for a while; nothing is sent if there is no file."""
+    """Return a context that sends a standard stream to a file; it does nothing if there is no file."""
     return redirect_fn(std_rd) if std_rd else nullcontext()
 
 

@@ -52,7 +52,7 @@ class FunctionJob(NamedTuple):
 
     Args:
         name: of its process.
-        function: what to call.
+        function: the function.
         args: its arguments.
         value: descriptor of an empty file for its return value.
         spec: environment, streams and the like; its argv is not used.
@@ -214,7 +214,7 @@ class ServedProcess(ChildProcess):
 
 
 class _Popen:
-    """What the standard library asks while it pickles a process object."""
+    """The questions of the standard library while it pickles a process object."""
 
     def __init__(self, method: str, dup_fd: type) -> None:
         self.method = method
@@ -222,7 +222,7 @@ class _Popen:
         self.fds: list[int] = []
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Note a descriptor that the child needs; return what it is called there."""
+        """Note a descriptor that the child needs; return its number there."""
         self.fds.append(fd)
         return fd if self.method == "spawn" else len(self.fds) - 1
 
@@ -235,7 +235,7 @@ def _isolation() -> str:
 
 
 def _preparation(name: str) -> dict[str, Any]:
-    """Return what the standard library tells a child about its parent."""
+    """Return the standard library's facts for a child about its parent."""
     data: dict[str, Any] = spawning.get_preparation_data(name)
     if sys.flags.isolated:
         return {key: value for key, value in data.items() if key not in _OF_THE_PARENT}
@@ -251,7 +251,7 @@ def _process(method: str, name: str, call: FunctionCall) -> Any:
 
 
 def _pickled(job: FunctionJob, popen: _Popen, served: Served | None) -> bytes:
-    """Return what the child's interpreter reads: how to prepare itself, and the process object."""
+    """Return the input of the child's interpreter: how to prepare itself, and the process object."""
     inner, outer = io.BytesIO(), io.BytesIO()
     context.set_spawning_popen(popen)  # type: ignore[arg-type]
     try:

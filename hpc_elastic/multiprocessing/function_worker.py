@@ -1,4 +1,4 @@
-"""What a worker process does that runs a function: take its place, call it, hand the value back."""
+"""The part of a worker process that runs a function: take its place, call it, hand the value back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Descriptor:
 
 
 class Served(NamedTuple):
-    """What a worker has to do itself that a fork server made: nobody else could do it before."""
+    """The part of a worker that a fork server has made: its parent could not do it before."""
 
     stdio: tuple[Descriptor, Descriptor, Descriptor]
     cwd: str
@@ -42,11 +42,11 @@ class Served(NamedTuple):
 class ReturnMeeting(NamedTuple):
     """Where workers wait until all of the group have returned, so that none exits before.
 
-    What a worker leaves behind at its exit, such as torch's store and connections, others may still use.
+    Other processes may still use things of a worker at its exit, such as torch's store and connections.
 
     Args:
         returned: an eventfd; each worker adds 1.
-        all_returned: an eventfd; the parent adds 1 when nobody is waited for any more.
+        all_returned: an eventfd; the parent adds 1 when it waits for no worker any more.
     """
 
     returned: Descriptor
@@ -72,8 +72,8 @@ class FunctionCall(NamedTuple):
         served: only in a worker that a fork server made.
         prepare: called first; only in a forked worker.
         meeting: where it waits for the others after its return; None for a worker alone.
-        was_isolated: the worker has searched only what its parent, an isolated process, does; what Python
-            itself would search is in ``plain`` of its main module.
+        was_isolated: the worker has searched only the path of its parent, an isolated process; Python's
+            own path is in ``plain`` of its main module.
     """
 
     name: str
@@ -138,7 +138,7 @@ def _replace_environment(env: Mapping[str, str]) -> None:
 
 
 def reset_death_signals(ignored: Collection[int]) -> None:
-    """Have the signals that end a process do so again, whatever the process around this one did.
+    """Have the signals that end a process do so again; the process around this one may have changed that.
 
     Args:
         ignored: those that are to be ignored instead.
@@ -149,7 +149,7 @@ def reset_death_signals(ignored: Collection[int]) -> None:
 
 
 def _take_place(served: Served, env: Mapping[str, str]) -> None:
-    """Do what the parent does for other workers between fork and exec."""
+    """Do the parent's part for other workers between fork and exec."""
     from hpc_elastic.processes.linux import die_with_parent  # noqa: PLC0415 - needs ctypes
     from hpc_elastic.processes.process import bear_mark, take_stdio  # noqa: PLC0415
 

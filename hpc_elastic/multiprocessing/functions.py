@@ -31,7 +31,7 @@ class MultiprocessContext(ProcessGroup):
         envs: environment by local rank.
         start_method: ``spawn``, ``fork`` or ``forkserver``.
         logs_specs: where logs go.
-        log_line_prefixes: what stands before each teed line, by local rank.
+        log_line_prefixes: the prefix of each teed line, by local rank.
         numa_options: binds each worker to the CPUs near its GPU.
         duplicate_stdout_filters: see `PContext`.
         duplicate_stderr_filters: see `PContext`.
@@ -122,7 +122,7 @@ class MultiprocessContext(ProcessGroup):
         reset_death_signals(self._settings.ignore_signals)
 
     def _take_value(self, rank: int) -> bool:
-        """Unpickle what a worker returned; what cannot be read is its failure."""
+        """Unpickle a worker's return value; a value that cannot be read is its failure."""
         fd = self._files.pop(rank)
         os.lseek(fd, 0, os.SEEK_SET)
         with os.fdopen(fd, "rb") as file:

@@ -1,4 +1,4 @@
-"""Start, watch and end a group of local processes, whatever they run."""
+"""Start, watch and end a group of local processes, programs or functions."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class ProcessGroup(PContext):
     def look(self) -> RunProcsResult | None:
         """Return all failures so far, or the end of all; None while nothing of that has come.
 
-        Stops nobody and never blocks.
+        Stops no process and never blocks.
         """
         self._look_at_preloader()
         may_have_ended = self._reaper.reap_adopted()
@@ -198,7 +198,7 @@ class ProcessGroup(PContext):
     def begin_stop(self, sig: int = signal.SIGTERM, kill_at: float | None = None) -> None:
         """Ask all processes to end; never blocks.
 
-        Who has failed up to now stays a failure; who ends from now on was stopped.
+        A process that has failed up to now stays a failure; one that ends from now on was stopped.
 
         Args:
             sig: sent to the process groups.
@@ -288,7 +288,7 @@ class ProcessGroup(PContext):
             raise interrupted
 
     def unkillable(self) -> list[str]:
-        """Return in words what runs on although it was sent SIGKILL; empty in general."""
+        """Return in words the processes that run on although they were sent SIGKILL; empty in general."""
         return list(self._unkillable)
 
     def pump_logs(self) -> bool:
@@ -337,7 +337,7 @@ class ProcessGroup(PContext):
             self._stop_begun_s = self._clock.wall()
 
     def _note_late_failures(self) -> None:
-        """Count those that had recorded an error of their own before they were told to end."""
+        """Count those that had recorded an error of their own before they got the signal to end."""
         for rank, code in self.exit_codes().items():
             if code and self._stop_begun_s is not None and rank not in self._failures:
                 failure = self._failure(rank, code)

@@ -34,7 +34,7 @@ class GroupLogs:
 
     Args:
         dest: the files.
-        prefixes: what stands before each line, by local rank.
+        prefixes: the prefix of each line, by local rank.
         filters: which lines go to the common files.
         in_background: a thread copies, and a slow console gets every line; otherwise `pump` has to
             be called, and a console that is too far behind goes on with the newest lines.
@@ -54,7 +54,7 @@ class GroupLogs:
         self._rest_until: float | None = None
 
     def open(self) -> None:
-        """Note where the logs end now; what is written from now on is copied.
+        """Note where the logs end now; later lines are copied.
 
         Raises:
             OSError: a common file cannot be opened.
@@ -93,8 +93,8 @@ class GroupLogs:
         """Copy on when all processes have ended; never blocks.
 
         A file gets everything. So does a background thread's slow reader; a stuck one gets nothing more.
-        Else what is not taken in time is left out, up to the last lines of each log, and these have as
-        long as that.
+        Else lines that are not taken in time are left out, except the last lines of each log, which have
+        as much time again.
 
         Args:
             now: monotonic time [s].
@@ -118,7 +118,7 @@ class GroupLogs:
         return False
 
     def finish(self) -> None:
-        """Copy what is left as far as the console takes it, and close all files."""
+        """Copy the rest as far as the console takes it, and close all files."""
         self.stop()
         for tail in self._tails:
             tail.finish()

@@ -30,7 +30,7 @@ _RESTART_COUNT: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
 class LogDirError(InputError, NotADirectoryError):
-    """What was given as log directory is none."""
+    """The given log directory is none."""
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(message, where=where, fix=fix)
@@ -121,7 +121,7 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """``<log_dir>/<run>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; what was written stays.
+    """``<log_dir>/<run>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}``; existing files stay.
 
     run is the run id (TORCHELASTIC_RUN_ID), where there is one; n is the round of the run
     (HPC_ELASTIC_ROUND), else the restart count; the rank is the global one when the worker's
@@ -262,7 +262,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 def _set_aside_earlier(found: LogsDest, envs: Mapping[int, Mapping[str, str]]) -> None:
-    """Rename what an earlier start left; the logs of a round are one, whatever restarts it took."""
+    """Rename the logs of an earlier start; the restarts of a round share its logs."""
     paths = list(found.error_files.values())
     if not any(Env.ROUND in env for env in envs.values()):
         paths += [*found.stdouts.values(), *found.stderrs.values()]
@@ -312,7 +312,7 @@ def set_aside(path: str) -> None:
 def log_line_prefix(template: str, *, role_name: str, rank: int, local_rank: int, node: str) -> str:
     """Fill ``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${node}`` of a prefix template.
 
-    ``$rank`` and ``$$`` mean what they mean to `string.Template`; what is no name of these stays.
+    ``$rank`` and ``$$`` have the meaning of `string.Template`; other names stay.
     """
     values = {"role_name": role_name, "rank": str(rank), "local_rank": str(local_rank), "node": node}
     text = template
@@ -338,7 +338,7 @@ def load_logs_specs(name: str) -> type[LogsSpecs]:
         name: of the entry point.
 
     Raises:
-        ValueError: there is none, or what it names has no `reify`.
+        ValueError: there is none, or the named object has no `reify`.
     """
     known = _entry_points()
     for point in known:
@@ -370,7 +370,7 @@ def make_logs_specs(
         local_ranks_filter: whose output reaches the console; None means all.
 
     Raises:
-        ValueError: there is none, or what it names has no `reify` or cannot be made.
+        ValueError: there is none, or the named object has no `reify` or cannot be made.
     """
     made = load_logs_specs(name)
     std = _std_of(made)

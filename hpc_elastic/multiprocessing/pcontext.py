@@ -1,4 +1,4 @@
-"""The torch-shaped seam: a group of processes, its settings and what it came to."""
+"""The torch-shaped seam: a group of processes, its settings and its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunProcsResult:
 
     Args:
         return_values: of the functions that returned, None for programs that ended well.
-        failures: who failed by itself, the earliest first.
+        failures: the processes that failed by themselves, the earliest first.
         stdouts: the log files, empty where the stream was not redirected.
         stderrs: the same.
     """
@@ -72,13 +72,13 @@ class StartSettings(NamedTuple):
 
     Args:
         ignore_signals: start ignored in the workers; all others have their default action.
-        guard: ends what workers started when this process is SIGKILLed; None does without.
+        guard: ends the workers' processes when this process is SIGKILLed; None: there is no guard.
         owns_process: this process has no children but the workers and the guard, unless they
             stay in its session; finds left-overs that cleared their environment.
         base_env: below the workers' own variables; None means this process's environment.
         cwd: directory of the workers; None means the present one.
         clock: monotonic time for deadlines, wall time for failures.
-        grace_s: from the death signal to SIGKILL where nobody says otherwise [s].
+        grace_s: from the death signal to SIGKILL by default [s].
         is_driven: a loop with its own signal handlers copies the logs and stops the group. Otherwise
             death signals become `SignalException` and a thread copies the logs.
         trap: where the caller turns death signals into `SignalException` already, its trap for them.
@@ -129,11 +129,11 @@ class PContext(ABC):
 
     Args:
         name: of the group, for messages and before teed lines.
-        entrypoint: what to run: a program or a function.
+        entrypoint: a program or a function.
         args: arguments by local rank 0..n-1; a text alone is one argument.
         envs: environment by local rank.
         logs_specs: where logs go.
-        log_line_prefixes: what stands before each teed line, by local rank.
+        log_line_prefixes: the prefix of each teed line, by local rank.
         duplicate_stdout_filters: teed lines with one of these texts also go to one common file.
         duplicate_stderr_filters: the same for stderr.
         numa_options: binds each worker to the CPUs near its GPU.

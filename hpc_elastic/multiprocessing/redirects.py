@@ -18,7 +18,7 @@ _LIBC: Final = ctypes.CDLL(None)
 
 @contextmanager
 def redirect(std: str, to_file: str) -> Iterator[None]:
-    """Send a stream to a file: what Python, C code and child processes write.
+    """Send a stream to a file: the output of Python, C code and child processes.
 
     Args:
         std: ``stdout`` or ``stderr``.

@@ -44,7 +44,7 @@ class SignalTrap:
                 self._earlier[number] = earlier  # type: ignore[index]
 
     def uninstall(self) -> None:
-        """Give the signals back, where nobody else has taken them meanwhile."""
+        """Give the signals back, unless other code has taken them meanwhile."""
         self._is_closed = True
         if threading.current_thread() is threading.main_thread():
             self.restore()
@@ -96,7 +96,7 @@ class SignalTrap:
             self._pending = number
 
     def _hand_on(self, number: int, frame: object) -> None:
-        """Do what would have been done without us: somebody put our handler back after its time."""
+        """Act as without this trap: other code has put our handler back after its time."""
         earlier = self._earlier.get(number)
         if callable(earlier):
             earlier(number, frame)
@@ -111,7 +111,7 @@ class SignalTrap:
 
 
 class LentTrap:
-    """A trap that is somebody else's, who installs and uninstalls it.
+    """A trap of another owner, which installs and uninstalls it.
 
     Args:
         trap: the trap.
@@ -140,7 +140,7 @@ class _Wakeup:
             self._earlier = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 
     def close(self) -> None:
-        """Give the signals back to who had them."""
+        """Give the signals back to their former handlers."""
         if self.fd is not None:
             signal.set_wakeup_fd(self._earlier)
             os.close(self.fd)
@@ -164,7 +164,7 @@ class SignalException(Exception):  # noqa: N818 - torch's name
     An agent, which has a loop of its own, never raises it.
 
     Args:
-        msg: says who got it.
+        msg: names the process that got it.
         sigval: the signal.
     """
 

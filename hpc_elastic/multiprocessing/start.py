@@ -39,7 +39,7 @@ def start_processes(  # noqa: PLR0913 - torch's signature, and that of its older
         args: arguments by local rank 0..n-1; a text alone is one argument.
         envs: additional environment by local rank; None adds nothing.
         logs_specs: where logs go. A path, and the four arguments below, are the older spelling.
-        log_line_prefixes: what stands before each teed line, by local rank; else ``[<name><rank>]:``.
+        log_line_prefixes: the prefix of each teed line, by local rank; else ``[<name><rank>]:``.
         start_method: of functions: ``spawn``, ``fork`` or ``forkserver``.
         numa_options: binds each worker to the CPUs near its GPU.
         duplicate_stdout_filters: teed lines with one of these texts also go to filtered_stdout.log.

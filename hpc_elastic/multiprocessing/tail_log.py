@@ -39,7 +39,7 @@ def tail_logfile(  # noqa: PLR0913 - torch's signature
         finished: set when nothing more will be written.
         interval_sec: pause between two looks [s].
         log_line_filter: tells of a line, its end included, whether it is printed.
-        clock: what sleeps.
+        clock: does the sleeping.
     """
     clock = clock or SystemClock()
     tail = Tail(file, sink_of(dst), header.encode(), wanted=_on_bytes(log_line_filter))
@@ -56,7 +56,7 @@ class TailLog:
     at the end. Bytes that are no UTF-8 are replaced only where the stream has no descriptor.
 
     Args:
-        name: of what writes; the header is ``[<name><rank>]:``.
+        name: of the writer; the header is ``[<name><rank>]:``.
         log_files: the logs by local rank.
         dst: where to print; None prints nothing.
         log_line_prefixes: headers by local rank, instead of the usual one.
@@ -95,7 +95,7 @@ class TailLog:
         return self
 
     def stop(self) -> None:
-        """Print what is there and end; an error of the stream or of a log is logged, not raised."""
+        """Print the rest and end; an error of the stream or of a log is logged, not raised."""
         if self._thread is not None and not self._stopped:
             self._thread.stop()
             for tail in self._tails:

@@ -28,7 +28,7 @@ class TaskStart(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """What the id of an agent ends with."""
+        """The end of an agent's id."""
         return f"{_MARK}{self.task}-{self.restart}-{self.relaunch}"
 
     @property
@@ -78,7 +78,7 @@ def epoch_now(state: RunState, submission: int, start: TaskStart | None = None) 
     """Return the start of the run that an agent of an array belongs to.
 
     Slurm counts the starts of each task, so the run counts its own: all tasks share the newest start,
-    and whoever comes after it was left as a whole begins the next one.
+    and the first start after all have left begins the next one.
 
     Args:
         state: the run.

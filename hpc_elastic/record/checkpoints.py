@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         step: steps completed in it.
-        path: what the training code gave to `checkpoint_saved`, made absolute; None if nothing.
+        path: the path given to `checkpoint_saved`, made absolute; None if none was.
     """
 
     step: Count
@@ -79,7 +79,7 @@ class CheckpointFacts(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """What is read of the content of a mark."""
+    """The content of a mark."""
 
     format: int
     step: Count
@@ -107,7 +107,7 @@ def encode_mark(mark: MarkName, path: str | None, world_size: int, took_s: float
     """Return the content of a mark.
 
     Args:
-        mark: what its name says.
+        mark: the content of its name.
         path: where the checkpoint is.
         world_size: number of all workers.
         took_s: how long it took to save this rank's part [s], if that is known.
@@ -185,7 +185,7 @@ def newest_step(paths: RunPaths, none: int) -> int:
 
     Args:
         paths: the run.
-        none: what to return if there is none; what cannot be listed now is as little as the records tell.
+        none: the result without any; a directory that cannot be listed now counts as empty.
     """
     try:
         newest = latest(paths)
@@ -208,7 +208,7 @@ def write_mark(
 
     Args:
         paths: the run.
-        mark: what its name says.
+        mark: the content of its name.
         path: where the checkpoint is.
         world_size: number of all workers.
         took_s: how long it took to save this rank's part [s], if that is known.
@@ -235,7 +235,7 @@ def superseded(names: Iterable[str]) -> list[str]:
 
 
 def remove_superseded(paths: RunPaths, rank: int | None = None, most: int | None = None) -> None:
-    """Remove marks that no start of the run can need; what cannot be removed stays.
+    """Remove marks that no start of the run can need; marks that cannot be removed stay.
 
     Args:
         paths: the run.

@@ -41,7 +41,7 @@ class Cause(str, Enum):
 
 
 class Then(str, Enum):
-    """What the nodes do after a drain."""
+    """The nodes' act after a drain."""
 
     LEAVE = "leave"
     REJOIN = "rejoin"
@@ -58,7 +58,7 @@ class Decision(str, Enum):
 
 
 class Answer(str, Enum):
-    """What Slurm says of a signal that an agent got."""
+    """Slurm's answer about a signal that an agent got."""
 
     CONFIRMS = "confirms"  # Slurm itself wants the nodes back, or ends the job
     DENIES = "denies"  # Slurm does nothing to the job, so somebody has sent the signal
@@ -66,7 +66,7 @@ class Answer(str, Enum):
 
 
 class Budget(str, Enum):
-    """What bounds how often a run goes on; the names are those of the job's options."""
+    """A limit of the continuations of a run; the names are those of the job's options."""
 
     NODE_LOSSES = "max_node_losses"
     PREEMPTIONS = "max_preemptions"
@@ -77,7 +77,7 @@ class Budget(str, Enum):
 
 
 class Role(str, Enum):
-    """What kind of process has written a record."""
+    """The kind of process that has written a record."""
 
     AGENT = "agent"
     SCRIPT = "script"  # finish, for the batch script of a job or of one task of an array
@@ -137,7 +137,7 @@ class EpochStarted(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What is known of this start of the run before any agent has spoken; as in `EpochStarted`."""
+    """The facts of this start of the run before any record of an agent; as in `EpochStarted`."""
 
     run_id: str
     job_id: str = ""
@@ -173,7 +173,7 @@ class RoundEnded(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The signal that has asked for an end, and what Slurm says of it."""
+    """The signal that has asked for an end, and Slurm's answer about it."""
 
     signal: Prose = ""  # its name; empty: something else has asked
     answer: Answer | None = None  # None: Slurm was not asked, or its answer has not come
@@ -197,7 +197,7 @@ class DrainRequested(NamedTuple):
 
 
 class DrainExplained(NamedTuple):
-    """What Slurm says about the signal that a drain under way was asked for by."""
+    """Slurm's answer about the signal that has asked for the drain under way."""
 
     epoch: Epoch
     cause: Cause
@@ -274,18 +274,18 @@ class SetupFailure(NamedTuple):
     lasting: bool = False  # it fails wherever and whenever it is run again
 
     def is_same(self, other: SetupFailure) -> bool:
-        """Tell whether the same line has failed in the same way, whatever was said of it."""
+        """Tell whether the same line has failed in the same way, with any explanation."""
         return (self.line, self.step, self.code) == (other.line, other.step, other.code)
 
     @property
     def plain(self) -> str:
-        """What failed, as the job script prints it."""
+        """The failure, as the job script prints it."""
         how = "" if self.code is None else f" (exit code {self.code})"
         return f"{self.step} failed{how}: {self.line}" if self.step else self.line
 
     @property
     def text(self) -> str:
-        """The same for people, with what was said of it."""
+        """The same for people, with its explanation."""
         return f"{self.plain} ({self.words})" if self.words else self.plain
 
 
@@ -300,7 +300,7 @@ class Requeued(NamedTuple):
 
 
 class NodeUnfit(NamedTuple):
-    """The probe of a node failed: it stays out of this start of the job, and nobody waits for it."""
+    """The probe of a node failed: it stays out of this start of the job, and no node waits for it."""
 
     epoch: Epoch
     node: str
@@ -327,7 +327,7 @@ class SizeWanted(NamedTuple):
 
 
 class NodeTaken(NamedTuple):
-    """A node was lost because Slurm was told to take it: that is no failure of the node."""
+    """A node was lost because a user had Slurm take it: that is no failure of the node."""
 
     epoch: Epoch  # in which it was lost
     node: str
@@ -336,13 +336,13 @@ class NodeTaken(NamedTuple):
 
 
 class NeverAsked(NamedTuple):
-    """The workers do not ask whether to stop: they are ended unsaved when somebody wants their nodes back."""
+    """The workers do not ask whether to stop: they are ended unsaved when Slurm wants their nodes back."""
 
     number: int  # of the round in which that was found
 
 
 class RanksStopped(NamedTuple):
-    """Which workers of a node somebody has stopped (SIGSTOP), so that the others wait; empty: none."""
+    """The workers of a node that were stopped (SIGSTOP), so that the others wait; empty: none."""
 
     number: int  # of the round
     node: str
@@ -359,7 +359,7 @@ class WarningHeld(NamedTuple):
 
 
 class FailedLeaving(NamedTuple):
-    """A worker failed while all were to save and leave; what it had not saved is lost."""
+    """A worker failed while all were to save and leave; its unsaved work is lost."""
 
     epoch: Epoch
     number: int  # of its round
@@ -385,7 +385,7 @@ class DrillBegan(NamedTuple):
 
 
 class DrillCalledOff(NamedTuple):
-    """A drill has done nothing after all: what happens to its node counts against the node."""
+    """A drill has done nothing after all: a failure of its node counts against the node."""
 
     epoch: Epoch
     id: str  # of the drill
@@ -465,20 +465,20 @@ _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
 class _RecordForm(NamedTuple):
-    """What stands in the records of all versions."""
+    """The keys of the records of all versions."""
 
     format: int
     version: Prose = ""
 
 
 class _Kind(NamedTuple):
-    """What tells what a record is."""
+    """The key of a record's kind."""
 
     kind: Prose
 
 
 class _Head(NamedTuple):
-    """What stands in every record beside its entry."""
+    """The keys of every record beside its entry."""
 
     at: float
     by: Prose

@@ -1,4 +1,4 @@
-"""Who is there: the names in ``members/``, and when this node last saw each one change. Pure.
+"""The members: the names in ``members/``, and the time at which this node saw each one change. Pure.
 
 A member advances a counter in its own name. An observer never looks at another node's clock: a
 member is alive while its name keeps changing by the observer's own monotonic clock.
@@ -19,7 +19,7 @@ _WORD = -1  # sorts words before numbers
 
 
 class Phase(str, Enum):
-    """What a member is doing, as its name tells."""
+    """The phase of a member, as its name has it."""
 
     JOINING = "joining"  # no workers; wants the next round
     RUNNING = "running"
@@ -116,7 +116,7 @@ def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:
 
 
 def news_name(number: int) -> str:
-    """Return the name by which somebody who is no member tells of a journal record it has added."""
+    """Return the name by which a process that is no member announces its journal record."""
     return f"news+{number}"
 
 
@@ -126,7 +126,7 @@ def is_news(name: str) -> bool:
 
 
 def newest_record(names: Iterable[str], roster: Roster) -> int:
-    """Return the highest number of a journal record that anybody tells of; 0 if nobody does."""
+    """Return the highest number of a journal record in the names; 0 if there is none."""
     told = [int(found[1]) for found in map(_NEWS.fullmatch, names) if found]
     return max((*told, *(entry.name.known for entry in roster.values())), default=0)
 
@@ -135,10 +135,10 @@ def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> d
     """Return the roster after one listing.
 
     A listing taken during a rename may show both names of a member or neither: the higher counter
-    counts, and a member that is not listed keeps what was known of it (it ages, that is all).
+    counts, and a member that is not listed keeps its entry (it ages, that is all).
 
     Args:
-        roster: what was known.
+        roster: the entries so far.
         names: the listing of ``members/``.
         epoch: only members of this epoch count.
         now: the observer's monotonic time [s].

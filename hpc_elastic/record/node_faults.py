@@ -1,7 +1,7 @@
-"""What the journal of a run tells of nodes that failed. Pure.
+"""The nodes that failed, from the journal of a run. Pure.
 
-The key of an event follows from the run and the number of the record, so that everybody who reads the
-journal tells of the same events.
+The key of an event follows from the run and the number of the record, so that all readers of the
+journal find the same events.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Blamed(NamedTuple):
 
 
 def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
-    """Return what happened on nodes in a run, oldest first.
+    """Return the events on nodes in a run, oldest first.
 
-    What its user did in a drill is left out, and nodes that Slurm was told to take.
+    Events of a drill are left out, and nodes that a user had Slurm take.
 
     Args:
         records: the whole journal.
@@ -94,7 +94,7 @@ def _drilled(nodes: frozenset[str], entry: Entry) -> frozenset[str]:
 
 
 def _is_drill(record: Record, drilled: frozenset[str]) -> bool:
-    """Tell whether a round ended for what was done on purpose."""
+    """Tell whether a round was ended on purpose."""
     return isinstance(record.entry, RoundEnded) and not drilled.isdisjoint(record.entry.nodes)
 
 
@@ -118,7 +118,7 @@ class _Hangs(NamedTuple):
 
 
 def _next_hang(hangs: _Hangs, state: RunState, entry: Entry) -> _Hangs:
-    """Return what is known after an entry.
+    """Return the knowledge after an entry.
 
     A program hangs by itself in the same rank at the same step; a node in any of its ranks, or any time.
     """
@@ -137,7 +137,7 @@ def _next_hang(hangs: _Hangs, state: RunState, entry: Entry) -> _Hangs:
 
 
 def _count(loop: _Loop, state: RunState, record: Record, common: Collection[tuple[Epoch, int]]) -> _Loop:
-    """Return the failures in a row after a record; what fails elsewhere, too, is no node's fault.
+    """Return the failures in a row after a record; a failure that occurs elsewhere, too, is no node's fault.
 
     Args:
         loop: those before.
@@ -234,7 +234,7 @@ def absent_nodes(missing: Iterable[str], expected: Sequence[str]) -> list[str]:
     """Return the nodes that were waited for in vain, if most of the others came.
 
     Args:
-        missing: who was waited for when a start of the job was left.
+        missing: the nodes that were waited for when a start of the job was left.
         expected: the nodes of that start.
     """
     absent = [node for node in missing if node in expected]

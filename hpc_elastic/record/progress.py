@@ -21,11 +21,11 @@ BEGINNING = -1  # in place of a step: nothing is marked as saved
 
 
 class Progress(NamedTuple):
-    """What the records tell of durable steps.
+    """The durable steps of the records.
 
     A start of the job has made progress if a checkpoint is durable at its end that is newer than the one
-    it began from. Starts in which no workers ran are not looked at. In array mode one start outlasts what
-    happens to its tasks: there each stop is looked at that workers were asked for and went on from.
+    it began from. Starts in which no workers ran are not looked at. In array mode one start outlasts the
+    events of its tasks: there each stop counts that workers were asked for and continued from.
     """
 
     newest: int = BEGINNING  # durable step
@@ -34,17 +34,17 @@ class Progress(NamedTuple):
     in_vain: int = 0  # starts in a row up to that one without progress
     tells: bool = False  # the program marks checkpoints, or tells its steps
     stops: int = 0  # in a row within starts, after steps, with nothing newer saved than the round began from
-    silent: int = 0  # stops within starts at which nobody told a step, so that nothing is known of saves
+    silent: int = 0  # stops within starts without a told step, so that nothing is known of saves
 
     def next_start(self, *, resubmitted: bool) -> Progress:
-        """Return what is known as the job starts again."""
+        """Return the progress as the job starts again."""
         if resubmitted:
             return Progress(self.newest, tells=self.tells)
         before = self.before if self.began is None else self.began
         return self._replace(began=None, before=before)
 
     def formed(self, step: int) -> Progress:
-        """Return what is known when a round begins from a step."""
+        """Return the progress when a round begins from a step."""
         known = self.saved(step)
         if self.began is not None:
             return known
@@ -53,14 +53,14 @@ class Progress(NamedTuple):
         return known._replace(began=step, in_vain=self.in_vain + 1 if step <= self.before else 0)
 
     def saved(self, step: int) -> Progress:
-        """Return what is known when a step is durable; `BEGINNING` if none is."""
+        """Return the progress when a step is durable; `BEGINNING` if none is."""
         stops = 0 if step > self.newest else self.stops
         return self._replace(
             newest=max(self.newest, step), tells=self.tells or step != BEGINNING, stops=stops
         )
 
     def stopped(self, began: int, step: int | None) -> Progress:
-        """Return what is known when a round has stopped because it was asked to, and the run goes on.
+        """Return the progress when a round has stopped on request, and the run goes on.
 
         Args:
             began: step that the round began from.
@@ -106,7 +106,7 @@ class Trained(NamedTuple):
 
 
 def trained(records: Iterable[Record]) -> list[Trained]:
-    """Return what the starts of the newest submission have done, the oldest first.
+    """Return the work of the starts of the newest submission, the oldest first.
 
     Args:
         records: of the run.

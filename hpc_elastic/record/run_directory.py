@@ -22,10 +22,10 @@ _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, e
 
 
 def prepare_run_dir(paths: RunPaths) -> None:
-    """Make what is missing of the run directory; it must belong to this user alone.
+    """Make the missing parts of the run directory; it must belong to this user alone.
 
     Raises:
-        RunDirError: it cannot be made or belongs to somebody else, as does what is above or in it.
+        RunDirError: it cannot be made, or a part of it, or a directory above it, is another user's.
     """
     where = f"run directory {paths.root}"
     try:
@@ -52,7 +52,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
 
 
 def holds_submitted_run(paths: RunPaths) -> bool:
-    """Tell whether a directory holds what `submit` has put there.
+    """Tell whether a directory holds the files of `submit`.
 
     Raises:
         StoreError: the file system does not tell.
@@ -91,7 +91,7 @@ def require_same_run(paths: RunPaths, run_id: str) -> None:
 
 
 def require_run(paths: RunPaths, run_id: str = "") -> None:
-    """Check that a submitted run is where it was; what is gone is never made again.
+    """Check that a submitted run is where it was; a directory that is gone is never made again.
 
     Args:
         paths: the run.
@@ -99,7 +99,7 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
 
     Raises:
         TakenOverError: another directory is in its place, others can write to it, or anybody can exchange it.
-        RunDirError: the directory, or what was submitted in it, is gone.
+        RunDirError: the directory, or the submitted job in it, is gone.
         StoreError: the file system does not tell.
     """
     require_same_run(paths, run_id)
@@ -138,7 +138,7 @@ def _require_closed(paths: RunPaths) -> None:
 
 
 def tidy_run_dir(paths: RunPaths, first_round: int, keep_logs: int = 0) -> None:
-    """Take away what dead writers and the rounds before `first_round` have left; never fails for it.
+    """Take away leftovers of dead writers and of rounds before `first_round`; never fails for it.
 
     Args:
         paths: the files of the run.
@@ -161,7 +161,7 @@ def first_open(root: str, is_over: Callable[[RunPaths, RunState], bool]) -> str:
         is_over: whether a run is no place for new agents.
 
     Raises:
-        RunDirError: a directory above it is none, or somebody else's.
+        RunDirError: a directory above it is none, or another user's.
         StoreError: the file system does not tell.
         RendezvousStateError: the records of a run cannot be read.
     """
@@ -176,7 +176,7 @@ def first_open(root: str, is_over: Callable[[RunPaths, RunState], bool]) -> str:
 
 
 def _is_foreign(path: str) -> bool:
-    """Tell whether a directory or link is somebody else's, who has used the same name in the same place."""
+    """Tell whether a directory or link is another user's, with the same name in the same place."""
     try:
         return any(look(path).st_uid != os.geteuid() for look in (os.lstat, os.stat))
     except FileNotFoundError:
@@ -207,7 +207,7 @@ def has_ended(_paths: RunPaths, state: RunState) -> bool:
 
 
 def was_left(_paths: RunPaths, state: RunState) -> bool:
-    """Tell whether a run is over for good, or its agents have gone because they were told to."""
+    """Tell whether a run is over for good, or its agents have left on request."""
     return state.ending is not None or state.drained is not None or state.leave_cause is not None
 
 

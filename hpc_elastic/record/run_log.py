@@ -22,18 +22,18 @@ _UNLOCKED_TRIES = 2  # taking the lock costs more than one lost race
 
 
 class RunLog:
-    """One process's view of the journal: folds what is new, adds what still fits.
+    """One process's view of the journal: folds new records, adds an entry that still fits.
 
     Args:
         store: where the run lives.
         clock: for the time shown with a record.
-        writer: who writes, for people: a node's name, "batch" or "login".
+        writer: the writer, for people: a node's name, "batch" or "login".
         lock: keeps contenders from wasting work; None for none.
-        role: what kind of process writes.
+        role: the kind of the writing process.
 
     Attributes:
         is_member: whether the writer tells the others of a new record by its own name among the
-            members; who is none leaves a name of its own there.
+            members; a process that is no member leaves a name of its own there.
         appended: number of the last record that this process has added.
     """
 
@@ -68,9 +68,9 @@ class RunLog:
         return self.state
 
     def commit(self, choose: Callable[[RunState], Entry | None]) -> RunState:
-        """Append what `choose` wants in the newest state, as long as it still fits.
+        """Append the entry that `choose` returns for the newest state, as long as it still fits.
 
-        `choose` is asked again each time somebody else was first. After two lost races the lock is
+        `choose` is asked again each time another writer was first. After two lost races the lock is
         taken, so that many contenders do not all write and lose.
 
         Returns:

@@ -19,7 +19,7 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")  # ranks, addresses, steps, ports
 
 
 def signature(ended: RoundEnded) -> str:
-    """Return what makes a failure the same: its cause, exit code and message, whichever rank it hit.
+    """Return the signature of a failure: its cause, exit code and message; the rank does not count.
 
     Numbers in the message do not count: they are ranks, addresses or steps.
     """
@@ -28,7 +28,7 @@ def signature(ended: RoundEnded) -> str:
 
 
 def _head(failure: dict[str, Any]) -> str:
-    """Return the first line of the message; without one the last line of what the worker wrote."""
+    """Return the first line of the message; without one the last line of the worker's output."""
     message = str(failure.get("message") or "").strip()
     if message:
         return message.splitlines()[0][:_HEAD]
@@ -37,7 +37,7 @@ def _head(failure: dict[str, Any]) -> str:
 
 
 def is_early(ended: RoundEnded) -> bool:
-    """Tell whether workers failed so soon after their start, or nobody knows when, that others may as well.
+    """Tell whether workers failed so soon after their start, or at an unknown time, that others may as well.
 
     A program that cannot be started at all fails first on the node that starts it first.
     """
@@ -55,7 +55,7 @@ def lone_node(ends: Sequence[RoundEnded]) -> str | None:
 
 
 def repeated_text(ends: Sequence[RoundEnded], nodes: int | None = None) -> str:
-    """Return in words how often the same failure came, where, and what was saved last.
+    """Return in words how often the same failure came, on which nodes, and the last saved step.
 
     Args:
         ends: the rounds that ended by it, oldest first; at least one.

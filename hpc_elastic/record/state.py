@@ -58,7 +58,7 @@ _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
 
 
 class RunState(NamedTuple):
-    """What all nodes agree on."""
+    """The state that all nodes agree on."""
 
     last: int = 0  # number of the last record folded
     epoch: Epoch = NO_EPOCH
@@ -129,7 +129,7 @@ class RunState(NamedTuple):
     def leave_cause(self) -> Cause | None:
         """Why this epoch is to be left, None if it is not.
 
-        Without its batch host a Slurm job runs on, but nobody ends or requeues it: its nodes leave.
+        Without its batch host a Slurm job runs on, but no script ends or requeues it: its nodes leave.
         """
         if self.drain is not None and self.drain.then is Then.LEAVE:
             return self.drain.cause
@@ -143,7 +143,7 @@ class RunState(NamedTuple):
 
     @property
     def restarts(self) -> int:
-        """Rounds that ended by a failure of workers, or a hang, in this submission: what torch counts.
+        """Rounds that ended by a failure of workers, or a hang, in this submission; torch counts the same.
 
         In torch a watchdog kills workers that hang, and torch counts that as a failure.
         """
@@ -218,7 +218,7 @@ def is_released(state: RunState, epoch: Epoch) -> bool:
 
 
 def _with_new_budget(state: RunState) -> RunState:
-    """Return the state of a released run: what was spent is there again."""
+    """Return the state of a released run: its budgets are full again."""
     budget = state.ending.budget if state.ending is not None else None
     cause = _CAUSE_OF.get(budget) if budget is not None else None
     if cause is None:
@@ -298,7 +298,7 @@ def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
     """Return the end of a round with its true cause.
 
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
-    Who has said that it leaves is not lost, though who watches it may not have read so yet.
+    A node that has recorded that it leaves is not lost; an observer may not have read that yet.
     """
     if not state.left:
         return entry

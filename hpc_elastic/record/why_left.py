@@ -1,7 +1,7 @@
 """The cause of the end of a start of the job, for people, and the ending that its user has asked for. Pure.
 
-Agents take a signal for a preemption before Slurm has said what it was: a drain cannot wait for that.
-Records and budgets count it as one. What people are told goes by what is known beside the cause.
+Agents take a signal for a preemption before Slurm has answered: a drain cannot wait for that.
+Records and budgets count it as one. Texts for people follow the facts beside the cause.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS_ON = "the job runs on: a user has sent the signal"
 
 
 class Asker(NamedTuple):
-    """What asked for an end; nothing where the cause names it."""
+    """The source of a request for an end; empty if the cause names it."""
 
     signal: str = ""  # its name
     is_sent: bool = False  # a user has sent the signal: Slurm does nothing to the job itself
@@ -43,7 +43,7 @@ class Asker(NamedTuple):
 
     @property
     def as_counted(self) -> str:
-        """The same with what it counts as, for the words of a budget."""
+        """The same with the cause that it counts as, for the words of a budget."""
         return f"{self.text}, which counts as a preemption" if self.is_sent else self.text
 
 
@@ -61,27 +61,27 @@ def early_text(left_s: float, before_s: float) -> str:
 
 
 def asked_text(entry: DrainRequested | NodeLeft | Drained) -> str:
-    """Return what asked for an end, with Slurm's words about it; empty if nothing is recorded."""
+    """Return the source of a request for an end, with Slurm's words; empty if nothing is recorded."""
     return words_of(entry.detail, entry.asked)
 
 
 def words_of(detail: str, asked: Asked) -> str:
-    """Return what asked for an end, with Slurm's words about it.
+    """Return the source of a request for an end, with Slurm's words.
 
     Args:
-        detail: what asked, if it was no signal.
+        detail: the source of the request, if it was no signal.
         asked: the signal, and Slurm's words.
     """
     return ": ".join(filter(None, (asked.signal or detail, asked.said)))
 
 
 def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) -> Asker:
-    """Tell what asked for the end.
+    """Return the source of the request for the end.
 
     Args:
         cause: as recorded.
-        detail: what asked, if it was no signal.
-        asked: the signal, and what Slurm says of it.
+        detail: the source of the request, if it was no signal.
+        asked: the signal, and Slurm's answer about it.
         runs_on: whether Slurm says since then that it does nothing to the job.
     """
     if cause is not Cause.PREEMPTION or asked.answer is Answer.CONFIRMS:
@@ -92,7 +92,7 @@ def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) 
 
 
 def who_asked(state: RunState, cause: Cause, *, runs_on: bool = False) -> Asker:
-    """Tell what asked for the end of the current start or round.
+    """Return the source of the request for the end of the current start or round.
 
     Args:
         state: the run.
@@ -106,7 +106,7 @@ def who_asked(state: RunState, cause: Cause, *, runs_on: bool = False) -> Asker:
 
 
 def requeued_for(state: RunState, entry: Requeued) -> Asker:
-    """Tell what a job was handed back to Slurm for.
+    """Return the reason for which a job was returned to Slurm.
 
     The batch script has asked Slurm later than the agents: where it does not name a signal it knows better
     than the signal alone.

@@ -1,4 +1,4 @@
-"""A store that fails on demand, to test what is built on a store."""
+"""A store that fails on demand, to test code that is built on a store."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Delay:
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """Something else happens before the operation is done, or before its caller is told.
+    """Something else happens before the operation is done, or before its caller has the result.
 
-    A stall until somebody says so is ``Meanwhile(event.wait)``.
+    A stall until an event is ``Meanwhile(event.wait)``.
     """
 
     happens: Callable[[], object]
@@ -52,14 +52,14 @@ class Meanwhile:
 
 @dataclass(frozen=True)
 class Stale:
-    """A reading operation returns what it returned last, unless this store has written there since."""
+    """A reading operation returns its last result again, unless this store has written there since."""
 
 
 Fault = Refuse | LoseReply | Delay | Meanwhile | Stale
 
 
 class Plan(Protocol):
-    """Decides what goes wrong."""
+    """Chooses the faults."""
 
     def __call__(self, operation: str, place: str, /) -> Fault | None:
         """Return the fault of an operation, or None.
@@ -128,11 +128,11 @@ class RandomFaults:
 
 
 class FaultyStore:
-    """A `Store` that does what another one does, except where a plan says otherwise.
+    """A `Store` that works as another one does, except for the faults of a plan.
 
     Args:
         store: does the work.
-        plan: what goes wrong; by default nothing.
+        plan: the faults; by default none.
         clock: for delays.
     """
 

@@ -30,7 +30,7 @@ def fake_slurm(
 ) -> Iterator[FakeSlurm]:
     """Start a fake Slurm whose commands are the first on PATH; the marker `fake_slurm` sets it up.
 
-    Afterwards every process of every job is killed. A test that fails shows what happened in the cluster.
+    Afterwards every process of every job is killed. A test that fails shows the story of the cluster.
     """
     from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings  # noqa: PLC0415 - only for who uses it
 

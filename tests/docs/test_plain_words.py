@@ -18,15 +18,11 @@ PAGES = [
 PACKAGE = REPOSITORY / "hpc_elastic"
 NOT_YET = {
     "cli",
-    "meet",
-    "multiprocessing",
     "node",
-    "record",
     "report",
     "settings",
     "slurm",
     "store",
-    "testing",
 }
 """Folders of the package whose docstrings are not rewritten yet. Take them out; never add one."""
 

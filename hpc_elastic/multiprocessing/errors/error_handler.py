@@ -67,10 +67,10 @@ class ErrorHandler:
         message: str,
         error_file: str,  # noqa: ARG002 - for subclasses
     ) -> str:
-        """Return what is told of a worker that a signal has ended; here as it is (from torch 2.14).
+        """Return the text about a worker that a signal has ended; here as it is (from torch 2.14).
 
         Args:
-            message: what is told without this method.
+            message: the text without this method.
             error_file: the worker's; ``<N/A>`` if it has written none.
         """
         return message
@@ -101,7 +101,7 @@ class ErrorHandler:
         Args:
             rootcause_error_file: where the content is from.
             rootcause_error: the content; changed.
-            error_code: what only the parent knows, such as the signal that ended the child.
+            error_code: facts that only the parent has, such as the signal that ended the child.
         """
         body = rootcause_error.get("message")
         if isinstance(body, dict):
@@ -140,7 +140,7 @@ def get_error_handler() -> ErrorHandler:
 
 
 def describe(error: BaseException) -> str:
-    """Return ``<type>: <text>`` of an exception, whatever its ``__str__`` does."""
+    """Return ``<type>: <text>`` of an exception, even if its ``__str__`` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as broken:  # noqa: BLE001

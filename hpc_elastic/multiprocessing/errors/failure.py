@@ -29,7 +29,7 @@ class ProcessFailure:
     """One worker that ended with an exit code other than 0.
 
     The error file is read once, here, and never raises: a missing, empty, cut or foreign file
-    leaves the exit code. `message` is what the file has under that key, a mapping with ``message``
+    leaves the exit code. `message` is the file's value of that key, a mapping with ``message``
     and ``extraInfo`` or a text; else words made of the exit code. `text` is always one text.
 
     Args:
@@ -58,7 +58,7 @@ class ProcessFailure:
             self._observed_at = observed_at
 
     def __post_init__(self) -> None:
-        """Read the error file; also what a data class derived from this one calls."""
+        """Read the error file; a data class derived from this one calls it, too."""
         reply = read_reply(self.error_file)
         self.error_file = NOT_AVAILABLE if reply is None else self.error_file
         self._reply = reply or ErrorReply()
@@ -83,7 +83,7 @@ class ProcessFailure:
     __hash__ = None  # type: ignore[assignment]
 
     def reply(self) -> ErrorReply:
-        """Return what the error file says."""
+        """Return the content of the error file."""
         return self._reply
 
     @property
@@ -111,7 +111,7 @@ class ProcessFailure:
 
     @property
     def timestamp(self) -> int:
-        """Wall time of the failure in whole seconds; who knows better may set it [s]."""
+        """Wall time of the failure in whole seconds; a caller that knows better may set it [s]."""
         return int(self.time_s)
 
     @timestamp.setter
@@ -128,7 +128,7 @@ class ProcessFailure:
 
 
 def explain(failure: ProcessFailure, words: str) -> None:
-    """Have a failure tell why the worker ended, as its agent knows it; what the worker has said stands.
+    """Add the agent's reason to a failure; the worker's own message stays.
 
     Args:
         failure: changed.
@@ -148,7 +148,7 @@ def signal_name(exitcode: int) -> str:
 
 
 class ErrorReply(NamedTuple):
-    """What an error file says; empty and None where it says nothing."""
+    """The content of an error file; empty and None where it has none."""
 
     message: str = ""
     traceback: str = ""
@@ -169,7 +169,7 @@ def encode_reply(message: str, traceback: str, time_s: float) -> dict[str, Any]:
 
 
 def parse_reply(content: bytes) -> ErrorReply:
-    """Return what the content of an error file says; never raises, whatever it holds."""
+    """Return the reply in the content of an error file; never raises."""
     try:
         data = parse(content)
     except DamagedError:
@@ -200,7 +200,7 @@ def _seconds(value: object) -> float | None:
 
 
 def read_reply(path: str) -> ErrorReply | None:
-    """Return what an error file of this user's says, None when there is none."""
+    """Return the reply in an error file of this user, None when there is none."""
     if not path:
         return None
     try:

@@ -141,10 +141,10 @@ def failure_summary(
     """Return the text that tells why a run failed.
 
     Args:
-        name: what was run.
+        name: the name of the program.
         failures: the root cause first; the others follow in one line each.
-        delimiters: what the outer lines and the line below the headline are made of.
-        enrich: returns what is told of the root cause, by what would be told.
+        delimiters: the characters of the outer lines and of the line below the headline.
+        enrich: changes the text about the root cause.
     """
     outer, inner = (mark * _WIDTH for mark in delimiters)
     lines = [outer, f"{name} FAILED", inner]
@@ -160,7 +160,7 @@ def failure_summary(
 
 
 def one_line(record: FailureRecord) -> str:
-    """Return a failure in one line: who, how, and the first line of the reason."""
+    """Return a failure in one line: rank, exit code, and the first line of the reason."""
     reason = _reason(record)
     where = f" on {record.node}" if record.node else ""
     text = f"rank {record.rank}{where}: {_exit_words(record)} (pid {record.pid})"
@@ -213,7 +213,7 @@ def _meaning(record: FailureRecord) -> str:
 def _reason(record: FailureRecord) -> str:
     """Return the error's own words, or else the last line of stderr.
 
-    What a worker that was ended from outside printed last has nothing to do with its end.
+    The last output of a worker that was ended from outside has nothing to do with its end.
     """
     from_outside = record.exitcode in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
     last_line = "" if from_outside else record.stderr_tail.strip().rsplit("\n", 1)[-1]
@@ -240,7 +240,7 @@ class ChildFailedError(HpcElasticError):
     """Workers of this node have failed; the text is the whole summary.
 
     Args:
-        name: what was run, for the headline.
+        name: the name of the program, for the headline.
         failures: by global rank; at least one.
     """
 
@@ -262,8 +262,8 @@ class ChildFailedError(HpcElasticError):
         """Return the summary.
 
         Args:
-            boarder_delim: what the first and the last line are made of.
-            section_delim: what the line below the headline is made of.
+            boarder_delim: the character of the first and the last line.
+            section_delim: the character of the line below the headline.
         """
         node = node_name()
         records = [failure_record(failure, rank=rank, node=node) for rank, failure in self.failures.items()]
@@ -273,7 +273,7 @@ class ChildFailedError(HpcElasticError):
         )
 
     def _enriched(self, text: str) -> str:
-        """Return what is told of the first failure, with what the error handler adds if a signal came."""
+        """Return the text about the first failure; after a signal the error handler may add to it."""
         failure = self.get_first_failure()[1]
         errors = sys.modules[__package__]  # the package: programs put a handler of their own in there
         handler = errors.get_error_handler() if failure.exitcode < 0 else None

@@ -14,7 +14,7 @@ __all__ = ["Program", "StartedProgram", "SubprocessHandler"]
 
 
 class Program:
-    """What of `subprocess.Popen` people use, on one of the package's own processes; it is not reaped here.
+    """The common part of `subprocess.Popen`, on one of the package's own processes; it is not reaped here.
 
     Args:
         process: the process.
@@ -55,7 +55,7 @@ class Program:
         return self._process.poll() or 0
 
     def send_signal(self, sig: int) -> None:
-        """Signal the program and what is left of its process group."""
+        """Signal the program and the rest of its process group."""
         self._process.signal_group(sig)
 
     def terminate(self) -> None:
@@ -71,7 +71,7 @@ class StartedProgram(Program):
     """A program that is started here, and reaped when it is seen to have ended.
 
     Args:
-        spec: what to start.
+        spec: the program and its arguments.
 
     Raises:
         WorkerStartError: it cannot be run.
@@ -86,7 +86,7 @@ class StartedProgram(Program):
             raise
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs; what has ended is reaped."""
+        """Return the exit code, None while it runs; an ended process is reaped."""
         code = super().poll()
         if code is not None:
             self._process.reap()
@@ -138,7 +138,7 @@ class SubprocessHandler:
 
     @classmethod
     def of(cls, process: ChildProcess, local_rank_id: int) -> SubprocessHandler:
-        """Return a handler of a process that somebody else has started, and reaps."""
+        """Return a handler of a process that other code has started, and reaps."""
         made = cls.__new__(cls)
         made.local_rank_id = local_rank_id
         made.proc = Program(process)

@@ -9,7 +9,7 @@
 Jobs, requeue, arrays, dependencies, preemption with grace, time limits, warnings, lost and drained nodes
 follow recordings of Slurm 22.05. Everything runs as the user who started it, on this machine.
 
-What real Slurm does and this one does not:
+The differences to a real Slurm:
 
 =======================================  ==========================================================
 real Slurm 22.05                         the fake

@@ -39,7 +39,7 @@ if [ -n "$SLURMD_NODENAME" ]; then echo "$SLURMD_NODENAME"; else uname -n; fi
 
 
 class ConditionTimeoutError(AssertionError):
-    """A condition did not come true in time; the text shows what Slurm did meanwhile."""
+    """A condition did not come true in time; the text has Slurm's story meanwhile."""
 
 
 class Waits(ABC):
@@ -133,7 +133,7 @@ class FakeSlurm(Waits):
         """Start the controller.
 
         Raises:
-            RuntimeError: it did not start; the text is what it said.
+            RuntimeError: it did not start; the text is its message.
         """
         os.makedirs(os.path.join(self.directory, "spool"), exist_ok=True)
         os.makedirs(self.bin, exist_ok=True)
@@ -244,7 +244,7 @@ class FakeSlurm(Waits):
             wrap: shell commands.
 
         Raises:
-            AssertionError: sbatch refused it; the text is what it said.
+            AssertionError: sbatch refused it; the text is its message.
         """
         words = [*arguments] if wrap is None else [*arguments, f"--wrap={wrap}"]
         done = self.run(["sbatch", "--parsable", *words])
@@ -253,7 +253,7 @@ class FakeSlurm(Waits):
         return done.stdout.strip().partition(";")[0]
 
     def submit_high(self, nodes: int, *options: str) -> str:
-        """Take whole nodes in partition `high`, preempting who is there; returns the job's id."""
+        """Take whole nodes in partition `high`, preempting other jobs; returns the job's id."""
         words = ("--partition=high", f"--nodes={nodes}", "--exclusive", "--output=/dev/null", *options)
         return self.submit(*words, wrap="exec sleep 600")
 
@@ -290,7 +290,7 @@ class FakeSlurm(Waits):
         return [Process(*found) for found in json.loads(self._tell("pids", job))]
 
     def log(self) -> str:
-        """Return what the controller has written down."""
+        """Return the controller's log."""
         with open(os.path.join(self.directory, "slurmctld.log"), encoding="utf-8") as file:
             return file.read()
 
@@ -322,7 +322,7 @@ class FakeSlurm(Waits):
 
     @property
     def now(self) -> float:
-        """Slurm's time [s since the epoch]: the wall time and what `advance` has added."""
+        """Slurm's time [s since the epoch]: the wall time and the seconds of `advance`."""
         return float(self._tell("now"))
 
     def advance(self, seconds: float) -> None:

@@ -5,7 +5,7 @@
                     +---- put back --------+   Restarts counts at once, PENDING follows when all processes
                                                on the nodes that answer are gone
 
-What is in here follows recordings of Slurm 22.05, and what 24.11 and 26.05 do otherwise. The docs of
+It follows recordings of Slurm 22.05, and of 24.11 and 26.05 where they differ. The docs of
 `hpc_elastic.testing` list the differences.
 """
 
@@ -175,7 +175,7 @@ def row_of(job: Job, word: str, end_s: float | None = None) -> Row:
     Args:
         job: the job.
         word: the state in sacct's words.
-        end_s: when it ended; what the job says if None.
+        end_s: when it ended; by the job if None.
     """
     by_itself = word in ("COMPLETED", "FAILED")
     return Row(
@@ -308,13 +308,13 @@ def warn(turn: Turn, job: Job) -> None:
 
 
 def kill(turn: Turn, job: Job) -> None:
-    """SIGKILL what is left of a completing job."""
+    """SIGKILL the rest of a completing job."""
     turn.say(f"job {job.ref}: KillWait is over")
     turn.kill(turn.put(job._replace(kill_s=NEVER)).live)
 
 
 class ReachNode(Enum):
-    """Who in a place gets a signal."""
+    """The processes of a place that get a signal."""
 
     TRACKED = "tracked"  # cgroup: the tasks or the batch script; linuxproc: all below them, too
     FIRST = "first"  # only the tasks or the batch script
@@ -360,7 +360,7 @@ Action = StartScript | StartTasks | SendSignals | KillAll | TellSrun
 
 
 class Turn:
-    """Collects what one happening changes and what is to be done for it.
+    """Collects the changes of one event and the acts that it asks for.
 
     Args:
         world: the state before.

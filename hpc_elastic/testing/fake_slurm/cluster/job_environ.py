@@ -11,7 +11,7 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORD
 
 
 def exported(environ: Mapping[str, str], wish: str) -> dict[str, str]:
-    """Return what of an environment is passed on by ``--export``.
+    """Return the part of an environment that ``--export`` passes on.
 
     Args:
         environ: the environment of sbatch or srun.
@@ -39,7 +39,7 @@ def of_job(world: World, job: Job, user: Mapping[str, str]) -> dict[str, str]:
     Args:
         world: the cluster.
         job: the job; it has nodes.
-        user: USER, UID and GID of who submitted it.
+        user: USER, UID and GID of the submitting user.
     """
     request, count = job.request, len(job.nodes)
     tasks = request.ntasks or (request.tasks_per_node or 1) * count
@@ -128,13 +128,13 @@ def on_node(job: Job, node: str) -> dict[str, str]:
 
 
 def of_script(world: World, job: Job, user: Mapping[str, str]) -> dict[str, str]:
-    """Return what Slurm adds to the environment of a batch script."""
+    """Return Slurm's variables for a batch script."""
     place = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_GTIDS": "0"}
     return {**of_job(world, job, user), **on_node(job, job.nodes[0]), **place, "SLURM_PRIO_PROCESS": "0"}
 
 
 def of_task(world: World, job: Job, step: Step, task: Task, user: Mapping[str, str]) -> dict[str, str]:
-    """Return what Slurm adds to srun's environment for one task."""
+    """Return Slurm's variables for one task, beside srun's environment."""
     counts = [sum(1 for one in step.tasks if one.node == node) for node in step.nodes]
     mine = [str(one.rank) for one in step.tasks if one.node == task.node]
     found = {

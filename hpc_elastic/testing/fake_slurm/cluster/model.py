@@ -46,7 +46,7 @@ class State(str, Enum):
 
 
 class Warning_(NamedTuple):  # noqa: N801 - Warning is Python's
-    """What ``--signal`` asks for."""
+    """The request of ``--signal``."""
 
     number: int
     before_s: float  # ahead of the time limit [s]
@@ -54,7 +54,7 @@ class Warning_(NamedTuple):  # noqa: N801 - Warning is Python's
 
 
 class JobRequest(NamedTuple):
-    """What sbatch was asked for."""
+    """The request to sbatch."""
 
     name: str = "sbatch"
     partition: str = "low"
@@ -106,7 +106,7 @@ class Place(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a job has of a node."""
+    """The part of a node that a job has."""
 
     cpus: int
     gpus: tuple[int, ...]
@@ -317,7 +317,7 @@ class Settings(NamedTuple):
 
     @property
     def is_newer(self) -> bool:
-        """Whether it is a release of today, and does what Slurm has changed since 22.05."""
+        """Whether it is a release of today, with Slurm's changes since 22.05."""
         return self.version != "22.05"
 
     @property

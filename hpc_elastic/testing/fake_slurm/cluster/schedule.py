@@ -31,7 +31,7 @@ _SUCCEEDED = frozenset((State.COMPLETED,))
 
 
 class Fit(NamedTuple):
-    """What a node has left."""
+    """The free part of a node."""
 
     cpus: int
     gpus: tuple[int, ...]
@@ -39,7 +39,7 @@ class Fit(NamedTuple):
 
 
 def schedule(turn: Turn) -> None:
-    """Start what can start; preempt for what may."""
+    """Start the jobs that can start; preempt for those that may."""
     reserved: set[str] = set()
     waiting = False
     for job in in_order(turn.world):
@@ -137,7 +137,7 @@ def numbers(text: str) -> list[int]:
 
 
 def free_of(world: World, node: str, without: Collection[int] = ()) -> Fit:
-    """Return what a node has left, as if some jobs were gone."""
+    """Return the free part of a node, as if some jobs were gone."""
     shares = [job.shares[node] for job in world.on_node(node) if job.id not in without and node in job.shares]
     used = {gpu for share in shares for gpu in share.gpus}
     gpus = tuple(gpu for gpu in range(world.settings.gpus) if gpu not in used)
@@ -145,7 +145,7 @@ def free_of(world: World, node: str, without: Collection[int] = ()) -> Fit:
 
 
 def share_for(world: World, job: Job, node: str, without: Collection[int] = ()) -> Share | None:
-    """Return what a job would get of a node; None if it does not fit."""
+    """Return a job's part of a node; None if it does not fit."""
     request, fit = job.request, free_of(world, node, without)
     if request.exclusive:
         return Share(world.settings.cpus, tuple(fit.gpus)) if fit.is_empty else None
@@ -364,7 +364,7 @@ def resume(turn: Turn, name: str) -> None:
 
 
 def daemon_said(turn: Turn, place: Place, words: list[str]) -> None:
-    """Take notice of what a step daemon has said: ``ended RANK STATUS ...`` or ``gone``."""
+    """Take notice of a step daemon's message: ``ended RANK STATUS ...`` or ``gone``."""
     if words[0] == "ended" and place.step == BATCH:
         endings.script_ended(turn, place, int(words[2]))
     elif words[0] == "ended":

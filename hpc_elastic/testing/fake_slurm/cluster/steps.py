@@ -1,4 +1,4 @@
-"""Job steps of a fake Slurm: what srun starts, what it does when tasks or nodes end. Pure."""
+"""Job steps of a fake Slurm: their start by srun, and srun's acts when tasks or nodes end. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KILLED = 137
 
 
 class StepRequest(NamedTuple):
-    """What srun was asked for."""
+    """The request to srun."""
 
     nodes: int
     ntasks: int
@@ -159,7 +159,7 @@ def end_srun(turn: Turn, job: Job, step: Step) -> None:
 
 
 def exit_code(step: Step) -> int:
-    """Return what srun ends with: the highest code of its tasks."""
+    """Return srun's exit code: the highest of its tasks."""
     codes = [task.code for task in step.tasks if task.code is not None]
     return max(
         (os.WEXITSTATUS(c) if os.WIFEXITED(c) else 128 + os.WTERMSIG(c) for c in codes), default=KILLED

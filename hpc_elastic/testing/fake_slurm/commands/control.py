@@ -245,7 +245,7 @@ def scancel(turn: Turn, call: Call) -> Answer:
 
 
 class Wish:
-    """What scancel is to do to a job.
+    """The act of scancel on a job.
 
     Args:
         number: the signal; None to end it.

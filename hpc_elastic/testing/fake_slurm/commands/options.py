@@ -49,7 +49,7 @@ tres-per-task= u:unbuffered unbuffered W:wait= wait= X:disable-status treewidth=
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault of this program
-    """A command that Slurm would refuse; the text is what it would print."""
+    """A command that Slurm would refuse; the text is Slurm's message."""
 
 
 class Table(NamedTuple):
@@ -263,11 +263,11 @@ def array(text: str) -> tuple[tuple[int, ...], int]:
 
 
 def request(options: Mapping[str, str], base: JobRequest) -> JobRequest:
-    """Return what is asked for.
+    """Return the request.
 
     Args:
         options: long names and values.
-        base: what is known besides: script, directories, environment.
+        base: further facts: script, directories, environment.
 
     Raises:
         Refusal: a value cannot be read.
@@ -318,7 +318,7 @@ def _begin(text: str) -> float:
 
 
 def help_text(program: str, known: Table) -> str:
-    """Return what ``--help`` prints: the options, without words about them."""
+    """Return the text of ``--help``: the options, without words about them."""
     letters = {name: letter for letter, name in known.letters.items()}
     lines = [f"Usage: {program} [OPTIONS(0)...] script(0) [args(0)...]", ""]
     for name, kind in sorted(known.kinds.items()):
@@ -328,7 +328,7 @@ def help_text(program: str, known: Table) -> str:
 
 
 class Call(NamedTuple):
-    """What somebody asks for."""
+    """A request to one of the programs."""
 
     program: str
     words: tuple[str, ...]
@@ -339,12 +339,12 @@ class Call(NamedTuple):
 
     @property
     def uid(self) -> int:
-        """Who asks."""
+        """The asking process."""
         return int(self.user["UID"])
 
 
 class Reply(NamedTuple):
-    """What the program prints, and its exit code."""
+    """The output of the program, and its exit code."""
 
     out: str = ""
     err: str = ""

@@ -1,4 +1,4 @@
-"""What squeue, sacct and sinfo of a fake Slurm print. Pure but for the time zone."""
+"""The output of squeue, sacct and sinfo of a fake Slurm. Pure but for the time zone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _SUBFORMAT = re.compile(r"%(\.?)(\d*)([a-zA-Z])")
 
 
 class SeenBy(NamedTuple):
-    """A job as somebody looks at it."""
+    """A job at the time of a look."""
 
     world: World
     job: Job
@@ -408,7 +408,7 @@ def _is_wanted(job: Job, flags: Mapping[str, str]) -> bool:
 
 
 def sacct(turn: Turn, call: Call) -> Answer:
-    """List what is accounted."""
+    """List the accounted jobs."""
     wants = (
         "j:jobs o:format u:user s:state S:starttime E:endtime r:partition M:clusters A:accounts N:nodelist"
     )

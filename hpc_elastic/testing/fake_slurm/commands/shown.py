@@ -1,4 +1,4 @@
-"""What `scontrol show` prints about a fake Slurm, in the words of 22.05. Pure but for the time zone."""
+"""The output of `scontrol show` of a fake Slurm, in the words of 22.05. Pure but for the time zone."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def partition_line(world: World, partition: Partition) -> str:
 
 
 def config_text(world: World) -> str:
-    """Return ``scontrol show config``, and what slurm.conf holds."""
+    """Return ``scontrol show config``, with the content of slurm.conf."""
     settings = world.settings
     fields = {
         "ClusterName": CLUSTER,

@@ -93,7 +93,7 @@ def _base(everything: Mapping[str, str], words: list[str], call: Call, script: s
 
 
 def _check(turn: Turn, request: JobRequest, everything: Mapping[str, str]) -> None:
-    """Refuse what Slurm would refuse at once."""
+    """Refuse a request that Slurm would refuse at once."""
     world = turn.world
     if request.partition not in world.partitions:
         text = f"sbatch: error: invalid partition specified: {request.partition}\n"
@@ -149,7 +149,7 @@ def _queue(turn: Turn, request: JobRequest) -> list[Job]:
 
 
 class SrunCall(NamedTuple):
-    """A step that somebody asks for."""
+    """A requested step."""
 
     job: int
     request: StepRequest

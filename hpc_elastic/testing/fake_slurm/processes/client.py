@@ -111,7 +111,7 @@ def _srun(line: WireLine, words: list[str]) -> int:
 
 
 def _hear(line: WireLine) -> int | None:
-    """Print what the controller says; return the exit code once it has come."""
+    """Print the controller's answer; return the exit code once it has come."""
     found = line.lines()
     if found is None:
         return _lost("srun")

@@ -113,7 +113,7 @@ class Controller:
         self._selector.register(source, selectors.EVENT_READ, act)
 
     def _look(self, wait_s: float) -> None:
-        """Take what has come; the daemons first, as they tell who else will be gone."""
+        """Take the messages that have come; the daemons' first, as they announce ends."""
         ready = [key for key, _ in self._selector.select(wait_s)]
         channels = {id(daemon.channel) for daemon in self.daemons.values()}
         for key in sorted(ready, key=lambda key: id(key.fileobj) not in channels):
@@ -127,7 +127,7 @@ class Controller:
         self._ended = not os.read(self._parent, 1)
 
     def turn(self, do: Callable[[Turn], Any]) -> Any:
-        """Let something happen, and carry out what follows from it."""
+        """Let an event happen, and carry out its consequences."""
         result = self._one_turn(do)
         while self._todo:
             self._one_turn(self._todo.pop(0))
@@ -213,7 +213,7 @@ class Controller:
         daemon.note(said)
 
     def deliver(self, daemon: Daemon) -> None:
-        """Take notice of what a daemon has said."""
+        """Take notice of a daemon's message."""
         words_of, daemon.unheard = daemon.unheard, []
         for words in words_of:
             if words[0] == "ended":
@@ -398,7 +398,7 @@ class Remote:
     """Faults, time, and questions that Slurm has no words for.
 
     Args:
-        controller: what they happen to.
+        controller: the nodes or jobs of the event.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -438,7 +438,7 @@ class Remote:
         return repr(max(0.0, left_s))
 
     def _crash(self, name: str) -> None:
-        """Kill all processes of a node; nobody takes notice."""
+        """Kill all processes of a node; Slurm takes no notice."""
         self._require_node(name)
         self._controller.turn(lambda turn: schedule.silence(turn, name))
         for daemon in [one for one in self._controller.daemons.values() if one.place.node == name]:
@@ -450,7 +450,7 @@ class Remote:
         self._controller.turn(lambda turn: schedule.silence(turn, name))
 
     def _heal(self, name: str) -> None:
-        """Boot a node that crashed, or connect one that was cut off: what is out of date there is killed."""
+        """Boot a node that crashed, or connect one that was cut off: outdated processes there are killed."""
         self._require_node(name)
         self._controller.turn(lambda turn: schedule.answer(turn, name))
         for daemon in [one for one in self._controller.daemons.values() if one.place.node == name]:

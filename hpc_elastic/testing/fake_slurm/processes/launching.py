@@ -26,7 +26,7 @@ _Files = dict[str, int]
 
 
 class ScriptLauncher:
-    """Starts what the controller tells.
+    """Starts processes for the controller.
 
     Args:
         directory: where the cluster's files are.
@@ -39,7 +39,7 @@ class ScriptLauncher:
         self._asked: dict[tuple[int, int, int], SrunCall] = {}
 
     def remember(self, job: Job, step: Step, asked: SrunCall) -> None:
-        """Keep what srun was asked for, for the nodes of the step."""
+        """Keep the request to srun, for the nodes of the step."""
         self._asked[job.id, job.start, step.number] = asked
 
     def script(self, world: World, job: Job, place: Place) -> Daemon:
@@ -234,7 +234,7 @@ class Daemon:
             return
 
     def heard(self) -> list[list[str]] | None:
-        """Return what it has said, in words; None when it is gone."""
+        """Return its messages, in words; None when it is gone."""
         try:
             data = self.channel.recv(_CHUNK)
         except OSError:
@@ -245,7 +245,7 @@ class Daemon:
         return [line.decode().split() for line in lines]
 
     def note(self, said: list[list[str]]) -> None:
-        """Remember what it has said: pids for good, all else until it is delivered."""
+        """Remember its messages: pids for good, all else until it is delivered."""
         for words in said:
             if words[0] == "started":
                 self.pids[int(words[1])] = int(words[2])
@@ -280,7 +280,7 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def become_the_end_of_orphans() -> None:
-    """Let this process adopt what a dying daemon leaves."""
+    """Let this process adopt the children of a dying daemon."""
     linux.adopt_orphans()
 
 

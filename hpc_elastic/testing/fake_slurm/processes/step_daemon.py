@@ -1,6 +1,6 @@
 """The process that stands over a batch script, or over the tasks of one step on one node.
 
-A child of the controller, forked without a new program. It adopts whatever its tasks leave behind, so it
+A child of the controller, forked without a new program. It adopts all orphans of its tasks, so it
 finds every process below it, and ends when there is none. When the controller is gone it kills them all.
 """
 
@@ -31,14 +31,14 @@ class Launch(NamedTuple):
 
 
 class StepDaemon:
-    """Starts processes, tells the controller of their ends, and does what it says.
+    """Starts processes, reports their ends to the controller, and follows its orders.
 
-    To the controller: ``started RANK PID``, ``ended RANK STATUS [PID ...]`` with what is left of a batch
+    To the controller: ``started RANK PID``, ``ended RANK STATUS [PID ...]`` with the rest of a batch
     step. From it: ``signal NUMBER REACH``, ``kill``.
 
     Args:
         channel: the connection to the controller.
-        launches: what to start.
+        launches: the processes to start.
         tracks_all: linuxproc: signals go to all processes, and those that a task leaves behind live on.
         is_batch: this is the batch step, in which nothing outlives the script.
     """
