@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Home] = {
     "adopt": Home("adopt", _START),
     "status": Home("status", _LOOK_AFTER),
     "explain": Home("explain", _LOOK_AFTER),
+    "report": Home("report", _LOOK_AFTER),
     "timeline": Home("status", _LOOK_AFTER),
     "logs": Home("logs", _LOOK_AFTER),
     "stop": Home("stop", _LOOK_AFTER),

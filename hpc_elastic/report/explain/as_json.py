@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hpc_elastic.account.account import Account, pace_of
+from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.report.explain.facts import Explanation, StopFact
 from hpc_elastic.report.explain.words import cause_of, left_at
@@ -86,7 +86,25 @@ def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: 
         found: the facts.
         then: the next commands.
     """
+    return document("explain", _explanation(run, where, found, then))
+
+
+def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> str:
+    """Return a report as a document: an explanation, with nodes, spans and steps; arguments as above."""
+    spans, series = found.account.series.spans, found.account.series
     content = {
+        "nodes": {
+            node: {bucket.name.lower(): _round(span_s) for bucket, span_s in seconds.items()}
+            for node, seconds in seconds_of_nodes(spans).items()
+        },
+        "spans": [[_round(one.begin), _round(one.seconds), one.bucket.name.lower()] for one in spans],
+        "steps": [[_round(at), step] for at, step in series.progress],
+    }
+    return document("report", {**_explanation(run, where, found, then), **content})
+
+
+def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> dict[str, Any]:
+    return {
         **run_json(run, where),
         "account": account_json(found.account),
         "earlier_stops": found.earlier,
@@ -97,7 +115,6 @@ def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: 
         ],
         "next": then,
     }
-    return document("explain", content)
 
 
 def _stop_json(stop: StopFact) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""``hpc-elastic report``: a run on one page, as text, Markdown, JSON or HTML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Optional
+
+from hpc_elastic.cli.commands.explain import Looked, look_at
+from hpc_elastic.cli.parameters import Flag
+from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.say import hand_out, say
+from hpc_elastic.errors import InputError
+from hpc_elastic.report.explain.as_json import report_json
+from hpc_elastic.report.explain.page import PageTexts, page_of
+from hpc_elastic.report.explain.tables import as_markdown, as_text, tables_of
+from hpc_elastic.slurm.run_jobs.run_files import read_run
+from hpc_elastic.store.files import read
+from hpc_elastic.text import visible
+
+FORMATS = ("text", "md", "json", "html")
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text"}
+
+Output = Annotated[
+    Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
+    Flag(("--output", "-o"), "File to write; its suffix names the format.", "FILE"),
+]
+Format = Annotated[
+    Optional[str],  # noqa: UP045 - as above
+    Flag(("--format",), f"One of {', '.join(FORMATS)}; text by default.", "FORMAT"),
+]
+
+
+def report(run: RunArgument, output: Output = None, format: Format = None) -> int:  # noqa: A002 - the flag's name
+    """Show a run on one page: where its time went, its starts, stops, nodes and steps."""
+    chosen = _format_of(format, output)
+    looked = look_at(read_run(find_run(run)))
+    text = _WRITERS[chosen](looked)
+    if output is None:
+        hand_out(text)
+        return 0
+    with open(output, "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+    say(f"written: {visible(output)}")
+    return 0
+
+
+def _format_of(given: str | None, output: str | None) -> str:
+    if given is not None and given not in FORMATS:
+        raise InputError(
+            f"there is no format {given!r}", where="--format", fix=f"give one of {', '.join(FORMATS)}"
+        )
+    suffix = os.path.splitext(output or "")[1].lower()
+    return given or _SUFFIXES.get(suffix, "text")
+
+
+def _text(looked: Looked) -> str:
+    return "\n".join([*looked.lines, *map(visible, as_text(tables_of(looked.facts)))]) + "\n"
+
+
+def _markdown(looked: Looked) -> str:
+    lines = [f"# {looked.run.name}", "", "```", *looked.lines, "```"]
+    return "\n".join([*lines, *map(visible, as_markdown(tables_of(looked.facts)))]) + "\n"
+
+
+def _html(looked: Looked) -> str:
+    paths = looked.run.paths
+    files = {os.path.basename(path): _content(path) for path in (paths.job, paths.script)}
+    texts = PageTexts(looked.run.name, looked.lines, {name: text for name, text in files.items() if text})
+    return page_of(texts, looked.facts.account, tables_of(looked.facts))
+
+
+def _content(path: str) -> str:
+    try:
+        return (read(path) or b"").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _json(looked: Looked) -> str:
+    return report_json(looked.run, looked.where, looked.facts, looked.then)
+
+
+_WRITERS: dict[str, Callable[[Looked], str]] = {"text": _text, "md": _markdown, "html": _html, "json": _json}

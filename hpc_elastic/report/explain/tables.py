@@ -1,0 +1,117 @@
+"""The tables of a report: the same for text, Markdown and HTML. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from hpc_elastic.account.account import Account, StartAccount, seconds_of_nodes
+from hpc_elastic.account.spans import Bucket
+from hpc_elastic.clock import date_text
+from hpc_elastic.record.member_names import natural
+from hpc_elastic.report.explain.facts import Explanation
+from hpc_elastic.report.explain.words import cause_of, share_text, times_text
+from hpc_elastic.report.timeline import names_text, span_text
+
+_MOST_NODES = 40  # rows of the table of nodes
+
+
+class ReportTable(NamedTuple):
+    """A table with a title; all cells are texts for people."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables_of(found: Explanation) -> list[ReportTable]:
+    """Return the tables of a report that have rows."""
+    account = found.account
+    tables = [
+        ReportTable("Where the time went", ("bucket", "time", "share"), tuple(_buckets(account))),
+        ReportTable("Starts of the job", _OF_STARTS, tuple(_starts(account.starts))),
+        ReportTable("What stopped the run, by cause", _OF_CAUSES, tuple(_causes(account))),
+        ReportTable("The newest stops", _OF_STOPS, tuple(_stops(found))),
+        ReportTable("Nodes", ("node", "training", "down", "spare", "not in the job"), tuple(_nodes(account))),
+    ]
+    return [table for table in tables if table.rows]
+
+
+_OF_STARTS = ("start", "job", "began", "time", "rounds", "from step", "to step", "saved", "goodput")
+_OF_CAUSES = ("stops", "cost", "lost steps", "work between two")
+_OF_STOPS = ("when", "times", "cause", "cost", "lost steps", "log")
+
+
+def _buckets(account: Account) -> Iterator[tuple[str, ...]]:
+    for bucket, seconds in by_size(account.seconds):
+        yield bucket.value, span_text(seconds), share_text(seconds / account.wall_s)
+
+
+def by_size(seconds: Mapping[Bucket, float]) -> list[tuple[Bucket, float]]:
+    """Return the buckets, the largest first."""
+    return sorted(seconds.items(), key=lambda item: -item[1])
+
+
+def _starts(starts: Sequence[StartAccount]) -> Iterator[tuple[str, ...]]:
+    for number, start in enumerate(starts, start=1):
+        facts = start.facts
+        goodput = "?" if start.goodput is None else share_text(start.goodput)
+        steps = (_number(facts.began), _number(facts.reached), _number(facts.saved))
+        rounds = str(facts.rounds)
+        yield str(number), facts.job_id, date_text(facts.at), span_text(start.wall_s), rounds, *steps, goodput
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _causes(account: Account) -> Iterator[tuple[str, ...]]:
+    for each in account.causes:
+        what = times_text(each.cause, each.times)
+        yield what, span_text(each.seconds), str(each.lost_steps), span_text(each.between_s)
+
+
+def _stops(found: Explanation) -> Iterator[tuple[str, ...]]:
+    for stop in reversed(found.stops):
+        when, cost = date_text(stop.last.at), span_text(stop.seconds)
+        yield when, str(stop.times), cause_of(stop), cost, str(stop.lost_steps), stop.evidence
+
+
+def _nodes(account: Account) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each group of nodes with the same account."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for node, seconds in sorted(seconds_of_nodes(account.series.spans).items(), key=_place):
+        work = seconds.get(Bucket.TRAINING, 0.0) + seconds.get(Bucket.WORKING, 0.0)
+        rest = (seconds.get(bucket, 0.0) for bucket in (Bucket.DOWN, Bucket.SPARE, Bucket.ELSEWHERE))
+        cells = tuple(span_text(each) if each else "" for each in (work, *rest))
+        groups.setdefault(cells, []).append(node)
+    for cells, nodes in list(groups.items())[:_MOST_NODES]:
+        yield names_text(tuple(nodes)), *cells
+
+
+def _place(item: tuple[str, object]) -> tuple[object, ...]:
+    return natural(item[0])
+
+
+def as_text(tables: Sequence[ReportTable]) -> list[str]:
+    """Return tables as lines with columns."""
+    lines: list[str] = []
+    for table in tables:
+        rows = [table.head, *table.rows]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(table.head))]
+        lines += ["", f"{table.title}:"]
+        lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return lines
+
+
+def as_markdown(tables: Sequence[ReportTable]) -> list[str]:
+    """Return tables as lines of Markdown."""
+    lines: list[str] = []
+    for table in tables:
+        lines += ["", f"## {table.title}", "", _markdown_row(table.head), "|" + "---|" * len(table.head)]
+        lines += map(_markdown_row, table.rows)
+    return lines
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells) + " |"

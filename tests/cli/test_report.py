@@ -1,0 +1,161 @@
+"""The report of a run as text, Markdown, JSON and HTML."""
+
+from __future__ import annotations
+
+import json
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    Entry,
+    EpochStarted,
+    MarkedCheckpoint,
+    Member,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+from tests.cli.test_explain import EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
+
+__all__ = ["paths"]
+
+MANY = tuple(f"n{number}" for number in range(512))
+HOSTILE = {"rank": 3, "node": "n2", "exitcode": 1, "message": "<script>alert(1)</script>\x1b[2J|a"}
+
+
+def crashed(failure: dict[str, object]) -> list[tuple[float, Entry]]:
+    """Return the records of a run that has crashed twice."""
+    return [
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), failure, 10)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+        (300.0, RoundEnded(2, Cause.CRASH, ("n2",), failure, 10)),
+        (301.0, RunEnded(Decision.FAILED, 1, "no restarts are left", failure)),
+    ]
+
+
+def reported(paths: RunPaths, capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what the command prints."""
+    assert 0 == app.run(["report", paths.root, *words])
+    return capfd.readouterr().out
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page: its tags, what it would load, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag."""
+        self.tags.append(tag)
+        self.loads += [f"{name}={value}" for name, value in attrs if name in {"src", "href", "onload"}]
+        if tag not in {"meta", "i"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note that a tag is closed, which has to be the newest one."""
+        if tag != "i":
+            assert tag == self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        self.words.append(data)
+
+
+def test_the_page_stands_alone(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """It loads nothing, runs nothing, closes each tag, and shows drawings, tables and the spec."""
+    write(paths, *crashed(NAN))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    page = Page(reported(paths, capfd, "--format", "html"))
+    assert ([], []) == (page.open, page.loads)
+    assert "script" not in page.tags
+    assert 3 == page.tags.count("svg")
+    text = " ".join(page.words)
+    for title in (
+        "Where the time went",
+        "Starts of the job",
+        "Nodes over time",
+        "Steps over time",
+        "job.json",
+    ):
+        assert title in text
+
+
+def test_foreign_words_do_nothing_on_the_page(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Markup and control characters in an error are shown, not obeyed, in each format."""
+    write(paths, *crashed(HOSTILE))
+    page = reported(paths, capfd, "--format", "html")
+    assert "script" not in Page(page).tags
+    for text in (page, reported(paths, capfd), reported(paths, capfd, "--format", "md")):
+        assert "\x1b" not in text
+
+
+def test_a_page_of_512_nodes_is_small(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nodes with the same history share a row, so a page of 512 nodes has a few rows and less than 100 KB."""
+    members = tuple(Member(f"{name}.1", name, 8) for name in MANY)
+    entries: list[tuple[float, Entry]] = [(0.0, EpochStarted(EPOCH, "7", MANY))]
+    for number in range(1, 31):
+        crew = members if number % 2 else members[:-1]
+        entries.append((1000.0 * number, RoundFormed(number, EPOCH, crew, "n0", 1, None)))
+        entries.append((1000.0 * number + 900, RoundEnded(number, Cause.CRASH, ("n1",), NAN)))
+    write(paths, *entries)
+    page = reported(paths, capfd, "--format", "html")
+    assert len(page) < 100_000
+    assert "n0 and 510 more" in page
+    assert ">n511</text>" in page
+
+
+def test_text_and_markdown_have_the_same_tables(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each row of a table of the text is a row of the Markdown."""
+    write(paths, *crashed(NAN))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    text, markdown = reported(paths, capfd), reported(paths, capfd, "--format", "md")
+    assert "\nWhere the time went:\n  bucket " in text
+    assert "\n## Where the time went\n\n| bucket | time | share |\n|---|---|---|\n" in markdown
+    assert "| computing again | 40 s | 13 % |" in markdown
+    rows = [line.split() for line in text.splitlines()]
+    assert ["computing", "again", "40", "s", "13", "%"] in rows
+
+
+def test_the_document_has_nodes_and_spans(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The spans of the JSON add up to the wall time, and so do the seconds of each node."""
+    write(paths, *crashed(NAN))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    found = json.loads(reported(paths, capfd, "--format", "json"))
+    wall_s = found["account"]["wall_s"]
+    assert (1, "report", 301.0) == (found["format"], found["kind"], wall_s)
+    assert pytest.approx(wall_s) == sum(span_s for _, span_s, _ in found["spans"])
+    assert {"n1", "n2"} == set(found["nodes"])
+    assert all(pytest.approx(wall_s) == sum(seconds.values()) for seconds in found["nodes"].values())
+
+
+def test_the_suffix_of_a_file_names_its_format(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With -o the page is written to a file, which a line says."""
+    write(paths, *crashed(NAN))
+    file = tmp_path / "run.html"
+    assert f"written: {file}\n" == reported(paths, capfd, "-o", str(file))
+    assert file.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_an_unknown_format_is_refused(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error names the formats that there are."""
+    assert 2 == app.run(["report", paths.root, "--format", "pdf"])
+    assert "give one of text, md, json, html" in capfd.readouterr().err
+    assert not os.path.exists("run.pdf")
