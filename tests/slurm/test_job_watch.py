@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -283,6 +284,48 @@ def test_a_drain_begins_before_the_end_though_slurm_is_away(listen: Listen, told
     assert (Cause.TIME_LIMIT, "the time limit, 10 s from now") == told[:2]
     assert told.until is not None
     assert told.until > clock.monotonic() + 10.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"time": "00:06:40"}, 10.0),
+        ({"time": 7}, 10.0),
+        ({"time": "UNLIMITED"}, None),
+        ({"time": "00:06:40", "sbatch": {"time-min": "00:01:00"}}, None),
+        ({"time": "soon"}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_the_limit_of_the_submission_holds_where_slurm_has_never_answered(
+    listen: Listen, tmp_path: Path, spec: dict[str, object], expected: float | None
+) -> None:
+    """Slurmctld was gone before the first question; what the submission leaves open is asked for again."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"})
+    slurm.goes_away_after = 0
+    (tmp_path / "job.json").write_text(json.dumps({"format": 1, "spec": spec}))
+    heard = listen(slurm, clock)
+    if expected is None:
+        assert clock.monotonic() + 60.0 == heard.watch._look_at_limit()
+        return
+    clock.advance(5.0)  # the workers are started
+    while (look_at := heard.watch._look_at_limit()) != float("inf"):
+        clock.advance(look_at - clock.monotonic())
+    assert (Cause.TIME_LIMIT, "the time limit, 10 s from now") == heard.next()[:2]
+
+
+def test_an_answer_takes_the_place_of_the_submissions_limit(listen: Listen, tmp_path: Path) -> None:
+    """An administrator may have moved it."""
+    clock, slurm = FakeClock(), Answers({"JobState": "RUNNING"}, left=[1000.0])
+    slurm.goes_away_after = 0
+    (tmp_path / "job.json").write_text(json.dumps({"format": 1, "spec": {"time": "00:06:40"}}))
+    heard = listen(slurm, clock)
+    look_at = heard.watch._look_at_limit()
+    assert clock.monotonic() + 195.0 == look_at
+    slurm.goes_away_after = None
+    clock.advance(look_at - clock.monotonic())
+    assert clock.monotonic() + 495.0 == heard.watch._look_at_limit()
 
 
 LOWERED = {"JobState": "RUNNING", "StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:02:00"}

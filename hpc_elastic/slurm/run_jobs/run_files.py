@@ -29,7 +29,7 @@ from hpc_elastic.slurm.client.job_standing import (
     job_facts,
 )
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.job.values import BadValueError, parse_nodes
+from hpc_elastic.slurm.job.values import BadValueError, parse_nodes, parse_time_limit_s
 from hpc_elastic.slurm.run_jobs.existing_run import was_left
 from hpc_elastic.slurm.run_jobs.job_start import same_script
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links, read_submissions
@@ -186,6 +186,18 @@ def stored_spec(paths: RunPaths) -> dict[str, Any]:
     """
     stored = _stored(paths) or {}
     return {name: value for name, value in stored.items() if _is_sound(name, value)}
+
+
+def submitted_limit_s(paths: RunPaths) -> float | None:
+    """Return the time limit of the submission [s]; None if it is not known, or there is none."""
+    spec = stored_spec(paths)
+    limit = spec.get("time")
+    if limit is None or "time-min" in spec.get("sbatch", {}):
+        return None
+    try:
+        return parse_time_limit_s(limit)
+    except BadValueError:
+        return None
 
 
 def spec_trouble(paths: RunPaths) -> list[str]:

@@ -27,7 +27,7 @@ from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
 from hpc_elastic.slurm.client.job_standing import job_facts
 from hpc_elastic.slurm.end.requeue import LastResort
-from hpc_elastic.slurm.run_jobs.run_files import drain_times
+from hpc_elastic.slurm.run_jobs.run_files import drain_times, submitted_limit_s
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
 WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
@@ -123,6 +123,7 @@ class JobWatch:
         self._open_questions = 0  # with that which is under way
         self._limit_at = math.inf  # when to look at the limit next, monotonic [s]
         self._first_at: float | None = None  # when the limit was looked at first, monotonic [s]
+        self._began_at = clock.monotonic()  # the job has begun a little earlier
         self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
         self._first_signal_at: float | None = None  # of those that were no warning, monotonic [s]
         self._draining: set[str] = set()
@@ -322,7 +323,8 @@ class JobWatch:
         except SlurmNotFoundError:
             return math.inf if known_s is None else known_s
         except SlurmError:  # the job ends on time, also where slurmctld is away
-            return self._known_left_s()
+            known_s = self._known_left_s()
+            return self._submitted_left_s() if known_s is None else known_s
         return math.inf if left_s is None else left_s
 
     def _known_left_s(self) -> float | None:
@@ -331,6 +333,15 @@ class JobWatch:
             return self._ends_at - self._clock.monotonic()
         end_s = self._place.end_time_s
         return None if end_s is None else end_s - self._clock.wall()
+
+    def _submitted_left_s(self) -> float | None:
+        """Return how long the job may run by the limit of its submission [s]; None: the run does not know it.
+
+        The job is taken to have begun with this agent. That was some seconds earlier, which is little
+        beside a warning.
+        """
+        limit_s = submitted_limit_s(self._place.paths)
+        return None if limit_s is None else self._began_at + limit_s - self._clock.monotonic()
 
     def _early_s(self, left_s: float) -> float:
         """Return how long it is until a drain for the time limit begins [s]."""

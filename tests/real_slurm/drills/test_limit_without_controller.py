@@ -18,8 +18,9 @@ from hpc_elastic.record.journal import (
 )
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.drills.conftest import Tell
-from tests.real_slurm.drills.runs import MODES, flags, saved_step, saving, told, wait_steps
-from tests.real_slurm.jobs import Run, installed_for_users
+from tests.real_slurm.drills.runs import MODES, SAVER, flags, saved_step, saving, told, wait_steps
+from tests.real_slurm.jobs import PYTHON, Run, installed_for_users, submit
+from tests.real_slurm.test_array import wait_size
 
 pytestmark = [pytest.mark.usefixtures(installed_for_users.__name__), pytest.mark.both_trackers]
 
@@ -66,11 +67,34 @@ def test_agents_save_by_the_clock(cluster: Cluster, tell: Tell, mode: str, how: 
         tell(mode, f"slurmctld {how}; {timing}", judged(run, timing, mode, away_s))
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_agents_that_were_never_told_of_the_limit_save_by_that_of_the_submission(
+    cluster: Cluster, tell: Tell, mode: str
+) -> None:
+    """Slurmctld is frozen as soon as the first round has formed, which is before anybody asks it."""
+    timing, nodes = TIMINGS[1], 1 if mode == "step" else 2
+    worker = [PYTHON, "-c", SAVER, str(timing.save_s)]
+    run = submit(cluster, flags(mode, str(nodes), *asked_for(timing)), worker)
+    wait_size(run, nodes)
+    began = SystemClock().monotonic()
+    cluster.execute("ctl", "pkill", "-STOP", "-x", "slurmctld")
+    try:
+        wait_saved(run, timing)
+    finally:
+        away_s = SystemClock().monotonic() - began
+        cluster.execute("ctl", "pkill", "-CONT", "-x", "slurmctld")
+    tell(mode, f"slurmctld frozen as the run begins; {timing}", judged(run, timing, mode, away_s))
+
+
+def asked_for(timing: Timing) -> tuple[str, ...]:
+    """Return the options of a run of one minute."""
+    return ("--time", "1m", "--checkpoint-lead", str(timing.lead_s), "--partition", "low")
+
+
 def limited(cluster: Cluster, mode: str, timing: Timing) -> Run:
     """Submit a run of one minute, and wait until it works."""
-    more = ("--time", "1m", "--checkpoint-lead", str(timing.lead_s), "--partition", "low")
     nodes = 1 if mode == "step" else 2
-    run = saving(cluster, flags(mode, str(nodes), *more), timing.save_s, nodes)
+    run = saving(cluster, flags(mode, str(nodes), *asked_for(timing)), timing.save_s, nodes)
     wait_steps(run, nodes, KNOWN_STEP)
     return run
 
