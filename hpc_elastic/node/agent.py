@@ -1,4 +1,4 @@
-"""The agent of one node: one thread that rendezvouses, runs the workers and decides what is next."""
+"""The agent of one node: one thread that rendezvouses, runs the workers and decides the next act."""
 
 from __future__ import annotations
 
@@ -298,10 +298,10 @@ def gather(
     """Return the facts of an agent.
 
     Args:
-        run: what it knows of the others.
+        run: its view of the others.
         number: the round its workers are in.
         group: its workers.
-        budgets: how often what may end a round.
+        budgets: the limits of the causes that end rounds.
         waited: the exit barrier's time is up.
         wedged: a worker of this node hangs in the kernel.
     """

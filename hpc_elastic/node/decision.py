@@ -44,7 +44,7 @@ class Group(Enum):
 
 
 class Hang(Enum):
-    """What is known of workers that make no progress."""
+    """The knowledge of workers that make no progress."""
 
     NONE = auto()
     SUSPECTED = auto()  # one of this node's has been silent for too long
@@ -71,7 +71,7 @@ class AgentFacts(NamedTuple):
 
 
 class Action(Enum):
-    """What to do now."""
+    """The next act."""
 
     WAIT = auto()
     STOP_WORKERS = auto()  # end them: their round is over
@@ -128,9 +128,9 @@ def _after_the_round(facts: AgentFacts) -> Action:
 
 
 def _give_up(facts: AgentFacts) -> Action:
-    """End the run, unless the crash may be only what a node's loss did to the others' workers.
+    """End the run, unless the crash may be only a consequence of a node's loss.
 
-    Nobody waits for members that have found so and wait for the next round.
+    Members that have found so wait for the next round already, and are not waited for.
     """
     if facts.vanished or facts.moved_on:
         return Action.REJOIN
@@ -161,7 +161,7 @@ def _in_a_drain(facts: AgentFacts, drain: DrainRequested) -> Action:
 
 
 def _in_peace(facts: AgentFacts) -> Action:
-    """Choose the next step while nobody has failed, is lost or asks for a stop."""
+    """Choose the next step without a failure, a loss or a request to stop."""
     if facts.group is Group.RUNNING and facts.hang is not Hang.NONE:
         return Action.REPORT_HANG if facts.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
     timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
@@ -178,7 +178,7 @@ def decide_blind(facts: AgentFacts, *, signalled: bool, waited: bool) -> Action:
     Healthy workers go on. A failure waits to be recorded, so that a passing outage costs time only.
 
     Args:
-        facts: what was known before.
+        facts: the facts of the last look.
         signalled: this agent was asked to leave.
         waited: the exit barrier's time is over since the outage began.
     """

@@ -1,4 +1,4 @@
-"""Waiting for whatever happens first: a signal, a worker's exit, a change in the run, a deadline."""
+"""Waiting for the first of several: a signal, a worker's exit, a change in the run, a deadline."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class EventLoop:
             os.write(self._writer, b"\0")
 
     def _something_happened(self, ready: list[tuple[int, int]]) -> bool:
-        """Take what poll reports; False if it was only a writer's private file."""
+        """Take the report of poll; False if it was only a writer's private file."""
         if any(fd == self._reader for fd, _ in ready):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._reader, 4096)
@@ -109,11 +109,11 @@ class EventLoop:
 
 
 class RunWatch:
-    """Watches the journal's newest segment and, on demand, what the peers tell of themselves.
+    """Watches the journal's newest segment and, on demand, the names of the peers.
 
     Args:
         paths: the run.
-        watch: what wakes the loop.
+        watch: the watch that wakes the loop.
     """
 
     def __init__(self, paths: RunPaths, watch: Watch) -> None:

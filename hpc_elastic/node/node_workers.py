@@ -33,7 +33,7 @@ _IMPORTING_LOOK_S = 0.25
 
 
 def _news(run: SharedRun) -> tuple[object, ...]:
-    """Return what ends a wait when it changes."""
+    """Return the value whose change ends a wait."""
     state = run.state
     return state.epoch, state.round, state.drain, state.ended, state.ending
 

@@ -33,8 +33,8 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
 
     Args:
         state: the run.
-        values: what the workers of this node returned last, by global rank; programs return None.
-        failures: what failed on this node last, by global rank.
+        values: the last return values of this node's workers, by global rank; programs return None.
+        failures: the last failures of this node, by global rank.
     """
     ending = state.ending
     if ending is not None:
@@ -66,8 +66,8 @@ def out_of_touch(root: str, error: Exception, failure: FailureRecord | None, *, 
 
     Args:
         root: the run directory.
-        error: what it said last.
-        failure: a worker's failure that nobody else knows of.
+        error: its last error.
+        failure: a worker's failure that no other node knows.
         signalled: whether the agent was asked to leave.
     """
     reason = f"the run directory {root} does not answer"

@@ -1,4 +1,4 @@
-"""What an agent runs and how it went; names and meaning as in torch.distributed.elastic.agent."""
+"""The work of an agent and its result; names and meaning as in torch.distributed.elastic.agent."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class WorkerState(str, Enum):
 
 
 class WorkerSpec:
-    """What to run on this node.
+    """The work of this node.
 
     Args:
-        role: name of what the workers do.
+        role: name of the workers' task.
         local_world_size: workers on this node.
         rdzv_handler: brings the nodes together.
         fn: older name of `entrypoint`; deprecated.
@@ -137,7 +137,7 @@ class WorkerSpec:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check the values; also what a data class derived from this one calls.
+        """Check the values; a data class derived from this one calls it, too.
 
         Raises:
             SpecError: a value cannot be used.
@@ -163,7 +163,7 @@ class WorkerSpec:
     __hash__ = None  # type: ignore[assignment]
 
     def get_entrypoint_name(self) -> str:
-        """Return a short name of what is run."""
+        """Return a short name of the program or function."""
         if isinstance(self.entrypoint, str):
             return os.path.basename(self.entrypoint)
         return str(getattr(self.entrypoint, "__qualname__", type(self.entrypoint).__qualname__))
@@ -239,7 +239,7 @@ class WorkerGroup:
     """The workers of this node as one unit.
 
     Args:
-        spec: what they run.
+        spec: their work.
     """
 
     __slots__ = (

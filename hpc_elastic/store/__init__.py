@@ -1,8 +1,8 @@
 """A shared directory as a store: exclusive numbered records, one-writer files, facts in names.
 
 For training code and for tools this package offers a key-value store with the interface of
-``torch.distributed.Store`` that needs no server: `from_env`, `open_store`, `PrefixStore`, and what
-``torch.distributed.elastic.utils.store`` has: `barrier`, `synchronize`, `get_all`, `store_timeout`.
+``torch.distributed.Store`` that needs no server: `from_env`, `open_store`, `PrefixStore`, and those of
+``torch.distributed.elastic.utils.store``: `barrier`, `synchronize`, `get_all`, `store_timeout`.
 Each is loaded when it is first used.
 """
 

@@ -1,13 +1,13 @@
 """Publishing and reading small files so that every client of a shared file system agrees.
 
-What these functions rest on was measured on NFS v3 and v4, Gluster, MooseFS, sshfs and local disks:
+These functions rest on facts measured on NFS v3 and v4, Gluster, MooseFS, sshfs and local disks:
 a hard link to a name that exists fails on all of them, a directory listing is fresh within
 milliseconds, and a name that was looked up before it existed can stay invisible for half a minute.
-So a record is published by linking a finished private file to its name, and nobody looks up a name
+So a record is published by linking a finished private file to its name, and no process looks up a name
 that no listing has shown.
 
 An error that passes (an interrupted call, a handle that the file server forgot, a private file that
-somebody swept away while this process was frozen) is tried again a bounded number of times. Every
+a sweep took away while this process was frozen) is tried again a bounded number of times. Every
 OSError that leaves here names the public path, never a private file.
 """
 
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 def pid_namespace() -> str:
-    """Return what tells apart the containers of a machine, in which process ids repeat."""
+    """Return the mark of a container, as process ids repeat in the containers of a machine."""
     try:
         return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     except OSError:
@@ -56,10 +56,10 @@ def private_name(directory: str) -> str:
 
 
 def retry(act: Callable[[], _T]) -> _T:
-    """Return what `act` returns; try again a few times, ever later, while the error is one that passes.
+    """Return the result of `act`; try again a few times, ever later, while the error is one that passes.
 
     Raises:
-        OSError: what `act` raised.
+        OSError: the error of `act`.
     """
     for pause_s in _PAUSES_S:
         try:
@@ -183,7 +183,7 @@ def _try_to_publish(path: str, data: bytes, *, is_last: bool) -> bool | None:
 
 
 def _judge_link(error: OSError, private: str, path: str, *, is_last: bool) -> bool | None:
-    """Return what a refused link means: ours all the same, somebody else's, or None to try again.
+    """Return the meaning of a refused link: ours all the same, another writer's, or None to try again.
 
     Raises:
         OSError: `error`, if it is neither.
@@ -217,7 +217,7 @@ def is_listed(path: str) -> bool:
 
 
 def move(private: str, path: str) -> None:
-    """Give a finished private file, durable by itself, its name; it takes the place of what has it.
+    """Give a finished private file, durable by itself, its name; it replaces the file of that name.
 
     Raises:
         OSError: the file system refused; as for `replace`.
@@ -269,10 +269,10 @@ def read(path: str, *, limit: int = MOST_BYTES, alone: bool = False) -> bytes | 
     Args:
         path: the file.
         limit: of its size [bytes].
-        alone: nobody else may write to it, as nobody can to what these functions have written.
+        alone: no other user may write to it, as to all files of these functions.
 
     Raises:
-        UnfitFileError: it is somebody else's, no plain file, larger, or open to others.
+        UnfitFileError: it is another user's, no plain file, larger, or open to others.
         OSError: the file system refused.
     """
     for _ in range(_TRIES):
@@ -298,7 +298,7 @@ def list_names(directory: str) -> list[str]:
     Private files of writers and names the file system itself makes (``.nfs…``) are left out.
 
     Raises:
-        UnfitFileError: it is somebody else's, or no directory.
+        UnfitFileError: it is another user's, or no directory.
         OSError: the directory cannot be listed; never told as "empty", which would be a fact.
     """
     with named(directory):
@@ -310,7 +310,7 @@ def list_names(directory: str) -> list[str]:
 
 
 def touch_name(directory: str, name: str) -> None:
-    """Create an empty file: a fact that is told by its name alone.
+    """Create an empty file: its name alone is the fact.
 
     Raises:
         OSError: the file system refused.
@@ -398,7 +398,7 @@ def make_directories(path: str, mode: int = 0o700) -> None:
 
     Args:
         path: the directory.
-        mode: the permissions of all that are made here, less what the umask takes away.
+        mode: the permissions of all that are made here, less those of the umask.
 
     Raises:
         OSError: the file system refused, or something else has the name.

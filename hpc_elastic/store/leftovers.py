@@ -1,6 +1,6 @@
-"""Taking away what dead writers left behind: private files, and key-value scopes of old rounds.
+"""The removal of leftovers of dead writers: private files, and key-value scopes of old rounds.
 
-Leftovers harm nobody: they are no names to anybody who lists. They only add up, in directories that
+Leftovers do no harm: no reader takes them for names. They only add up, in directories that
 every agent lists all the time. So a sweep is bounded, errors end nothing, and it is enough if one
 process sweeps now and then.
 
@@ -32,12 +32,12 @@ _OFFER = re.compile(r".+\.(\d+)\.json")  # what a node brings into a round
 
 
 class Swept(NamedTuple):
-    """What a sweep did.
+    """The result of a sweep.
 
     Attributes:
         removed: paths that are gone.
         kept: private files that may belong to living writers, or were too many for one sweep.
-        errors: what could not be looked at or removed, with the reason.
+        errors: files that could not be looked at or removed, with the reason.
     """
 
     removed: tuple[str, ...]
@@ -49,7 +49,7 @@ _NOTHING = Swept((), 0, ())
 
 
 class Writer(NamedTuple):
-    """Who made a private file, as its name tells."""
+    """The maker of a private file, as its name has it."""
 
     host: str
     pid: int
@@ -57,7 +57,7 @@ class Writer(NamedTuple):
 
 
 def writer_of(name: str) -> Writer | None:
-    """Return who made a private file; None if the name does not tell."""
+    """Return the maker of a private file; None if the name has none."""
     fields = name.removeprefix(files.TEMPORARY).rsplit(".", 3)
     if len(fields) != len(("host", "pid", "counter", "nonce")):
         return None
@@ -72,10 +72,10 @@ def is_gone(writer: Writer | None, host: str, namespace: str) -> bool:
     """Tell whether it is certain that a writer does not live any more.
 
     Args:
-        writer: who made a file.
+        writer: the maker of a file.
         host: the name of this machine.
         namespace: in which this process sees process ids; in another container the same pid is
-            somebody else, and "0" is unknown.
+            another maker, and "0" is unknown.
     """
     if writer is None or namespace == "0" or (writer.host, writer.namespace) != (host, namespace):
         return False
@@ -110,7 +110,7 @@ def _newest(directory: str, most: int) -> list[str]:
 
 
 def tidy(paths: RunPaths, first: int, keep_logs: int = 0) -> Swept:
-    """Take away all that nobody needs any more in a run directory. Never raises OSError.
+    """Take away all leftovers in a run directory. Never raises OSError.
 
     Args:
         paths: the files of the run.
@@ -127,9 +127,9 @@ def tidy(paths: RunPaths, first: int, keep_logs: int = 0) -> Swept:
 
 
 def sweep_names(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
-    """Remove what nodes have told for the rounds before `first`. Never raises OSError.
+    """Remove the nodes' files of the rounds before `first`. Never raises OSError.
 
-    These are the steps at which they could stop, and what they brought.
+    These are the steps at which they could stop, and their contributions.
     """
     removed: list[str] = []
     errors: list[str] = []
@@ -152,7 +152,7 @@ def sweep(directories: Iterable[str], *, age_s: float = AGE_S, most: int = MOST)
 
     Args:
         directories: not looked into any deeper; absent ones are passed over.
-        age_s: how old a file must be when nobody here can tell whether its writer lives [s].
+        age_s: how old a file must be if it is unknown whether its writer lives [s].
         most: files removed at most.
     """
     host, namespace = os.uname().nodename, files.pid_namespace()
@@ -219,7 +219,7 @@ def _written(path: str) -> float:
 def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
     """Remove the key-value scopes of the rounds before `first`. Never raises OSError.
 
-    Scopes that users named stay. Whoever still uses a scope that goes gets a `StoreError` or finds it
+    Scopes that users named stay. A worker that still uses a removed scope gets a `StoreError` or finds it
     empty; only workers of a round that is over could.
 
     Args:
@@ -236,7 +236,7 @@ def sweep_rounds(paths: RunPaths, first: int, *, most: int = MOST) -> Swept:
 
 
 def sweep_logs(paths: RunPaths, last: int, *, most: int = MOST) -> Swept:
-    """Remove what workers have printed in the rounds up to `last`, and where they hung. Never raises OSError.
+    """Remove the logs of the rounds up to `last`, and the looks at hangs. Never raises OSError.
 
     Args:
         paths: the files of the run.
@@ -270,7 +270,7 @@ def _sweep_trees(directory: str, is_over: Callable[[str], bool], most: int) -> S
 
 
 def _remove_tree(directory: str, left: int, errors: list[str]) -> int:
-    """Remove a directory with what is in it, at most `left` things; return how many may still go."""
+    """Remove a directory with its content, at most `left` things; return how many may still go."""
     for path, folders, names in os.walk(
         directory, topdown=False, onerror=lambda error: errors.append(str(error))
     ):

@@ -1,7 +1,7 @@
 """A file lock that spares contenders wasted work. Safety never rests on it.
 
 A lock can stay held for ever when its node dies (NFS v3) or its holder is frozen, so it is waited for
-a bounded time and then done without: the exclusive record that follows decides who wins. This is the
+a bounded time and then done without: the exclusive record that follows decides the race. This is the
 one place that uses filelock; its soft locks, which outlive a holder that dies, are switched off.
 """
 

@@ -1,4 +1,4 @@
-"""The mount that holds a path: who else sees it, and how old what it shows can be.
+"""The mount that holds a path: whether other machines see it, and the age of its listings.
 
 Pure, but for `mount_at`.
 
@@ -154,7 +154,7 @@ def listing_staleness(mount: Mount) -> float:
 def _nfs_staleness(mount: Mount) -> float:
     """Return the same for NFS.
 
-    Opening a directory asks the server whether it has changed, whatever acdirmin and acdirmax say:
+    Opening a directory asks the server whether it has changed, with any acdirmin and acdirmax:
     with the default of 30 s and with actimeo=600 names of another client were listed within 12 ms.
     Only ``nocto`` does without asking, for as long as acdirmax allows (with actimeo=20 a name was not
     listed for 20 s), unless no name is cached (lookupcache=none) or no attribute (noac).

@@ -9,7 +9,7 @@ from hpc_elastic.typed_json import Prose
 
 
 class Fault(str, Enum):
-    """What has happened on a node."""
+    """An event on a node."""
 
     UNFIT = "unfit"  # its probe failed
     NODE_LOSS = "node_loss"  # its agent vanished

@@ -1,4 +1,4 @@
-"""What is remembered of nodes over runs: a directory of small records that are never rewritten.
+"""The memory of nodes over runs: a directory of small records that are never rewritten.
 
 Each event is a file of its own, created exclusively under a name that follows from the event, so that
 several runs and several writers of one event do no harm. The directory belongs to one user alone.
@@ -32,7 +32,7 @@ _FIX = "give a directory of your own with HPC_ELASTIC_LEDGER or ledger = ..."
 
 
 class Ledger(NamedTuple):
-    """What was read."""
+    """The result of a reading."""
 
     events: tuple[NodeEvent, ...]  # oldest first
     damaged: tuple[str, ...] = ()  # names of files that could not be read
@@ -47,7 +47,7 @@ def name_of(event: NodeEvent) -> str:
 def place_for(run_root: str) -> str:
     """Return where the nodes of a run are remembered, together with those of the runs beside it.
 
-    Where somebody else has the usual name, it is the next one of this user's; see `candidates`.
+    Where another user has the usual name, it is the next one of this user's; see `candidates`.
     """
     above = os.path.dirname(os.path.abspath(run_root))
     return os.path.join(above, _own_folder(above), _NODES)
@@ -60,7 +60,7 @@ def candidates() -> Iterator[str]:
 
 
 def foreign_folder(place: str) -> str:
-    """Return what to tell of a ledger that has not the usual place, and whose that is; else nothing."""
+    """Return the note about a ledger that has not the usual place, with the owner of that; else nothing."""
     above, name = os.path.split(os.path.dirname(place))
     usual = os.path.join(above, FOLDER)
     if name == FOLDER or name not in candidates() or not os.path.lexists(usual):
@@ -126,7 +126,7 @@ def _check(place: str) -> None:
 
 
 def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
-    """Read what is remembered; nothing is if there is no such directory.
+    """Read the events; none if there is no such directory.
 
     Args:
         place: the directory.

@@ -1,8 +1,8 @@
-"""Opening what a run keeps: plain files and directories of this user's, never anything that blocks.
+"""Opening the files of a run: plain files and directories of this user's, never one that blocks.
 
-Whoever can write into a directory can put a FIFO, a link to an endless device or a file of any size where
-a record is expected. So nothing is believed of a name: what was opened is judged by its descriptor, before
-a byte is read. Root may look at everybody's runs, at what their owner has made.
+A user who can write into a directory can put a FIFO, a link to an endless device or any large file where
+a record is expected. So a name proves nothing: an opened file is judged by its descriptor, before
+a byte is read. Root may look at the runs of all users, at files of their owner.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: b
         path: the file.
         limit: of its size [bytes].
         own: it must be this user's or root's, and no link to one.
-        alone: nobody else may write to it; such a file can be given any name and content by others.
+        alone: no other user may write to it; others could give such a file any name and content.
 
     Raises:
         UnfitFileError: it is foreign, no plain file, larger, or open to others.
@@ -138,7 +138,7 @@ def list_plain(directory: str, *, links: bool = False) -> list[str]:
 
 
 def owner_name(uid: int) -> str:
-    """Return what people call a user."""
+    """Return the name of a user."""
     import pwd  # noqa: PLC0415 - only for messages
 
     try:
@@ -150,8 +150,8 @@ def owner_name(uid: int) -> str:
 def _open(path: str, flags: int, *, own: bool, mode: int = 0o600) -> tuple[int, os.stat_result]:
     """Open a file; one that has just been replaced is found at the second try.
 
-    An NFS client takes the file that a name had before, and keeps to it until it is told that the directory
-    has changed: what it opened then has a stale handle. Opening the directory makes it ask.
+    An NFS client takes the file that a name had before, and keeps to it until it learns that the directory
+    has changed: the file opened then has a stale handle. Opening the directory makes it ask.
     """
     try:
         return _open_once(path, flags, own=own, mode=mode)
@@ -176,7 +176,7 @@ def _open_once(path: str, flags: int, *, own: bool, mode: int) -> tuple[int, os.
 
 @contextmanager
 def _explained(path: str, kind: int) -> Iterator[None]:
-    """Say what is there instead, where that explains why it could not be opened."""
+    """Name the kind of the entry, where that explains why it could not be opened."""
     try:
         yield
     except OSError as error:
@@ -195,7 +195,7 @@ def _explain(path: str, kind: int) -> None:
 
 
 def _require(path: str, found: os.stat_result, kind: int, *, own: bool) -> None:
-    """Refuse what is of another kind, or another user's."""
+    """Refuse an entry of another kind, or another user's."""
     of_kind = stat.S_IFMT(found.st_mode)
     if of_kind != kind:
         what = f"it is {_KINDS.get(of_kind, 'of an unknown kind')}, not {_KINDS[kind]}"
@@ -205,7 +205,7 @@ def _require(path: str, found: os.stat_result, kind: int, *, own: bool) -> None:
 
 
 def _is_for_root(path: str, owner: int) -> bool:
-    """Tell whether root looks at what somebody has made in a directory of his own."""
+    """Tell whether root looks at a user's file in that user's directory."""
     return os.geteuid() == 0 and os.stat(os.path.dirname(path) or os.curdir).st_uid == owner
 
 

@@ -1,4 +1,4 @@
-"""What everything that is shared needs of a store; all implementations pass `tests/store/contract.py`."""
+"""The interface of a store for all shared state; all implementations pass `tests/store/contract.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Store(Protocol):
         """Create record `number` of a log exclusively; numbers start at 1 and leave no gap.
 
         Returns:
-            False if somebody else has that number. Records never change afterwards.
+            False if another writer has that number. Records never change afterwards.
 
         Raises:
             StoreError: the shared directory refused.
@@ -43,7 +43,7 @@ class Store(Protocol):
         """Create a file that never changes, complete or not at all; an absent directory is made.
 
         Returns:
-            False if the name is taken; what is there stays.
+            False if the name is taken; the old value stays.
 
         Raises:
             StoreError: the shared directory refused. After a lost reply the file may exist.
@@ -51,14 +51,14 @@ class Store(Protocol):
         ...
 
     def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:
-        """Return the names in a directory, sorted, as soon as they differ from what is known.
+        """Return the names in a directory, sorted, as soon as they differ from the known ones.
 
         Args:
             directory: the directory; it may be absent, which is as good as empty.
             known: the names of an earlier listing, sorted.
             timeout: how long to wait [s]; then the listing is returned although nothing differs.
 
-        Does not guarantee that every change is seen: what came and went in between is missed.
+        Does not guarantee that every change is seen: a name that came and went in between is missed.
 
         Raises:
             StoreError: the shared directory could not be read.
@@ -70,7 +70,7 @@ class Store(Protocol):
         ...
 
     def mark(self, directory: str, name: str, *, instead_of: str | None = None) -> None:
-        """Tell a fact by a name; one writer, who may replace its own earlier name."""
+        """Publish a fact as a name; one writer, which may replace its own earlier name."""
         ...
 
     def unmark(self, directory: str, name: str) -> None:

@@ -1,7 +1,7 @@
-"""Whether what has the name of a run directory is still the directory of that run.
+"""Whether the directory with the name of a run directory is still that of the run.
 
 A directory that does not answer is no reason to give a run up: the file system may be away for a
-while. One that answers, and is somebody else's, another run's, or open to others, is not the run's.
+while. One that answers, and is another user's, another run's, or open to others, is not the run's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
         run_id: name of the run; empty: any.
 
     Raises:
-        TakenOverError: it is somebody else's, open to others, or another run's.
+        TakenOverError: it is another user's, open to others, or another run's.
         OSError: the file system does not tell.
     """
     try:
@@ -53,7 +53,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
 
 
 def run_id_in(root: str) -> str:
-    """Return the name of the run that was submitted in a directory; empty if that cannot be told.
+    """Return the name of the run that was submitted in a directory; empty if that is unknown.
 
     Raises:
         OSError: the file system does not tell.
@@ -72,7 +72,7 @@ def taken(root: str, what: str) -> TakenOverError:
 
     Args:
         root: the run directory.
-        what: what was found in its place.
+        what: the finding in its place.
     """
     return TakenOverError(
         what,
@@ -83,7 +83,7 @@ def taken(root: str, what: str) -> TakenOverError:
 
 
 def _refuse_foreign_above(root: str) -> None:
-    """Refuse a directory that cannot be reached, if what is in the way is somebody else's.
+    """Refuse a directory that cannot be reached, if the obstacle is another user's.
 
     Raises:
         TakenOverError: it is.
@@ -95,7 +95,7 @@ def _refuse_foreign_above(root: str) -> None:
 
 
 def _nearest(path: str) -> str:
-    """Return what is there of a path."""
+    """Return the existing part of a path."""
     place = os.path.dirname(path)
     while place != "/":
         try:
@@ -140,9 +140,9 @@ class HeldRoot:
         return f"/proc/self/fd/{self._fd}"
 
     def check(self) -> None:
-        """Look at what has the directory's name now; costs one `stat`.
+        """Look at the entry with the directory's name; costs one `stat`.
 
-        Does not tell of a file system that does not answer: who reads or writes next hears of it.
+        Does not report a file system that does not answer: the next reading or writing does.
 
         Raises:
             TakenOverError: it is another directory, or others can write to it.
@@ -164,10 +164,10 @@ class HeldRoot:
         self._seen = _seen(status)  # the file system numbers anew what it has forgotten, as sshfs does
 
     def _check_above(self) -> None:
-        """Look whether somebody has exchanged a directory above.
+        """Look whether a directory above was exchanged.
 
         Raises:
-            TakenOverError: somebody has.
+            TakenOverError: it was.
         """
         place = _nearest(self._root)
         before = self._above.get(place)

@@ -156,10 +156,10 @@ class SharedDirStore:
         return self._is_coarse
 
     def _show(self, path: str) -> None:
-        """Make sure that nobody who has just listed a directory misses the new name in it for ever.
+        """Make sure that a process that has just listed a directory does not miss the new name for ever.
 
         A second change, one step of the directory's times later, is seen by all. It is only a help:
-        the name stands, so that no error is told. A name that is gone may be seen for longer.
+        the name stands, so that no error is raised. A name that is gone may be seen for longer.
         """
         if self._has_coarse_times():
             SystemClock().sleep(_STEP_S)
@@ -218,7 +218,7 @@ def _read_run(segment: str, first: int) -> list[tuple[int, bytes]]:
 
 @contextmanager
 def _errors_named(path: str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that names the path and what to look at."""
+    """Turn an OSError into a StoreError that names the path and the thing to look at."""
     try:
         yield
     except UnfitFileError:  # it stays so, whoever waits

@@ -30,7 +30,7 @@ SAFE = "they cannot run code as you in it, nor read it"
 
 
 class Trouble(NamedTuple):
-    """What is to be said of a directory above a run."""
+    """The problem of a directory above a run, and its fix."""
 
     what: str
     fix: str
@@ -154,7 +154,7 @@ def refuse_open(
 
 
 def open_text(exposure: Exposure, path: str) -> Trouble:
-    """Return what is wrong with an open directory above a run, and what to do."""
+    """Return the problem of an open directory above a run, and its fix."""
     place, by = exposure.place, exposure.by[0]
     if by.kind is EntryKind.LINK_OWNER:
         through = "is" if place.entry == path else f"goes through {place.entry},"
@@ -182,7 +182,7 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
 
 
 def shared_text(found: list[Exposure]) -> str:
-    """Return in one line who can exchange a run directory, and what is safe there all the same."""
+    """Return in one line the users that can exchange a run directory, and the limits of the harm."""
     parts = [f"{_names(each.by)} can rename {each.place.entry}" for each in found[:2]]
     more = f" and {len(found) - 2} more" if len(found) > 2 else ""  # noqa: PLR2004 - two are shown
     return f"{'; '.join(parts)}{more}: {_HARM}; {SAFE}"
@@ -212,7 +212,7 @@ def _group_name(gid: int) -> str:
 
 
 class _Tag:
-    """What an entry of a POSIX ACL is about, as Linux numbers it."""
+    """The subject of an entry of a POSIX ACL, as Linux numbers it."""
 
     USER = 0x02
     GROUP_OBJ = 0x04
@@ -221,7 +221,7 @@ class _Tag:
 
 
 class EntryKind(Enum):
-    """Who somebody is."""
+    """The kind of a party."""
 
     OWNER = "owner"
     USER = "user"
@@ -231,10 +231,10 @@ class EntryKind(Enum):
 
 
 class Party(NamedTuple):
-    """Somebody beside root and the user.
+    """A user or a group beside root and the user.
 
     Attributes:
-        kind: what the number is.
+        kind: the meaning of the number.
         number: a user or group id; -1 for everybody.
     """
 
@@ -272,12 +272,12 @@ class TrustedPlace(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """Who may do what the user may.
+    """The parties with the rights of the user.
 
     Attributes:
         me: the user.
         uids: root and the user.
-        gids: groups that nobody else is in.
+        gids: groups without any other member.
     """
 
     me: int
@@ -286,7 +286,7 @@ class Trusted(NamedTuple):
 
 
 class Exposure(NamedTuple):
-    """A directory in which others can exchange what leads to the run."""
+    """A directory in which others can exchange the way to the run."""
 
     place: TrustedPlace
     level: TrustLevel
@@ -298,7 +298,7 @@ def judge(places: Iterable[TrustedPlace], trusted: Trusted) -> list[Exposure]:
 
     Args:
         places: every directory on the way.
-        trusted: who may do it.
+        trusted: the parties that may do it.
     """
     found = [each for each in (_judge_one(place, trusted) for place in places) if each is not None]
     return sorted(found, key=lambda each: each.level is not TrustLevel.OPEN)
@@ -319,7 +319,7 @@ def _judge_one(place: TrustedPlace, trusted: Trusted) -> Exposure | None:
 
 
 def _writers(place: TrustedPlace, trusted: Trusted) -> list[Party]:
-    """Return who can write to a directory, without its owner and the trusted."""
+    """Return the parties that can write to a directory, without its owner and the trusted."""
     found = [Party(EntryKind.EVERYBODY)] if place.mode & stat.S_IWOTH else []
     if place.mode & stat.S_IWGRP:  # with an ACL this is its mask
         found += [party for party in _group_class(place) if not _is_trusted(party, trusted)]
@@ -389,7 +389,7 @@ def require_own(root: str, where: str) -> None:
 
 
 def require_own_entries(root: str, names: Iterable[str], where: str) -> None:
-    """Refuse what others have put into a directory before it was closed to them.
+    """Refuse entries of others from before a directory was closed to them.
 
     Args:
         root: the directory, which is this user's.
@@ -397,7 +397,7 @@ def require_own_entries(root: str, names: Iterable[str], where: str) -> None:
         where: names it in the error.
 
     Raises:
-        RunDirError: one is somebody else's, or a directory that others can write to.
+        RunDirError: one is another user's, or a directory that others can write to.
         OSError: the file system does not tell.
     """
     for name in names:

@@ -1,6 +1,6 @@
 """Waking up early when this machine changes a directory or a file.
 
-inotify tells nothing of what another client of a network file system does, so it never replaces
+inotify reports no change by another client of a network file system, so it never replaces
 looking: it only makes a look come early where it can.
 """
 
@@ -69,7 +69,7 @@ class Watch:
             self._libc.inotify_rm_watch(self._fd, wd)
 
     def drain(self) -> bool:
-        """Take what has been reported; tell whether any of it is more than a writer's private file."""
+        """Take the reports; tell whether any of them is more than a writer's private file."""
         relevant = False
         if self._fd < 0:
             return relevant

@@ -18,11 +18,9 @@ PAGES = [
 PACKAGE = REPOSITORY / "hpc_elastic"
 NOT_YET = {
     "cli",
-    "node",
     "report",
     "settings",
     "slurm",
-    "store",
 }
 """Folders of the package whose docstrings are not rewritten yet. Take them out; never add one."""
 

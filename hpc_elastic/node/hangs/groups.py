@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """What stays the same on all nodes and in every turn of a loop: function and file name."""
+        """The part that is the same on all nodes and in every turn of a loop: function and file name."""
         return self.name, self.file.rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class RankLook(NamedTuple):
 
     @property
     def innermost(self) -> Frame | None:
-        """The innermost call that says what it is about."""
+        """The innermost call with a meaning."""
         telling = (frame for frame in self.frames if frame.place[1] not in _WAITING)
         return next(telling, self.frames[0] if self.frames else None)
 
@@ -91,7 +91,7 @@ class RankLook(NamedTuple):
 
     @classmethod
     def from_json(cls, data: Any) -> RankLook:
-        """Return what another node has written down; what is missing or odd takes its default.
+        """Return the look of another node; missing or odd fields take their defaults.
 
         Raises:
             ValueError: it names no rank.
@@ -115,7 +115,7 @@ _NUMBERS = ("step", "local_rank", "pid", "moved")
 
 
 def main_stack(text: str) -> str:
-    """Return the main thread's part of what faulthandler or py-spy has written; empty if there is none.
+    """Return the main thread's part of the output of faulthandler or py-spy; empty if there is none.
 
     faulthandler writes the oldest thread last, py-spy first.
     """
@@ -165,7 +165,7 @@ class Vote(NamedTuple):
 
 
 def odd_ones(looks: Iterable[RankLook]) -> Vote:
-    """Return who is not where most ranks are."""
+    """Return the ranks that are not where most ranks are."""
     everybody = tuple(sorted(looks))
     for key in _KEYS:
         groups = _grouped(everybody, key)
@@ -192,7 +192,7 @@ def _grouped(looks: Sequence[RankLook], key: Key) -> list[list[RankLook]]:
 
 
 def vote_text(vote: Vote, looks: Sequence[RankLook]) -> str:
-    """Return in words who is where, the odd ones first.
+    """Return in words the places of the ranks, the odd ones first.
 
     Args:
         vote: the odd ones.
@@ -218,7 +218,7 @@ def _places(looks: Sequence[RankLook], *, named: bool) -> str:
 
 
 def ranks_text(looks: Sequence[RankLook]) -> str:
-    """Return who it is: ``rank 3 (node2)``, ``ranks 3 (node2), 5 (node3)``."""
+    """Return the ranks in words: ``rank 3 (node2)``, ``ranks 3 (node2), 5 (node3)``."""
     names = [f"{look.rank} ({look.node})" for look in looks[:_MOST_RANKS]]
     if len(looks) > _MOST_RANKS:
         names.append(f"and {len(looks) - _MOST_RANKS} more")

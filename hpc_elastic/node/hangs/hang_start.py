@@ -21,7 +21,7 @@ class HangGuard:
     """The guard over the workers of one node, from round to round.
 
     Args:
-        parts: what the agent is put together from.
+        parts: the agent's parts.
     """
 
     def __init__(self, parts: AgentParts) -> None:
@@ -56,7 +56,7 @@ class HangGuard:
 
         Args:
             status: of the workers.
-            counts: whether their time counts: nobody has asked them to stop.
+            counts: whether their time counts: they were not asked to stop.
         """
         group = self._group
         if group is None or (self._hangs is None and not self._is_possible(group)):
@@ -88,7 +88,7 @@ class HangGuard:
             self._hangs.report()
 
     def explained(self, failure: FailureRecord) -> FailureRecord:
-        """Return a failure with what else this agent knows of its reason."""
+        """Return a failure with this agent's knowledge of its reason."""
         message = failure.message or self._parts.services.reason(failure.pid)
         words = killed_words(self._memory, read_memory(), failure.exitcode)
         return failure._replace(message="\n".join(filter(None, (message, words))))

@@ -1,8 +1,8 @@
 """Workers that make no progress: notices them, has all nodes look, and says which ranks it is.
 
-Only who ticks is watched. When a worker has been silent for too long its agent asks for a look, by a
+Only workers that tick are watched. When one has been silent for too long its agent asks for a look, by a
 record in the journal; each node then writes the stacks of its ranks into the run directory, and the
-one that asked puts all together. What the run itself has learned is never enough: who is somewhere
+one that asked puts all together. The run's own measurements are never enough: a rank that is somewhere
 else at a second look is alive.
 """
 
@@ -59,7 +59,7 @@ class Hangs:
 
     Args:
         run: to agree with the other nodes.
-        parts: what the agent is put together from.
+        parts: the agent's parts.
         group: the workers.
         started: when they were started, by the monotonic clock [s].
     """
@@ -93,7 +93,7 @@ class Hangs:
 
     @property
     def _why(self) -> str:
-        """What is wrong with the first one of the suspects, in words."""
+        """The defect of the first one of the suspects, in words."""
         return silence_text(self._suspects[0][0])
 
     @property
@@ -107,7 +107,7 @@ class Hangs:
 
         Args:
             status: of the workers.
-            counts: whether time counts: nobody has asked them to stop, and this node sees the others.
+            counts: whether time counts: they were not asked to stop, and this node sees the others.
         """
         now, state = self._now(), self._run.state
         running = state.running
@@ -133,7 +133,7 @@ class Hangs:
         self._run.suspect_hang(self._group.formed.number, self.detail)
 
     def report(self) -> None:
-        """End the round for what was found."""
+        """End the round for the verdict."""
         verdict = self._verdict
         if verdict is not None:
             self._parts.log.say(f"the workers hang: {verdict.failure.message}")
@@ -141,7 +141,7 @@ class Hangs:
             self._run.report_hang(self._group.formed.number, verdict.nodes, failure)
 
     def close(self) -> None:
-        """Keep what was measured; the round is over."""
+        """Keep the measurements; the round is over."""
         self._drop(self._now())
         if is_worth_writing(self._watch.lengths, self._written):
             self._write()
@@ -156,7 +156,7 @@ class Hangs:
         }
 
     def _note_usage(self, now: float) -> None:
-        """Remember the CPU time of who begins to be silent for long."""
+        """Remember the CPU time of a worker that begins to be silent for long."""
         for local_rank in range(len(self._group.channels)):
             if now - self._watch.since(local_rank) < _NOTE_S:
                 continue
@@ -267,7 +267,7 @@ class Hangs:
     # the verdict
 
     def _is_judging(self) -> bool:
-        """Tell whether this node is to say what the newest look has found."""
+        """Tell whether this node reports the result of the newest look."""
         asked = self._asked
         mine = asked is not None and asked.record.node == self._parts.run.node
         return mine and bool(self._suspects) and self._again_at == math.inf and self._verdict is None
@@ -317,7 +317,7 @@ class Hangs:
             self._parts.log.say("the workers go on: no hang")
 
     def _is_to_look_again(self, evidence: Evidence, now: float) -> bool:
-        """Tell whether only a second look is enough: nobody has said how long this may take."""
+        """Tell whether only a second look is enough: the user has given no limit."""
         is_first = not self._first
         if not is_first or not all(self._is_learned(silence) for silence, _ in self._suspects):
             return False
@@ -342,7 +342,7 @@ class Hangs:
     # what was measured
 
     def _keep(self, now: float) -> None:
-        """Write what was measured, now and then."""
+        """Write the measurements, now and then."""
         if now >= self._write_at and is_worth_writing(self._watch.lengths, self._written):
             self._write_at = now + _BETWEEN_WRITES_S
             self._write()
@@ -354,11 +354,11 @@ class Hangs:
 
 
 def _sign_of(channel: Channel, before: Sign) -> Sign:
-    """Return what a channel shows; a critical section counts as a section.
+    """Return the signs of a channel; a critical section counts as a section.
 
     Args:
         channel: of a worker.
-        before: what it showed last.
+        before: its signs at the last look.
     """
     ticks, count = channel.pulse
     if count == before.section_count:
@@ -369,7 +369,7 @@ def _sign_of(channel: Channel, before: Sign) -> Sign:
 
 
 def read_lengths(directory: str, node: str) -> tuple[dict[str, Length], tuple[int, ...]]:
-    """Return what is known, and the local ranks that tick; nothing where nothing can be read.
+    """Return the measurements, and the local ranks that tick; nothing where nothing can be read.
 
     Args:
         directory: of all nodes' files.
@@ -393,7 +393,7 @@ def write_lengths(directory: str, node: str, lengths: Lengths, ticking: tuple[in
     Args:
         directory: of all nodes' files.
         node: this node.
-        lengths: what its workers have taken.
+        lengths: the times of its workers.
         ticking: the local ranks that tick.
     """
     try:

@@ -48,7 +48,7 @@ class Subject(NamedTuple):
 
 
 class LookPlace(NamedTuple):
-    """Where a look happens and what for."""
+    """The place and the reason of a look."""
 
     node: str
     directory: str  # gets the stacks of all ranks
@@ -78,7 +78,7 @@ class Look:
 
     @property
     def stopped(self) -> tuple[Subject, ...]:
-        """The workers that somebody has stopped."""
+        """The stopped workers (SIGSTOP)."""
         return tuple(one for one in self._subjects if self._facts[one.rank].is_stopped)
 
     def is_complete(self, now: float) -> bool:
@@ -87,7 +87,7 @@ class Look:
         return all(answered) or now >= self._until
 
     def write(self, now: float) -> None:
-        """Write down what was seen, for people and for the node that puts all together.
+        """Write down the looks, for people and for the node that puts all together.
 
         Raises:
             OSError: the run directory refused.
@@ -148,7 +148,7 @@ class Look:
 
 
 def read_looks(directory: str, nodes: Sequence[str], most: int) -> dict[str, tuple[RankLook, ...]]:
-    """Return what nodes have written down up to now, by node.
+    """Return the looks of nodes up to now, by node.
 
     Args:
         directory: of the look.
@@ -164,13 +164,13 @@ def read_looks(directory: str, nodes: Sequence[str], most: int) -> dict[str, tup
 
 
 class _Ranks(NamedTuple):
-    """What a node writes down, as far as every version reads it."""
+    """The look of a node, as far as every version reads it."""
 
     ranks: tuple[Any, ...]
 
 
 def _parse(data: bytes) -> tuple[RankLook, ...]:
-    """Return what a node has written down; nothing where that is damaged."""
+    """Return the look of a node; nothing where that is damaged."""
     try:
         return tuple(RankLook.from_json(one) for one in read(_Ranks, data).ranks)
     except ValueError:
@@ -178,12 +178,12 @@ def _parse(data: bytes) -> tuple[RankLook, ...]:
 
 
 def is_stopped(look: RankLook) -> bool:
-    """Tell whether somebody has stopped a rank."""
+    """Tell whether a rank is stopped (SIGSTOP)."""
     return ProcessFacts(look.pid, look.state).is_stopped
 
 
 class HangVerdict(NamedTuple):
-    """What was found."""
+    """The result of a look."""
 
     failure: FailureRecord  # of the first of the odd ranks
     nodes: tuple[str, ...]  # where the odd ranks are; all nodes if none is odd
@@ -199,7 +199,7 @@ class Case(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the nodes have written down."""
+    """The looks of the nodes."""
 
     directory: str
     looks: tuple[RankLook, ...]
@@ -207,12 +207,12 @@ class Evidence(NamedTuple):
 
 
 def gather(directory: str, nodes: Sequence[str], known: dict[str, tuple[RankLook, ...]]) -> Evidence:
-    """Return what is there up to now.
+    """Return the looks up to now.
 
     Args:
         directory: of the look.
         nodes: those that are to write.
-        known: what was read in earlier turns, by node; gets what is new, not much in one turn.
+        known: the looks of earlier turns, by node; gets the new ones, not many in one turn.
     """
     try:
         known |= read_looks(directory, [node for node in nodes if node not in known], _MOST_AT_ONCE)
@@ -235,7 +235,7 @@ def stopped_text(looks: Sequence[RankLook]) -> str:
 def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Collection[int]) -> bool:
     """Tell whether a suspect is somewhere else than at an earlier look, or has moved much data since.
 
-    Who writes one large file or waits for an upload is in the same place for long.
+    A rank that writes one large file or waits for an upload is in the same place for long.
     """
     known = ((look, before.get(look.rank)) for look in evidence.looks if look.rank in suspects)
     pairs = [(look, then) for look, then in known if then is not None]
@@ -243,11 +243,11 @@ def has_moved(evidence: Evidence, before: Mapping[int, RankLook], suspects: Coll
 
 
 def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
-    """Return who is the odd one out, else who made no progress.
+    """Return the odd ranks, else those that made no progress.
 
     Args:
         case: why there was a look.
-        evidence: what was seen.
+        evidence: the looks.
         wall_s: wall time of now [s].
     """
     looks = evidence.looks

@@ -18,7 +18,7 @@ _SLOWER = 6  # a worker that was suspected in vain may be silent up to 2 to the 
 
 
 class Sign(NamedTuple):
-    """What a worker's channel shows."""
+    """The signs of a worker's channel."""
 
     ticks: int = 0
     section_count: int = 0
@@ -51,9 +51,9 @@ def is_still(silence: Silence, before: Sign, now: Sign) -> bool:
     """Tell whether a worker still is where it was silent for too long.
 
     Args:
-        silence: what was wrong.
-        before: what its channel showed then.
-        now: what it shows now.
+        silence: the defect.
+        before: its signs then.
+        now: its signs now.
     """
     if silence.section is None:
         return before == now
@@ -61,7 +61,7 @@ def is_still(silence: Silence, before: Sign, now: Sign) -> bool:
 
 
 def silence_text(silence: Silence) -> str:
-    """Return what is wrong with a worker, in words."""
+    """Return the defect of a worker, in words."""
     span = f"for {_seconds(silence.seconds)} (limit {_seconds(silence.limit)})"
     if silence.section is not None:
         return f"in section {silence.section} {span}"
@@ -86,10 +86,10 @@ class HangWatch:
 
     Args:
         options: limits.
-        lengths: what the run has measured before.
+        lengths: the measurements of the run so far.
         ticking: local ranks that have ticked in earlier rounds: they will tick again.
         now: monotonic time of the workers' start [s].
-        least_gap_s: nobody looks more often than this on purpose [s].
+        least_gap_s: the shortest time between two looks [s].
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class HangWatch:
         return tuple(sorted(self._expected | now))
 
     def sign(self, local_rank: int) -> Sign:
-        """Return what a worker's channel showed last."""
+        """Return the last signs of a worker's channel."""
         return self._of(local_rank).sign
 
     def since(self, local_rank: int) -> float:
@@ -123,7 +123,7 @@ class HangWatch:
         return now - self.since(local_rank)
 
     def is_half_over(self, local_rank: int, now: float) -> bool:
-        """Tell whether a worker's silence is as long as half of what it may be."""
+        """Tell whether a worker's silence has reached half of its limit."""
         return 2 * self.silence_s(local_rank, now) >= self._limit(local_rank)
 
     def forgive(self, now: float) -> None:
@@ -143,7 +143,7 @@ class HangWatch:
         """Look at all workers; return those that have been silent for too long.
 
         Args:
-            signs: what the channels show, by local rank.
+            signs: the signs of the channels, by local rank.
             now: monotonic time [s].
         """
         gap, self._looked = now - self._looked, now
@@ -162,7 +162,7 @@ class HangWatch:
         return max(self._least_gap_s, min(_GAP * self._limit(rank), _LONG_GAP_S))
 
     def _note(self, rank: int, sign: Sign, now: float, *, is_whole: bool) -> None:
-        """Take note of what a worker's channel shows."""
+        """Take note of the signs of a worker's channel."""
         before = self._of(rank)
         if (sign.ticks, sign.section_count) == (before.sign.ticks, before.sign.section_count):
             return

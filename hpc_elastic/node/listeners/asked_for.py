@@ -23,10 +23,10 @@ def services_for(around: Surroundings) -> Services:
 
 
 def telemetry_for(around: Surroundings) -> TelemetryMaker:
-    """Return what makes the agent's telemetry; if nobody can be listening nothing more is imported.
+    """Return the maker of the agent's telemetry; without a possible listener nothing more is imported.
 
     Raises:
-        InputError: who is to listen cannot.
+        InputError: a listener cannot be made.
     """
     asked = around.destination != "null" or Env.METRICS in around.environ or Env.EVENTS in around.environ
     configured = "hpc_elastic.metrics.api" in sys.modules or "hpc_elastic.events.handlers" in sys.modules
@@ -38,10 +38,10 @@ def telemetry_for(around: Surroundings) -> TelemetryMaker:
 
 
 def check_telemetry(environ: Mapping[str, str]) -> None:
-    """Refuse metrics and events that cannot be told, before anything is made for the run.
+    """Refuse metrics and events that cannot be delivered, before anything is made for the run.
 
     Raises:
-        InputError: who is to listen cannot.
+        InputError: a listener cannot be made.
     """
     if Env.METRICS in environ or Env.EVENTS in environ:
         from hpc_elastic.node.listeners.listeners import check_asked  # noqa: PLC0415 - only if asked for
@@ -50,7 +50,7 @@ def check_telemetry(environ: Mapping[str, str]) -> None:
 
 
 def base_env_for(environ: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return what workers inherit: no pipe of timers that nobody reads. None: the environment as it is."""
+    """Return the workers' environment without a pipe of timers that has no reader; None: no change."""
     if Env.TIMER_FILE not in environ:
         return None
     from hpc_elastic.node.listeners.watchdog import without_dead_pipe  # noqa: PLC0415 - only if asked for

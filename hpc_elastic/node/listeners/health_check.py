@@ -1,8 +1,8 @@
-"""Tells whoever asks over HTTP whether the agent is alive, for a site that watches its services so.
+"""Answers over HTTP whether the agent is alive, for a site that watches its services so.
 
 The names are those of ``torch.distributed.elastic.agent.server.health_check_server``, where nothing
 listens. The answer is 200 while the agent has shown progress within the timeout, else 503. Nothing
-is encrypted and nobody is asked for a password: by default only this machine can ask.
+is encrypted and there is no password: by default only this machine can ask.
 """
 
 from __future__ import annotations

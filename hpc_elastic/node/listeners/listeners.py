@@ -1,4 +1,4 @@
-"""Who listens to the agent's metrics and events, as a user of `hpc-elastic run` says it in the environment.
+"""The listeners to the agent's metrics and events, which a user of `hpc-elastic run` names in variables.
 
 ``HPC_ELASTIC_METRICS`` and ``HPC_ELASTIC_EVENTS`` each name one place::
 
@@ -8,7 +8,7 @@
     prometheus:FILE.prom         metrics only: a file for node_exporter's textfile collector
     prometheus-http:PORT         metrics only: served at this machine's own address
     PACKAGE.MODULE:NAME          Python of the user's: called without arguments, returns a handler,
-                                 or None if it has configured what it wants itself
+                                 or None if it has configured its own
 
 ``{run_id}``, ``{run_dir}``, ``{node}`` and ``{pid}`` are filled in.
 """
@@ -49,10 +49,10 @@ H = TypeVar("H", bound=LinesHandler)
 
 
 class ToldListener(NamedTuple):
-    """What is told about the agent beside the metrics and events themselves.
+    """The facts about the agent beside the metrics and events themselves.
 
     Args:
-        places: what stands in braces in a place, by name.
+        places: the values of the names in braces.
         labels: on every metric for Prometheus.
     """
 
@@ -61,11 +61,11 @@ class ToldListener(NamedTuple):
 
 
 def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> TelemetryMaker:
-    """Configure what the environment names; return what makes the agent's telemetry.
+    """Configure the listeners of the environment; return the maker of the agent's telemetry.
 
     Args:
         around: the agent.
-        initialize: whether this process is the agent's, so that nobody has called a site's
+        initialize: whether this process is the agent's, so that no program has called a site's
             `initialize_metrics` before.
 
     Raises:
@@ -126,7 +126,7 @@ def _configured(
     kinds: Mapping[str, Callable[[str, ToldListener], Any]],
     take: Callable[[Any], Taken],
 ) -> list[Any]:
-    """Make the handler that a variable asks for, and have it take everything; return what is to be closed."""
+    """Make the handler that a variable asks for, and have it take everything; return the things to close."""
     text = environ.get(name, "").strip()
     if not text:
         return []
@@ -139,7 +139,7 @@ def _configured(
 
 
 def check_asked(environ: Mapping[str, str]) -> None:
-    """Refuse early what the environment asks for and cannot be had, before anything is made for the run.
+    """Refuse listeners of the environment that cannot be made, before anything is made for the run.
 
     Raises:
         InputError: a handler is not known, or its place cannot be written to.
@@ -166,7 +166,7 @@ def _check_parent(directory: str) -> None:
 
 @contextmanager
 def _refusing(name: str, text: str, kinds: Mapping[str, object]) -> Iterator[None]:
-    """Say which variable asked for what cannot be had, and what could."""
+    """Name the variable whose listener cannot be made, and the possible ones."""
     try:
         yield
     except OSError as error:
@@ -186,7 +186,7 @@ def _refusing(name: str, text: str, kinds: Mapping[str, object]) -> Iterator[Non
 
 
 def _own(module: str, name: str) -> Any:
-    """Return what the user's own Python returns."""
+    """Return the result of the user's own Python."""
     return _own_maker(module, name)()
 
 
@@ -242,10 +242,10 @@ _DIRECTORIES = ("jsonl", "csv")  # kinds that write into a directory
 
 
 class Taken:
-    """What an agent has configured for the whole process; until it is closed.
+    """The configuration of an agent for the whole process; until it is closed.
 
     Args:
-        give_back: configures what was before.
+        give_back: restores the configuration.
     """
 
     def __init__(self, give_back: Callable[[], None]) -> None:
@@ -281,7 +281,7 @@ class LoggedEvents(events.EventHandler):
         vars(self._handler).pop("handleError", None)
 
     def record(self, event: events.Event) -> None:
-        """Hand over an event; raises what the handler raises."""
+        """Hand over an event; raises the handler's errors."""
         line = event.serialize()
         self._handler.handle(logging.LogRecord("torchelastic-events", logging.INFO, "", 0, line, (), None))
 

@@ -26,7 +26,7 @@ _HELD_UP_S = 1.0  # and the least such time [s]
 
 
 class AgentLogHandler(logging.Handler):
-    """Shows what the package logs in the agent's own log.
+    """Shows the package's log lines in the agent's own log.
 
     Args:
         say: shows a line.
@@ -43,7 +43,7 @@ class AgentLogHandler(logging.Handler):
 
 
 class NodeServices(Services):
-    """What the environment asks for, as under torchrun.
+    """The services that the environment asks for, as under torchrun.
 
     Args:
         around: the agent.
@@ -121,9 +121,9 @@ class NodeServices(Services):
         return self._watchdog.worker_env()
 
     def stuck(self, pids: Collection[int]) -> tuple[int, ...]:
-        """Pass on what the watchdog has done; return workers that have been in state D for too long.
+        """Report the acts of the watchdog; return workers that have been in state D for too long.
 
-        What has held up the agent itself may have held up the workers, too: their time begins anew.
+        A cause that has held up the agent itself may have held up the workers, too: their time begins anew.
         """
         self._pass_on()
         if self._stuck is None:

@@ -1,7 +1,7 @@
 """The events and metrics of an agent, with the names of torch.distributed.elastic.
 
-Only builds them: who records an event says where it goes, who puts a metric says when. Import it where
-it is needed; an agent that nobody listens to does without.
+Only builds them: the recorder of an event chooses its destination, that of a metric its time. Import it where
+it is needed; an agent without listeners does without.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENDED = (WorkerState.SUCCEEDED, WorkerState.FAILED)
 
 
 class Details(NamedTuple):
-    """What an event tells beside the state.
+    """The content of an event beside the state.
 
     Args:
         worker: whom it is about; None for the agent itself.
@@ -88,8 +88,8 @@ class AgentEvents:
 
         Args:
             state: START, RENDEZVOUS, ASSIGN_WORKER_RANKS, SUCCEEDED, FAILED or TERMINATED.
-            source: who says so.
-            details: what else there is to say.
+            source: the source.
+            details: further details.
         """
         details = details or Details()
         more = {
@@ -116,7 +116,7 @@ class AgentEvents:
         """Return one event for each worker: SUCCEEDED, FAILED or, ended by the agent, TERMINATED.
 
         Raises:
-            ValueError: a worker has neither a return value nor a failure, and nobody failed.
+            ValueError: a worker has neither a return value nor a failure, and none failed.
         """
         for worker in self._group.workers:
             failure = result.failures.get(worker.global_rank)
@@ -127,7 +127,7 @@ class AgentEvents:
         """Return the event of something the timer server has done.
 
         Args:
-            name: what.
+            name: of the event.
             request: the timer it is about, if it is about one.
         """
         more: dict[str, object] = {"watchdog_event": name}
@@ -159,7 +159,7 @@ class AgentEvents:
 
 
 def failure_details(worker: Worker, failure: ProcessFailure | None) -> Details:
-    """Return what an event tells of a worker that has ended."""
+    """Return the content of an event about a worker that has ended."""
     if failure is None:
         return Details(worker)
     raw_error = json.dumps(failure.error_file_data)
@@ -213,10 +213,10 @@ class NodeTelemetry(Telemetry):
     """Puts the metrics and records the events of one agent.
 
     Args:
-        group: the agent's workers; looked at whenever something is told.
+        group: the agent's workers; looked at for each event.
         crashes: returns how many rounds of the run have ended by a worker's failure.
         around: the agent.
-        handlers: what is to be closed with the agent.
+        handlers: the things to close with the agent.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class NodeTelemetry(Telemetry):
         self._flush()
 
     def stopping(self) -> None:
-        """The workers are told to end; may be called again."""
+        """The workers get the signal to end; may be called again."""
         if self._stopping_at is None:
             self._stopping_at = self._restarting_at = self._now()
 
@@ -334,7 +334,7 @@ class NodeTelemetry(Telemetry):
             self._status("TERMINATED", Details(worker))
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """The end of all reports."""
         self._flush()
         for handler in self._handlers:
             close = getattr(handler, "close", None)
@@ -364,13 +364,13 @@ class NodeTelemetry(Telemetry):
         self._safely("metrics", lambda: metrics.put_metric(name, value, GROUP))
 
     def _flush(self) -> None:
-        """Have a handler that collects show what it has: the next metric may be hours away."""
+        """Have a handler that collects show its values: the next metric may be hours away."""
         flush = getattr(metrics.getStream(GROUP).handler, "flush", None)
         if flush is not None:
             self._safely("metrics", flush)
 
     def _safely(self, what: str, act: Callable[[], Any]) -> Any:
-        """Do what a handler takes part in; say once what it raises."""
+        """Act with a handler; report its error once."""
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - a handler is anybody's

@@ -71,7 +71,7 @@ class Telemetry:
         """The workers could not be started, or there was no round to start them for."""
 
     def stopping(self) -> None:
-        """The workers are told to end; may be called again."""
+        """The workers get the signal to end; may be called again."""
 
     def stopped(self) -> None:
         """The workers are gone."""
@@ -86,7 +86,7 @@ class Telemetry:
         """The agent leaves."""
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """The end of all reports."""
 
 
 TelemetryMaker = Callable[[WorkerGroup, Callable[[], int]], Telemetry]
@@ -95,7 +95,7 @@ a function that returns how many rounds of the run have ended by a worker's fail
 
 
 def tell_nobody(_group: WorkerGroup, _crashes: Callable[[], int]) -> Telemetry:
-    """Return telemetry that tells nobody."""
+    """Return telemetry without listeners."""
     return Telemetry()
 
 
@@ -108,7 +108,7 @@ class Services:
         """Begin, before there are workers."""
 
     def before_workers(self) -> Mapping[str, str]:
-        """Prepare for a start of the workers; return what is to be in their environment."""
+        """Prepare for a start of the workers; return variables for their environment."""
         return {}
 
     def stuck(self, _pids: Collection[int]) -> tuple[int, ...]:

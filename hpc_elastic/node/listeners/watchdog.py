@@ -1,7 +1,7 @@
-"""The timers of an agent's workers: whoever overstays in a block of code is killed, and its group fails.
+"""The timers of an agent's workers: one that overstays in a block of code is killed, and its group fails.
 
 A site turns it on with TORCHELASTIC_ENABLE_FILE_TIMER=1; workers find the server's pipe by
-TORCHELASTIC_TIMER_FILE. What the end of a worker means is for the agent to say, which goes on.
+TORCHELASTIC_TIMER_FILE. The agent, which goes on, decides about the end of a worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_enabled(environ: Mapping[str, str]) -> bool:
 
 
 def is_served(path: str) -> bool:
-    """Tell whether there is a pipe from which somebody on this machine reads timers."""
+    """Tell whether there is a pipe from which a process on this machine reads timers."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -47,7 +47,7 @@ def is_served(path: str) -> bool:
 
 
 def end_with_its_group(worker: ExpiredWorker) -> bool:
-    """Send the timer's signal to a worker and what it runs beside itself; never to this process.
+    """Send the timer's signal to a worker and its children; never to this process.
 
     A worker may be a shell script around the program whose timer has expired: the script ends, too.
     """
@@ -70,7 +70,7 @@ def end_with_its_group(worker: ExpiredWorker) -> bool:
 
 
 def expired_words(request: FileTimerRequest) -> str:
-    """Return in words that a timer has expired, and what comes of it."""
+    """Return in words that a timer has expired, and the consequence."""
     words = f"the timer of {request.scope_id} has expired: pid {request.worker_pid}"
     if request.signal <= 0:
         return f"{words} goes on, as it has asked for"
@@ -153,7 +153,7 @@ class Watchdog:
             server.stop()
 
     def last_progress_time(self) -> int | None:
-        """Return when the timers were looked at last [s since the epoch]; None while nobody does."""
+        """Return the time of the last look at the timers [s since the epoch]; None without looks."""
         server = self._server  # another thread asks
         return None if server is None else server.get_last_progress_time()
 
@@ -163,21 +163,21 @@ class Watchdog:
         return "" if scope is None else f"killed by the agent: the timer of {scope} has expired"
 
     def _note(self, name: str, request: FileTimerRequest | None) -> None:
-        """Remember who is about to be ended, and tell; called in the server's thread, too."""
+        """Remember the worker that is about to be ended and report it; called in the server's thread, too."""
         if request is not None and name == EXPIRED and request.signal > 0:
             with suppress(OSError):
                 self._expired[os.getpgid(request.worker_pid)] = request.scope_id
         self._on_event(name, request)
 
     def worker_env(self) -> dict[str, str]:
-        """Return what workers need to find the pipe."""
+        """Return the workers' variables for the pipe."""
         return {} if self._server is None else {FILE_ENV: self.path}
 
 
 def without_dead_pipe(environ: Mapping[str, str]) -> Mapping[str, str] | None:
     """Return the environment for workers of an agent without a watchdog; None: it may stay as it is.
 
-    A worker that is told of a pipe from which nobody reads fails at its first timer.
+    A worker with a pipe that has no reader fails at its first timer.
     """
     path = environ.get(FILE_ENV)
     if path is None or is_served(path):

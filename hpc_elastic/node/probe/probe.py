@@ -47,7 +47,7 @@ class Probe:
     """Tells before each round whether this node is fit for it.
 
     Args:
-        options: what to look at and what is good enough.
+        options: the things to look at and their limits.
         place: the node.
         agent: the agent around.
     """
@@ -93,7 +93,7 @@ class Probe:
 
 
 def measure(place: ProbedNode, options: ProbeOptions, clock: Clock) -> Measured:
-    """Measure what costs next to nothing; what cannot be measured is left out."""
+    """Measure the cheap values; a value that cannot be measured is left out."""
     took_s = _listing_s(place.listed, clock)
     again_s = _listing_s(place.listed, clock) if took_s >= STUCK_S else None
     temporary = place.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what programs use
@@ -141,7 +141,7 @@ def _disk(path: str, *, is_shared: bool) -> Disk | None:
 
 
 def count_files(pattern: str) -> int | None:
-    """Return how many names match a pattern whose last part may have wildcards; None if nobody can tell."""
+    """Return how many names match a pattern whose last part may have wildcards; None if unknown."""
     from fnmatch import fnmatchcase  # noqa: PLC0415 - only where GPUs were promised
 
     directory, last = os.path.split(pattern)
@@ -177,7 +177,7 @@ class ProbingAgent(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What came of a program."""
+    """The result of a program."""
 
     exit_code: int | None  # -n for signal n; None if it took too long
     output: str

@@ -1,6 +1,6 @@
-"""Whether a node is fit for work, judged from what was measured on it. Pure.
+"""Whether a node is fit for work, judged from its measurements. Pure.
 
-A finding is the node's own fault, which keeps it out; or it is told and nothing follows: what is the
+A finding is the node's own fault, which keeps it out; or it is only reported: a value that is the
 same on all nodes (a full run directory, one CPU for all workers) is not mended by leaving one out.
 """
 
@@ -23,7 +23,7 @@ STUCK_S = 20.0  # the same, and too long to work with
 
 
 class ProbeOptions(NamedTuple):
-    """What a node is asked before it joins, and what is good enough."""
+    """The questions to a node before it joins, and the limits."""
 
     mode: str = agents(JobSettings.health_check)
     command: str = ""  # the user's own check, for the shell; empty for none
@@ -35,7 +35,7 @@ class ProbeOptions(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """What is left on a file system."""
+    """The space left on a file system."""
 
     path: str
     free: int  # [bytes]
@@ -44,7 +44,7 @@ class Disk(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a node was found to be like."""
+    """The measurements of a node."""
 
     workers: int  # on this node
     gpus_promised: int | None = None  # by Slurm; None if it did not say
@@ -69,7 +69,7 @@ class NodeFinding(NamedTuple):
 
 
 def judge(found: Measured, options: ProbeOptions) -> tuple[NodeFinding, ...]:
-    """Return what is wrong with a node, the worst first."""
+    """Return the defects of a node, the worst first."""
     findings = [*_gpus(found, options), *_clock(found)]
     findings += [one for disk in found.disks for one in _disk(disk, options)]
     findings += [*_look(found), *_cpus(found)]
@@ -170,12 +170,12 @@ NVIDIA_SMI = (
 
 
 def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFinding, ...]:
-    """Return what is wrong with the GPUs by the words of ``nvidia-smi``.
+    """Return the defects of the GPUs by the words of ``nvidia-smi``.
 
     Args:
-        exit_code: what it ended with.
-        output: what it printed for `NVIDIA_SMI`, or of what it failed.
-        found: what Slurm has promised and which GPUs are this job's.
+        exit_code: its exit code.
+        output: its output for `NVIDIA_SMI`, or its error.
+        found: the GPUs that Slurm has promised, and those of this job.
     """
     last = (output.strip().splitlines() or ["it said nothing"])[-1]
     if exit_code != 0:
@@ -208,10 +208,10 @@ def mine(gpus: list[Gpu], visible: str) -> list[Gpu]:
 
 
 def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> NodeFinding | None:
-    """Return what the user's own check says against a node.
+    """Return the objection of the user's own check.
 
     Args:
-        exit_code: what it ended with; None if it did not end in time.
+        exit_code: its exit code; None if it did not end in time.
         last_line: the last line that it printed.
         options: the check and its time.
     """

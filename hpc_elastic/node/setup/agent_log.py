@@ -1,4 +1,4 @@
-"""What an agent tells people: short lines in its own log and on the console."""
+"""The agent's lines for people: in its own log and on the console."""
 
 from __future__ import annotations
 

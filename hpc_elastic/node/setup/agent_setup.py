@@ -1,4 +1,4 @@
-"""What an agent is put together from."""
+"""The parts of an agent."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class AgentTimes(NamedTuple):
 
 
 class SignalMeanings(NamedTuple):
-    """What a signal to the agent asks for."""
+    """The meanings of signals to the agent."""
 
     drain: tuple[int, ...] = (signal.SIGTERM, signal.SIGHUP)  # the nodes are wanted back now
     warning: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near
     interrupt: tuple[int, ...] = (signal.SIGINT,)
 
     def cause(self, number: int) -> Cause:
-        """Return what a signal means."""
+        """Return the meaning of a signal."""
         if number in self.warning:
             return Cause.TIME_LIMIT
         return Cause.INTERRUPT if number in self.interrupt else Cause.PREEMPTION
@@ -56,7 +56,7 @@ def is_fit(_state: RunState) -> str:
 
 
 class AgentParts(NamedTuple):
-    """What an agent is put together from."""
+    """The parts of an agent."""
 
     clock: Clock
     loop: EventLoop

@@ -1,7 +1,7 @@
-"""How long workers may show no progress: what the user said, or what the run itself has taken. Pure.
+"""How long workers may show no progress: the user's limits, or the measured times of the run. Pure.
 
 Time is of a kind: before the first tick, between two ticks, in the section of a name. Each kind has
-its own limit. What nobody has measured yet has none, unless the user gave one.
+its own limit. A kind without measurements has none, unless the user gave one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HangOptions(NamedTuple):
 
 
 class Length(NamedTuple):
-    """What has been measured of a kind of time."""
+    """The measurements of a kind of time."""
 
     longest: float = 0.0  # [s]
     times: int = 0  # measured
@@ -61,7 +61,7 @@ Lengths = Mapping[str, Length]
 
 
 class _Measured(NamedTuple):
-    """The JSON form of what a node has measured."""
+    """The JSON form of a node's measurements."""
 
     format: int
     kinds: dict[Prose, tuple[Seconds, Count]]
@@ -72,7 +72,7 @@ def learn(lengths: Lengths, kind: str, seconds: float, times: int = 1) -> dict[s
     """Return the lengths after a silence that ended by itself.
 
     Args:
-        lengths: what was known.
+        lengths: the measurements so far.
         kind: see `kind_of`.
         seconds: how long it was at most.
         times: how many signs of life there were in it.
@@ -95,7 +95,7 @@ def limit_of(kind: str, lengths: Lengths, options: HangOptions) -> float:
 
 
 def is_worth_writing(now: Lengths, written: Lengths) -> bool:
-    """Tell whether what was measured since would change a limit that a later start has."""
+    """Tell whether later measurements would change a limit of a later start."""
     return any(
         length.longest > _LONGER * written.get(kind, Length()).longest
         or length.times >= 2 * written.get(kind, Length()).times
@@ -104,7 +104,7 @@ def is_worth_writing(now: Lengths, written: Lengths) -> bool:
 
 
 def encode(lengths: Lengths, ticking: tuple[int, ...]) -> dict[str, Any]:
-    """Return the JSON form of what a node has measured.
+    """Return the JSON form of a node's measurements.
 
     Args:
         lengths: of its workers.
@@ -115,7 +115,7 @@ def encode(lengths: Lengths, ticking: tuple[int, ...]) -> dict[str, Any]:
 
 
 def decode(data: Any) -> tuple[dict[str, Length], tuple[int, ...]]:
-    """Return what `encode` was given; nothing for data of another form."""
+    """Return the argument of `encode`; nothing for data of another form."""
     try:
         found = typed_json.decode(_Measured, data)
     except DamagedError:

@@ -1,4 +1,4 @@
-"""What an agent writes into the journal about its round."""
+"""The agent's entries of the journal about its round."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 
 
 class Reports:
-    """Writes what has happened on this node; each method takes the group it is about, if any.
+    """Writes the events of this node; each method takes the group it is about, if any.
 
     Args:
         run: this agent's hold on the shared state.
         log: for people.
-        budgets: how often what may end a round, for the words of the end.
-        explain: returns a failure with what else is known of it.
+        budgets: the limits of the causes that end rounds, for the words of the end.
+        explain: returns a failure with the agent's knowledge of it.
         ran_s: returns since when the workers run [s].
     """
 
@@ -110,7 +110,7 @@ class Reports:
                 self._run.commit(stopped(self._run.state)._replace(epoch=self._run.membership.epoch))
 
     def too_few(self, reason: str) -> None:
-        """Too few nodes are left or came; a failure that no budget covers is what the run ends for."""
+        """Too few nodes are left or came; a failure that no budget covers takes precedence as the reason."""
         if spent(self._run.state, self._budgets) is not None:
             self._end_for_failure(also=reason)
         else:
@@ -134,7 +134,7 @@ class Reports:
         )
 
     def wedged(self, outcome: Outcome) -> None:
-        """The only node of the run has workers that nobody can end."""
+        """The only node of the run has workers that no signal ends."""
         self._run.end_run(
             Decision.FAILED, exit_code=outcome.exit_code, reason=outcome.reason, failure=outcome.failure
         )

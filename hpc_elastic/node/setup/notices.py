@@ -33,7 +33,7 @@ class EarlyNotice(Protocol):
 
 
 class Notice(Protocol):
-    """Something that an agent is told."""
+    """A notice to an agent."""
 
     @property
     def cause(self) -> Cause:
@@ -47,7 +47,7 @@ class Notice(Protocol):
 
     @property
     def answer(self) -> Answer:
-        """What Slurm says of the signal that it explains."""
+        """Slurm's answer about the signal that it explains."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Notice(Protocol):
 
 
 class Notices(Protocol):
-    """Tells an agent what it hears elsewhere."""
+    """The source of an agent's notices."""
 
     is_below_slurm: bool
 
@@ -118,14 +118,14 @@ class NoNotices:
     is_asking = False
 
     def begin(self, *, is_first: bool) -> None:
-        """Listen to nobody."""
+        """Do nothing."""
 
     def take(self) -> Notice | None:
         """Return None."""
         return None
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
-        """Ask nobody."""
+        """Do nothing."""
 
     def hear_limit(self, left_s: float) -> None:
         """Look at no limit."""
@@ -135,7 +135,7 @@ class NoNotices:
 
 
 class LaterNotices:
-    """Who tells is made when it is needed first, which is after the workers have started.
+    """The source of notices is made when it is needed first, which is after the workers have started.
 
     Args:
         make: makes it.
@@ -219,7 +219,7 @@ class DrainFile:
         return self._is_there
 
     def heeded(self) -> None:
-        """Take the file away: what it asked for is in the journal."""
+        """Take the file away: its request is in the journal."""
         if not self._is_there:
             return
         self._is_there = False

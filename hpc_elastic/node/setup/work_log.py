@@ -24,10 +24,10 @@ class _SeenStep(NamedTuple):
 
 
 class WorkLog:
-    """Writes the lines of one node about one round; what cannot be written is missing in the account.
+    """Writes the lines of one node about one round; a line that cannot be written is missing in the account.
 
     Args:
-        parts: what the agent is put together from.
+        parts: the agent's parts.
         group: the workers, which have just been started.
     """
 

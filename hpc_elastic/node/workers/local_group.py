@@ -30,7 +30,7 @@ Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 
 
 class Command(NamedTuple):
-    """What each worker runs: a program, or a function if one is given."""
+    """The work of each worker: a program, or a function if one is given."""
 
     name: str
     argv: tuple[str, ...]  # of a program
@@ -59,7 +59,7 @@ class LocalGroup:
         formed: the round they work in.
         node_id: this agent's id in it.
         scratch: private node-local directory for the channels.
-        run: what is the same for all workers.
+        run: the common values of all workers.
         settings: how processes are started.
     """
 
@@ -136,7 +136,7 @@ class LocalGroup:
         return context
 
     def end(self) -> None:
-        """End what has been started, whatever state it is in; waits for it."""
+        """End all started workers, in any state; waits for it."""
         self.keeps_left_overs = None
         if self._context is not None:
             self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
@@ -186,13 +186,13 @@ class LocalGroup:
         return self._context
 
     def exit_fds(self) -> list[int]:
-        """Return what becomes readable when a worker ends."""
+        """Return descriptors that become readable when a worker ends."""
         return [] if self._gone else self.context.exit_fds()
 
     def status(self, now: float) -> Group:
         """Look at the processes without blocking.
 
-        Workers that have ended well count as running while what they left behind is ended.
+        Workers that have ended well count as running while their leftovers are ended.
         """
         if self._gone:
             return self._how_gone()
@@ -224,7 +224,7 @@ class LocalGroup:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the workers have been told to end."""
+        """Whether the workers have got the signal to end."""
         return self._stopping and not self._gone
 
     @property
@@ -247,7 +247,7 @@ class LocalGroup:
                 _kill_group(pid)
 
     def signal(self, number: int | None) -> None:
-        """Send a signal to every worker that runs, not to what it has started; None sends nothing."""
+        """Send a signal to every worker that runs, not to its children; None sends nothing."""
         ended = self.context.exit_codes()
         for local_rank, pid in self.context.pids().items():
             if number is not None and local_rank not in ended:
@@ -268,7 +268,7 @@ class LocalGroup:
             channel.until = until
 
     def busy(self) -> list[Busy]:
-        """Return who is in a critical section and lives, longest first."""
+        """Return the live workers in critical sections, longest first."""
         found = [(local_rank, channel.critical) for local_rank, channel in enumerate(self._channels)]
         if self._gone or not any(section for _, section in found):
             return []
@@ -298,7 +298,7 @@ class LocalGroup:
         return {self.place.base_rank + local_rank: failure for local_rank, failure in found.items()}
 
     def values(self) -> dict[int, Any]:
-        """Return what the workers have returned by global rank; programs return None."""
+        """Return the workers' return values by global rank; programs return None."""
         found = self.result.return_values if self.result else {}
         return {self.place.base_rank + local_rank: value for local_rank, value in found.items()}
 
@@ -344,7 +344,7 @@ def _start_function(
     Args:
         command: has a function.
         envs: environment by local rank.
-        prefixes: what stands before each teed line, by local rank.
+        prefixes: the prefix of each teed line, by local rank.
         settings: how processes are started.
 
     Raises:

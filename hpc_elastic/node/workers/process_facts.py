@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 
 
 class ProcessFacts(NamedTuple):
-    """What is known of a process."""
+    """The facts of a process."""
 
     pid: int
     state: str = ""  # the letter of /proc/<pid>/stat; empty if the process is gone
@@ -46,7 +46,7 @@ class ProcessFacts(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped it: it cannot make progress and is not to blame."""
+        """Whether it is stopped (SIGSTOP): it cannot make progress and is not to blame."""
         return self.state in ("T", "t") or self.is_frozen
 
 
@@ -65,14 +65,14 @@ def usage(pid: int, now: float) -> Usage | None:
 
 
 def moved_bytes(pid: int) -> int:
-    """Return how much a process, what runs below it and what has run there have read and written [bytes]."""
+    """Return how much a process, its live children and its ended ones have read and written [bytes]."""
     pids = (pid, *(stat.pid for stat in descendants(children(pid))))
     lines = (line.partition(":") for one in pids for line in _text(one, "io").splitlines())
     return sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
 
 
 def facts_of(pid: int) -> ProcessFacts:
-    """Return what the kernel tells of a process."""
+    """Return the kernel's facts of a process."""
     stat = read_stat(pid)
     if stat is None:
         return ProcessFacts(pid)
@@ -101,7 +101,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 def doing(facts: ProcessFacts, before: Usage | None, after: Usage | None) -> str:
-    """Return in words what a process does.
+    """Return in words the activity of a process.
 
     Args:
         facts: of now.
@@ -140,7 +140,7 @@ def report(facts: ProcessFacts, words: str, before: Usage | None, after: Usage |
 
 
 def kernel_report(pid: int) -> list[str]:
-    """Return what /proc has on a process whose Python stacks cannot be had, as far as it may be read."""
+    """Return the facts of /proc on a process without readable Python stacks, as far as they may be read."""
     lines = []
     for name in ("stack", "syscall", "status"):
         text = _text(pid, name).strip()
@@ -195,7 +195,7 @@ class _Group(NamedTuple):
 
 
 def read_memory() -> Memory | None:
-    """Return what holds for this process and its workers; None where the kernel does not tell."""
+    """Return the limits of this process and its workers; None where the kernel has none."""
     group = _group(_read_text("/proc/self/cgroup"), _read_text("/proc/self/mountinfo"))
     if group is None:
         return None
@@ -267,7 +267,7 @@ def size_text(size: int) -> str:
 
 
 def killed_words(before: Memory | None, now: Memory | None, exitcode: int) -> str:
-    """Return what is to be said of a worker's failure, if the kernel has killed for want of memory.
+    """Return the words about a worker's failure, if the kernel has killed for want of memory.
 
     Args:
         before: as it was when the worker was started.
@@ -275,7 +275,7 @@ def killed_words(before: Memory | None, now: Memory | None, exitcode: int) -> st
         exitcode: n, or -n for signal n.
 
     Returns:
-        Empty if the kernel has killed nobody meanwhile.
+        Empty if the kernel has killed no process meanwhile.
     """
     if before is None or now is None or now.kills <= before.kills:
         return ""

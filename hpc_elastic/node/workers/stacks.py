@@ -1,7 +1,7 @@
 """The Python stacks of workers, written down without their help and before anybody ends them.
 
 A worker that has called `hpc_elastic.worker` writes them itself, in a handler in C: it does not
-matter what it is stuck in. Of any other process py-spy tells, where that is installed.
+matter where it is stuck. For any other process py-spy does it, where that is installed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _BLOCKED = "no Python stacks: all threads of this process block signals"
 
 
 class Stacks(NamedTuple):
-    """What could be had of one process."""
+    """The stacks of one process."""
 
     text: str = ""
     why_not: str = ""  # in words, where there are none
 
 
 class StackRequest:
-    """Has one process write down its stacks, or somebody else do it; never blocks.
+    """Has one process write down its stacks, or py-spy do it; never blocks.
 
     Args:
         channel: the worker's.
         pid: the worker, as it was started.
         scratch: private node-local directory.
-        environ: for what else is started.
+        environ: for other programs.
         now: monotonic time [s].
     """
 
@@ -96,7 +96,7 @@ class StackRequest:
         return size > 0 and now - self._grew_at >= _SETTLED_S
 
     def take(self) -> Stacks:
-        """Return what is there, and leave nothing behind."""
+        """Return the stacks, and leave nothing behind."""
         text = _tail(self._path) if not self._why_not else ""
         why_not = self._why_not
         if self._spy is not None:
@@ -107,7 +107,7 @@ class StackRequest:
         return Stacks(text, why_not)
 
     def _end_spy(self, spy: ChildProcess, text: str) -> tuple[str, str]:
-        """Return what py-spy has found, or else why there is nothing."""
+        """Return the output of py-spy, or else the reason for none."""
         is_late = spy.poll() is None
         if is_late:
             spy.signal_group(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Workers that hang in the kernel: what their node says of them when it leaves the run."""
+"""Workers that hang in the kernel: their watch, and the words of their node when it leaves the run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Wedge(NamedTuple):
 
     @property
     def first(self) -> FailureRecord:
-        """The one that the other nodes are told of."""
+        """The one in the records for the other nodes."""
         return self.failures[0]
 
     @property
     def words(self) -> str:
-        """What has happened, in one line."""
+        """The event in one line."""
         workers = ", ".join(f"rank {failure.rank} (pid {failure.pid})" for failure in self.failures)
         return f"{workers} on {self.node}: {self.first.message}; {self.node} leaves the run and needs care"
 
@@ -53,7 +53,7 @@ class Wedge(NamedTuple):
 
 
 def wedge_of(group: LocalGroup, pids: tuple[int, ...], timeout_s: float, node: str, wall_s: float) -> Wedge:
-    """Return what is to be said of workers that are stuck.
+    """Return the facts of workers that are stuck.
 
     Args:
         group: the workers of this node.
@@ -91,7 +91,7 @@ def state_timeout(environ: Mapping[str, str], explicit: float | None = None) -> 
     """Return how long a worker may be in state D [s]; 0: as long as it likes.
 
     Args:
-        environ: the agent's environment; what is no positive number there means 0, as in torch.
+        environ: the agent's environment; a value that is no positive number means 0, as in torch.
         explicit: comes before the environment.
     """
     try:
@@ -118,7 +118,7 @@ def read_state(pid: int) -> str | None:
 
 
 def stuck_words(timeout_s: float) -> str:
-    """Return what is wrong with a worker that has been in state D for too long.
+    """Return the defect of a worker that has been in state D for too long.
 
     Args:
         timeout_s: how long it has been at least [s].
@@ -149,7 +149,7 @@ class UninterruptibleWatch:
         """Look at the workers; return those that have been in state D for the timeout or longer.
 
         Args:
-            pids: all workers that run; what is known of any other process is forgotten.
+            pids: all workers that run; other processes are forgotten.
         """
         now, before = self._now(), self._since
         self._since = {}

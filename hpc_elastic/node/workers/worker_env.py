@@ -34,7 +34,7 @@ class RankPlace(NamedTuple):
 
 
 class RunEnv(NamedTuple):
-    """What is the same for all workers of an agent."""
+    """The common values of all workers of an agent."""
 
     run_id: str
     run_dir: str
@@ -69,13 +69,13 @@ def _slots(members: Iterable[Member]) -> int:
 def worker_env(
     formed: RoundFormed, node_id: str, local_rank: int, run: RunEnv, *, restarts: int
 ) -> dict[str, str]:
-    """Return what a worker gets beside the agent's own environment.
+    """Return the variables of a worker beside the agent's own environment.
 
     Args:
         formed: the round.
         node_id: the agent's id in it.
         local_rank: the worker.
-        run: what is the same for all workers.
+        run: the common values of all workers.
         restarts: rounds of this submission that have ended by a failure of workers, or a hang.
     """
     place = place_of(formed.members, node_id)
@@ -150,12 +150,12 @@ class TooFewDevicesError(InputError, ValueError):
 
 
 def visible_devices(local_rank: int, environ_value: str | None, *, virtual: bool) -> str | None:
-    """Return what CUDA_VISIBLE_DEVICES is to be for a worker; None leaves it unset.
+    """Return the value of CUDA_VISIBLE_DEVICES for a worker; None leaves it unset.
 
     Args:
         local_rank: the worker.
         environ_value: CUDA_VISIBLE_DEVICES of the agent, if it is set.
-        virtual: give the worker its own GPU alone; otherwise it sees what the agent sees.
+        virtual: give the worker its own GPU alone; otherwise it sees the agent's GPUs.
 
     Raises:
         TooFewDevicesError: the agent sees no GPU for this worker.

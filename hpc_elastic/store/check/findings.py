@@ -1,4 +1,4 @@
-"""One line of what was checked: its value, whether it will do, and what to do about it. Pure."""
+"""One line of a check: the thing, its value, whether it will do, and the fix. Pure."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Finding(NamedTuple):
 
 
 def lines(finding: Finding, width: int) -> list[str]:
-    """Return a finding as text: level, what, value, and the fix on a line of its own.
+    """Return a finding as text: level, thing, value, and the fix on a line of its own.
 
     Args:
-        finding: what to show.
+        finding: the finding.
         width: columns of `what`.
     """
     first = f"{finding.level.value:<8} {finding.what:<{width}}  {finding.value}"
@@ -94,7 +94,7 @@ def worst(findings: Sequence[Finding]) -> Level:
 
 
 def directory_findings(found: DirectoryProbe, *, heartbeat_s: float, lease_s: float) -> list[Finding]:
-    """Return what one node found about a directory.
+    """Return one node's findings about a directory.
 
     Args:
         found: from `probe_directory`.
@@ -158,7 +158,7 @@ def _directory(found: DirectoryProbe) -> Finding:
 
 
 def mount_findings(mount: Mount) -> list[Finding]:
-    """Return what the options of a mount are bad for."""
+    """Return the findings about the options of a mount."""
     found = []
     if mount.is_nfs and mount.option("soft") is not None:
         fix = "mount it hard: a server that is slow for a moment fails reads and writes of checkpoints"
@@ -200,7 +200,7 @@ def _bytes_text(count: int) -> str:
 
 
 def trial_findings(failures: Mapping[str, str]) -> list[Finding]:
-    """Return what was tried out and does or does not work."""
+    """Return the findings of the trials."""
     found = []
     for name, why in failures.items():
         if not why:
@@ -228,7 +228,7 @@ def _latency(found: DirectoryProbe) -> list[Finding]:
 
 
 def pair_findings(found: PairProbe, names: Sequence[str] = ()) -> list[Finding]:
-    """Return what one node knows of the others.
+    """Return the findings about the other nodes.
 
     Args:
         found: from `probe_pair`.
@@ -277,14 +277,14 @@ def _same_directory(found: PairProbe, names: Sequence[str]) -> Finding:
 
 
 def _apart(mount: Mount) -> str:
-    """Return what a directory is that other nodes do not see."""
+    """Return the kind of a directory that other nodes do not see."""
     if mount.kind in MEMORY:
         return "in the memory of the node"
     return "a local disk" if mount.kind in DISKS else "another file system"
 
 
 def _mounts(found: PairProbe) -> list[Finding]:
-    """Tell where a node reaches the directory in another way, and what that way is bad for."""
+    """Return the findings about nodes that reach the directory in another way."""
     mine = mount_text(found.mount)
     others = [(peer.node, mount_text(peer.mount)) for peer in found.peers]
     bad = [
@@ -308,7 +308,7 @@ def _silent(peers: Sequence[PeerView]) -> list[Finding]:
 
 
 def _delay(found: PairProbe) -> list[Finding]:
-    """Judge how long names took to be seen by what the lease reckons with."""
+    """Judge the time until names were seen, by the lease."""
     measured = [(peer.delay_s, peer.node) for peer in found.peers if peer.delay_s is not None]
     if not measured:
         return []
@@ -355,7 +355,7 @@ def _clocks(found: PairProbe) -> list[Finding]:
 
 
 def trust_findings(path: str) -> list[Finding]:
-    """Return who beside root and the user can exchange the directory of a run made in a directory.
+    """Return the users that can exchange the directory of a run made in a directory.
 
     Args:
         path: absolute path of the directory that runs are to be in; it need not be there.

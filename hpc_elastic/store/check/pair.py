@@ -2,7 +2,7 @@
 
 The processes find each other through the directory alone: each tells by a name that it is there. The
 one with the lowest rank among those it sees leads; the others answer it. Everything is a name in one
-small directory, which all list again and again, because listings are what runs rest on too:
+small directory, which all list again and again, because runs rest on listings, too:
 
     here+<rank>+<node>                      I am here; the content says on which mount
     ping+<leader>+<k>                       who sees this name?
@@ -13,7 +13,7 @@ small directory, which all list again and again, because listings are what runs 
     got+<leader>+<rank>+<answer>            the lock after so many ms, never, or the name of the error
     end+<leader>, bye+<leader>+<rank>       that was all
 
-Each wait is bounded, so whoever dies on the way is named and not waited for again.
+Each wait is bounded, so a node that dies on the way is named and not waited for again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def limits_on(mount: Mount) -> PairLimits:
 
 
 class PeerView(NamedTuple):
-    """What the leader found out about another node."""
+    """The leader's findings about another node."""
 
     rank: int
     node: str
@@ -111,12 +111,12 @@ def probe_pair(
         path: the directory, the same words on all nodes; must exist.
         me: this process.
         number_of_nodes: how many take part, each with another rank.
-        meeting: names this meeting; all who take part give the same, and nobody else ever does.
+        meeting: names this meeting; all its nodes give the same, and no other meeting ever does.
         limits: how long to wait for others; `limits_on` the mount by default.
         clock: measures the waits.
 
     Returns:
-        What this node saw. It never waits much longer than the limits, and leaves nothing behind.
+        This node's view. It never waits much longer than the limits, and leaves nothing behind.
     """
     mount = mount_at(path)
     limits = limits or limits_on(mount)
@@ -146,7 +146,7 @@ class _Meeting:
         """Say that this node is here.
 
         Raises:
-            StoreError: the directory of the meeting belongs to somebody else.
+            StoreError: the directory of the meeting belongs to another user.
         """
         try:
             os.mkdir(self.directory, 0o700)
@@ -157,11 +157,11 @@ class _Meeting:
         files.replace(os.path.join(self.directory, name), json.dumps(mount).encode(), durable=False)
 
     def names(self) -> list[str]:
-        """Return what is told now."""
+        """Return the names that are there now."""
         return files.list_names(self.directory)
 
     def tell(self, *words: object) -> None:
-        """Tell something by a name; nobody is there to hear it when the meeting is over."""
+        """Publish a name; after the end of the meeting no node reads it."""
         try:
             files.touch_name(self.directory, "+".join(map(str, words)))
         except FileNotFoundError:
@@ -173,7 +173,7 @@ class _Meeting:
         return [name[len(start) :].split("+", 1) for name in self.names() if name.startswith(start)]
 
     def until(self, look: Callable[[], T], limit_s: float) -> T:
-        """Look until there is something true; return what the last look saw, also when time is up."""
+        """Look until a result is true; return that of the last look, also when time is up."""
         deadline = self.clock.monotonic() + limit_s
         while not (seen := look()) and self.clock.monotonic() < deadline:
             self.clock.sleep(self._poll_s)
@@ -221,13 +221,13 @@ def _lead(there: _Meeting, found: PairProbe) -> PairProbe:
 def _gather(
     there: _Meeting, question: tuple[object, ...], peers: dict[int, PeerView], what: str
 ) -> dict[int, tuple[float, str]]:
-    """Collect the answers of all who still answer; note who does not.
+    """Collect the answers of all nodes that still answer; note the others.
 
     Args:
         there: the meeting.
         question: how the names of the answers begin; rank and answer follow.
-        peers: all others; who falls silent is marked in it.
-        what: what they are asked to do, for people.
+        peers: all others; a node that falls silent is marked in it.
+        what: the request to them, for people.
 
     Returns:
         For each rank when its answer was seen [s after the question] and the answer.
@@ -286,13 +286,13 @@ def _try_lock(there: _Meeting, me: int, peers: dict[int, PeerView]) -> str:
 
 
 def _follow(there: _Meeting, found: PairProbe) -> str:
-    """Answer the leader until it says that this was all; return what went wrong."""
+    """Answer the leader until it says that this was all; return the error."""
     leader = found.peers[0]
     answered: set[str] = set()
     orders = tuple(f"{word}+{leader.rank}" for word in ("ping", "locked", "released"))
 
     def next_order() -> str:
-        """Return what is new, `end` at the end, and nothing while there is nothing."""
+        """Return the new request, `end` at the end, and nothing while there is none."""
         names = there.names()
         if not names or f"end+{leader.rank}" in names:  # taken away already
             return "end"

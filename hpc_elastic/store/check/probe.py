@@ -1,4 +1,4 @@
-"""What a directory can do, tried out from one node. `probe_findings` says what it means."""
+"""The abilities of a directory, tried out from one node. `probe_findings` judges them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHILD_BUSY = 3
 
 
 class Space(NamedTuple):
-    """What is left on a file system for an ordinary user."""
+    """The space left on a file system for an ordinary user."""
 
     free: int  # [bytes]
     inodes: int | None  # None where files are not counted
@@ -54,7 +54,7 @@ class DirectoryProbe(NamedTuple):
 
 
 class DoesNotWorkError(Exception):
-    """A file system did not do what was tried; the text says what it did instead."""
+    """A trial on a file system failed; the text has its result."""
 
 
 def nearest(path: str) -> str:
@@ -94,10 +94,10 @@ def probe_directory(path: str, *, clock: Clock | None = None) -> DirectoryProbe:
 
 
 def quick_probe(path: str) -> dict[str, str]:
-    """Try only what takes milliseconds: writing, exclusive names, a lock.
+    """Try only things that take milliseconds: writing, exclusive names, a lock.
 
     Returns:
-        What was tried and why it does not work; empty if it does.
+        The trial and its failure; empty if it works.
     """
     try:
         with private_directory(path) as private:
@@ -107,7 +107,7 @@ def quick_probe(path: str) -> dict[str, str]:
 
 
 def space_of(path: str) -> Space:
-    """Return what is left on the file system of a path."""
+    """Return the space left on the file system of a path."""
     found = os.statvfs(path)
     return Space(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
@@ -211,7 +211,7 @@ def try_lock(fd: int) -> bool:
     """Try to lock an open file as `hpc_elastic.store.lock` does, without waiting.
 
     Returns:
-        Whether the lock is held now; False if somebody else has it.
+        Whether the lock is held now; False if another process has it.
 
     Raises:
         OSError: the file system has no locks.

@@ -84,7 +84,7 @@ def from_env(
 
     Raises:
         InputError: this process is no worker of a run.
-        RunDirError: the run directory is gone, none, or belongs to somebody else.
+        RunDirError: the run directory is gone, none, or belongs to another user.
     """
     if environ is None:
         from os import environ as own  # noqa: PLC0415, TID251 - here a process learns its place
@@ -129,7 +129,7 @@ class PrefixStore:
     """A store whose keys are those of another one that begin with ``<prefix>/``.
 
     Args:
-        prefix: what is put in front of every key.
+        prefix: the text in front of every key.
         store: the other store: a `KeyValueStore`, a `PrefixStore` or one of torch's.
     """
 

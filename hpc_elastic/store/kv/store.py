@@ -1,6 +1,6 @@
 """A key-value store with the interface of ``torch.distributed.Store``, without a server.
 
-How writers agree is told in `kv_versions`.
+`hpc_elastic.store.kv.versions` has the agreement of writers.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class KeyValueStore:
     # Writing
 
     def set(self, key: str | bytes, value: str | bytes) -> None:
-        """Give a key a value, whatever it had."""
+        """Give a key a value, in place of any other."""
         wish = ChangeWish(value_bytes(key_bytes(key), value))
         self._update(key, lambda _: wish)
 
@@ -315,8 +315,8 @@ class KeyValueStore:
     def _update(self, key: str | bytes, change: Change) -> KeyRecord:
         """Change a key; returns its record after that.
 
-        After the first lost race a lock gives writers their turns, so that nobody has to lose for ever;
-        it is waited for a bounded time, and that nothing is lost does not rest on it.
+        After the first lost race a lock gives writers their turns, so that no writer has to lose for ever;
+        it is waited for a bounded time, and no value is lost without it.
         """
         name = key_bytes(key)
         done = self._versions.attempt(name, change)
@@ -353,7 +353,7 @@ class KeyValueStore:
     ) -> Listing:
         """Return a listing in which no key is missing.
 
-        Keys that are waited for together come one by one, and each would wake everybody; so who has
+        Keys that are waited for together come one by one, and each would wake all readers; so one that has
         waited long is woken less often, and no wait gets longer by more than a tenth.
         """
         started, has_warned = self._clock.monotonic(), False

@@ -1,4 +1,4 @@
-"""What workers do together through a key-value store; the functions of torch.distributed.elastic.utils.store.
+"""Barriers and exchanges of workers through a key-value store, as in torch.distributed.elastic.utils.store.
 
 They work with `KeyValueStore`, `PrefixStore` and torch's own stores. Other than torch's they may use a
 key prefix more than once, as long as no use of it ended with an error and every rank uses it equally often.
@@ -89,12 +89,12 @@ def synchronize(
 ) -> list[bytes]:
     """Give every rank the data of all ranks.
 
-    Rank 0 reads what the others have set and publishes it as one value, so that N ranks cost about 3 N
+    Rank 0 reads the values of the others and publishes them as one value, so that N ranks cost about 3 N
     readings and not N².
 
     Args:
         store: the store.
-        data: what this rank contributes.
+        data: this rank's contribution.
         rank: this rank.
         world_size: how many ranks there are.
         key_prefix: names this exchange.
@@ -175,7 +175,7 @@ class _Use:
             self._store.set(self.key(str(self._rank)), data)
 
     def wait(self, *names: str) -> None:
-        """Wait for what belongs to this use, by default for all ranks."""
+        """Wait for the marks of this use, by default for all ranks."""
         keys = [self.key(name) for name in names or self._ranks]
         limit = timedelta(seconds=self._timeout)
         if self._counted:
@@ -219,7 +219,7 @@ class _Use:
 
 
 def _publish(store: AnyStore, key: str, values: Sequence[bytes]) -> None:
-    """Set a key to several values; what does not fit goes into further keys, which are set before it."""
+    """Set a key to several values; the rest goes into further keys, which are set before it."""
     payload = b"".join(values)
     parts = [payload[at : at + _PART] for at in range(0, len(payload), _PART)] or [b""]
     for number, part in enumerate(parts[1:], 1):
@@ -229,7 +229,7 @@ def _publish(store: AnyStore, key: str, values: Sequence[bytes]) -> None:
 
 
 class _Published(NamedTuple):
-    """The first line of what rank 0 publishes."""
+    """The first line of rank 0's value."""
 
     lengths: tuple[Count, ...]
     parts: Count
@@ -269,8 +269,8 @@ def barrier(  # noqa: PLR0913 - torch's signature
         key_prefix: names this barrier.
         barrier_timeout: how long to wait [s].
         rank: this rank; give it. Without it all ranks count up one key, which is slower, allows one use
-            of the prefix, and a timeout cannot name who is missing. All ranks give theirs, or none.
-        rank_tracing_decoder: returns what a rank is called in the error, for example its host.
+            of the prefix, and a timeout cannot name the missing ranks. All ranks give theirs, or none.
+        rank_tracing_decoder: returns a rank's name in the error, for example its host.
         trace_timeout: without effect; missing ranks are known at once.
 
     Raises:

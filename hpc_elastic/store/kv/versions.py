@@ -1,15 +1,15 @@
 """The file names, records and versions of the keys of a key-value store; writers agree on the newest.
 
 A write lists the directory, reads the key's highest version `h` and creates version `h + 1`, which one
-writer alone can do as long as nobody takes names away. But old versions are taken away, so a writer
+writer alone can do as long as no name is taken away. But old versions are taken away, so a writer
 that was stopped between listing and creating may create a number that was used long ago. Therefore:
 
 1. The highest version of a key is never taken away, so a number is free only if it is new or if a
    higher version exists.
 2. After creating version `v` a writer lists again. File systems may show a machine an old listing,
-   but none that is older than what the machine itself wrote there (a listing without `v` is not used).
+   but none that is older than the machine's own writes there (a listing without `v` is not used).
    If `v` is the highest there, it was new: the write counts.
-3. Else somebody has written a higher version, before (then ours is a late ghost that nobody reads,
+3. Else another writer has a higher version, from before (then ours is a late ghost that is never read,
    since readers take the highest) or after (then it counts, and the higher one was computed from it).
    Every record names the latest version of each writer before it, so the highest record tells: if it
    has our version it counts, if not the write is done again.
@@ -52,7 +52,7 @@ _FIRST_PAUSE_S = 0.001  # ... the pauses between them double from here to 4 s in
 
 
 class ChangeWish(NamedTuple):
-    """What a key shall be."""
+    """The new value of a key."""
 
     value: bytes
     deleted: bool = False
@@ -62,7 +62,7 @@ Change = Callable[[bytes | None], ChangeWish | None]  # from the value (None: ab
 
 
 class Versions:
-    """What one client knows and does of the keys in a directory.
+    """One client's knowledge of the keys in a directory, and its writes.
 
     Args:
         store: where everything is kept.
@@ -121,7 +121,7 @@ class Versions:
             pass  # the next writer does it
 
     def look(self) -> Listing:
-        """Return what is listed now."""
+        """Return the listing of now."""
         return parse_names(self._store.list(self._directory))
 
     def _look_for(self, encoded: str, version: int) -> Listing:
@@ -155,7 +155,7 @@ class Versions:
         raise StoreError(f"{self._place}: key {shown(key)} has version {version}, which cannot be opened")
 
     def _latest(self, encoded: str, listing: Listing) -> int:
-        """Return a key's newest version; a listing may be older than what this process knows."""
+        """Return a key's newest version; a listing may be older than this process's knowledge."""
         return max(listing.latest.get(encoded, 0), self._known.version(encoded))
 
     def _read(self, encoded: str, version: int, key: bytes | None = None) -> KeyRecord | None:
@@ -219,14 +219,14 @@ class Known:
                 self._newest[encoded] = (record.version, record if len(record.value) <= _LARGEST else None)
 
     def saw(self, encoded: str, version: int) -> None:
-        """Keep in mind that there is a version, of whatever content."""
+        """Keep in mind that there is a version, of any content."""
         with self._lock:
             if version > self.version(encoded):
                 self._newest[encoded] = (version, None)
 
 
 class WriterName(threading.local):
-    """A name for this thread of this process, which nobody else has; a forked child gets a new one."""
+    """A name for this thread of this process alone; a forked child gets a new one."""
 
     _process = 0
     _name = ""
@@ -326,7 +326,7 @@ def deleted_name(encoded: str) -> str:
 
 
 class Listing(NamedTuple):
-    """What the names in a directory tell."""
+    """The facts in the names of a directory."""
 
     names: list[str]
     latest: Mapping[str, int]  # encoded key -> highest version
@@ -340,7 +340,7 @@ class Listing(NamedTuple):
 
 
 def parse_names(names: Iterable[str]) -> Listing:
-    """Return what the names in a directory tell; names of other makers tell nothing."""
+    """Return the facts in the names of a directory; names of other makers have none."""
     kept = list(names)
     latest: dict[str, int] = {}
     deleted = set()
@@ -384,7 +384,7 @@ class KeyRecord(NamedTuple):
 
 
 def nothing_yet(key: bytes) -> KeyRecord:
-    """Return what precedes the first record of a key."""
+    """Return the record before the first one of a key."""
     return KeyRecord(key, 0, b"", deleted=True, writers={}, forgotten=0)
 
 
