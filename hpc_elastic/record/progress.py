@@ -125,15 +125,21 @@ def trained(records: Iterable[Record]) -> list[Trained]:
         elif isinstance(entry, RoundFormed):
             formed = record
         elif found and isinstance(entry, StopAgreed | RoundEnded | Drained):
-            found[-1] = found[-1]._replace(seconds=_sum(found[-1].seconds, formed, record))
+            found[-1] = found[-1]._replace(seconds=with_round(found[-1].seconds, formed, record))
             formed = None
             if isinstance(entry, Drained):
                 found[-1] = found[-1]._replace(cause=entry.cause)
     return found
 
 
-def _sum(known: float | None, formed: Record | None, end: Record) -> float | None:
-    """Return the time with that of one more round."""
+def with_round(known: float | None, formed: Record | None, end: Record) -> float | None:
+    """Return the time with that of one more round [s]; None if another node has written its end.
+
+    Args:
+        known: the time of the rounds before [s]; None: it is not known.
+        formed: the begin of the round; None: there is none to be added.
+        end: its end.
+    """
     if formed is None or known is None:
         return known
     return known + end.at - formed.at if _node(formed) == _node(end) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     Cause,
     Drained,
@@ -11,13 +12,14 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     Member,
+    NodeLeft,
     Record,
     RoundEnded,
     RoundFormed,
     StopAgreed,
 )
 from hpc_elastic.record.progress import Trained, trained
-from hpc_elastic.slurm.end.history import short_time_text
+from hpc_elastic.slurm.end.history import short_time_text, task_trained
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 LIMIT = Cause.TIME_LIMIT
@@ -72,6 +74,31 @@ def test_only_the_newest_submission_is_told_of() -> None:
     starts = found((0, "n1.1", began(FIRST)), (2, "n1.1", formed(1)), (9, "n1.1", began(later)))
     assert [Trained()] == starts
     assert [] == found()
+
+
+def test_a_task_of_an_array_has_worked_in_the_rounds_with_its_agents() -> None:
+    """Also of srun started again; what others did meanwhile, or its earlier starts, is not its work."""
+    me, again, before, other = "n1.1@7_0-1-0", "n1.2@7_0-1-1", "n1.1@7_0-0-0", "n2.1@7_1-0-0"
+
+    def of(number: int, *node_ids: str) -> RoundFormed:
+        return RoundFormed(number, FIRST, tuple(Member(one, one[:2], 1) for one in node_ids), "n1", 1, None)
+
+    written: list[tuple[float, Entry]] = [
+        (0, of(1, before, other)),
+        (100, RoundEnded(1, Cause.PREEMPTION, ("n1",), None)),
+        (100, NodeLeft(FIRST, before, "n1", Cause.PREEMPTION, "")),
+        (101, of(2, other)),
+        (200, RoundEnded(2, Cause.MEMBERSHIP, (), None)),
+        (201, of(3, me, other)),
+        (211, RoundEnded(3, Cause.CRASH, ("n1",), None)),
+        (212, of(4, again, other)),
+        (215, StopAgreed(4, 9)),
+        (290, NodeLeft(FIRST, again, "n1", LIMIT, "")),
+    ]
+    records = [Record(number, at, "n2.1", entry) for number, (at, entry) in enumerate(written, 1)]
+    assert Trained(13.0, LIMIT) == task_trained(records, TaskStart("7_0", 1, 1))
+    assert Trained(100.0, Cause.PREEMPTION) == task_trained(records, TaskStart("7_0", 0, 0))
+    assert Trained() == task_trained(records, TaskStart("7_9", 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,17 @@ def test_a_task_whose_program_asks_nothing_says_what_is_not_known(tmp_path: Path
     assert f"nothing is known of its saves, so each round may begin anew: {HOW}" in end.said
 
 
+def test_a_task_that_trains_for_little_of_its_time_limit_says_so(tmp_path: Path) -> None:
+    """With what would leave it more, as a job of several nodes does."""
+    times = {"StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:02:00"}
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER], **times))
+    asked = DrainRequested(Cause.TIME_LIMIT, "n2", Then.REJOIN, "")
+    ended = RoundEnded(1, Cause.TIME_LIMIT, ("n2",), None, 9)
+    end.finish(STARTED, ROUND, asked, StopAgreed(1, 9), ended, LEFT._replace(cause=Cause.TIME_LIMIT))
+    told = "this start has trained for 0 s of a time limit of 120 s; a longer --time, or a "
+    assert [told] == [line[: len(told)] for line in end.said if "trained" in line]
+
+
 def test_a_run_that_goes_back_as_a_whole_is_recorded_once(tmp_path: Path) -> None:
     """Whichever task is the first."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))

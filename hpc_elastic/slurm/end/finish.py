@@ -186,8 +186,9 @@ class Finish:
         worth = (progress.stops or progress.silent) if facts.is_task else progress.starts_in_vain(facts.saved)
         if worth and (text := saves_text(progress, facts.saved, limit)):
             self._say(text)
-        limit_s = None if facts.job is None or facts.is_task else facts.job.granted_s
-        if goes_on and (short := short_time_text(trained(records), limit_s)):
+        limit_s, task = None if facts.job is None else facts.job.granted_s, self._start.task
+        starts = trained(records) if task is None else [history.task_trained(records, task)]
+        if goes_on and (short := short_time_text(starts, limit_s)):
             self._say(short)
 
     # facts

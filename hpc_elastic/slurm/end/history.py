@@ -9,16 +9,19 @@ from enum import Enum, auto
 from hpc_elastic.record.array_task import TaskStart, start_of
 from hpc_elastic.record.journal import (
     Cause,
+    Drained,
     Epoch,
     NodeLeft,
     Record,
     Requeued,
+    RoundEnded,
     RoundFormed,
     SetupFailure,
+    StopAgreed,
     StopKind,
     TaskStopped,
 )
-from hpc_elastic.record.progress import BEGINNING, Progress, Trained
+from hpc_elastic.record.progress import BEGINNING, Progress, Trained, with_round
 from hpc_elastic.text import count_text
 
 HOW = "worker.tick(step), worker.should_stop() and worker.checkpoint_saved(step, path) of hpc_elastic tell"
@@ -189,6 +192,30 @@ def short_time_text(starts: Sequence[Trained], limit_s: float | None) -> str:
         f"{who} trained for {spans} of a time limit of {limit_s:.0f} s; a longer --time, or a "
         f"--checkpoint-lead of what a save takes, leaves more"
     )
+
+
+def task_trained(records: Iterable[Record], start: TaskStart) -> Trained:
+    """Return the work of one start of a task: that of the rounds with its agents.
+
+    Args:
+        records: of the run.
+        start: of the task; a relaunch of srun belongs to it.
+    """
+    found, formed = Trained(), None
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, RoundFormed):
+            formed = record if any(_is_of(one.node_id, start) for one in entry.members) else None
+        elif isinstance(entry, StopAgreed | RoundEnded | Drained):
+            found, formed = found._replace(seconds=with_round(found.seconds, formed, record)), None
+        elif isinstance(entry, NodeLeft) and _is_of(entry.node_id, start):
+            found = found._replace(cause=entry.cause)
+    return found
+
+
+def _is_of(node_id: str, start: TaskStart) -> bool:
+    found = start_of(node_id)
+    return found is not None and found[:2] == start[:2]
 
 
 def goodbye_of(records: Iterable[Record], start: TaskStart) -> NodeLeft | None:
