@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench_lib import plot, scale, series
+from bench_lib import plot, save, scale, series
 from bench_lib.group import GroupError
 from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
 from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, Samples, warm_up
@@ -33,6 +33,9 @@ def main(argv: list[str]) -> int:
     failures: list[str] = []
     results = _measure_launchers([name for name in measures if name in MEASURES], options, failures)
     lines = scale.run([name for name in measures if name in scale.SCALE], options, failures)
+    saves = save.measure(options, failures) if save.SAVE in measures else {}
+    if saves:
+        print(save.render(saves, options.size))
     if results:
         print(render(results, HPC_ELASTIC.name if HPC_ELASTIC.name in results else next(iter(results))))
     if lines:
@@ -41,7 +44,9 @@ def main(argv: list[str]) -> int:
         print(f"no result: {failure.splitlines()[0]}", file=sys.stderr)
     print(f"{_load()[0]:.1f} runnable processes on {_load()[1]} CPUs meanwhile; above 1 per CPU, repeat it")
     if options.json:
-        options.json.write_text(json.dumps(_record(results, lines, failures), indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**_record(results, lines, failures), "saves": saves}, indent=1) + "\n"
+        )
     if options.plot and (code := _draw(options.plot, lines)):
         return code
     bad = missed(results, HPC_ELASTIC.name) or any(text.startswith(HPC_ELASTIC.name) for text in failures)
@@ -132,7 +137,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
-    parser.add_argument("--measure", nargs="+", choices=[*MEASURES, *scale.SCALE], help="only these")
+    parser.add_argument(
+        "--measure", nargs="+", choices=[*MEASURES, *scale.SCALE, save.SAVE], help="only these"
+    )
     names = [TORCHRUN.name, HPC_ELASTIC.name]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the measures of scale")
@@ -146,4 +153,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--markdown", action="store_true", help="tables of scale as they stand in the docs")
     scale.add_options(parser)
+    save.add_options(parser)
     return parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,10 +15,10 @@ import pytest
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
-def bench(*options: str) -> subprocess.CompletedProcess[str]:
+def bench(*options: str, timeout_s: float = 50) -> subprocess.CompletedProcess[str]:
     """Run scripts/bench on hpc_elastic alone."""
     argv = [sys.executable, str(BENCH), "--quick", "--only", "hpc_elastic", *options]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 @pytest.mark.slow
@@ -47,6 +48,25 @@ def test_unknown_measure_is_refused() -> None:
     ended = bench("--measure", "speed")
     assert 2 == ended.returncode
     assert "four-agents" in ended.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_saves_are_measured_beside_a_copy_in_memory(tmp_path: Path) -> None:
+    """Each way to save has its samples and a line of the table; nothing is left of what was saved."""
+    into = tmp_path / "saves.json"
+    small = ("--size", "16", "--in", str(tmp_path), "--json", str(into))
+    ended = bench("--measure", "save", *small, timeout_s=150)
+    assert 0 == ended.returncode, ended.stderr
+    record = json.loads(into.read_text())
+    assert [] == record["failures"]
+    assert "memory copy" in record["saves"]
+    for name, samples in record["saves"].items():
+        assert 2 == len(samples)
+        assert f"| {name} | " in ended.stdout
+    assert [into] == list(tmp_path.iterdir())
 
 
 def lines_of(record: dict[str, Any], measure: str, what: str) -> dict[str, dict[str, list[float]]]:
