@@ -29,6 +29,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.record.why_left import Asker, requeued_for, who_asked
 
 
 class Bucket(str, Enum):
@@ -105,6 +106,7 @@ class Stop(NamedTuple):
     resumed: int | None = None  # the step that the next round began from; None: no round has begun
     left: bool = False  # the start of the job ended with it
     record: int = 0  # number of the journal record that told it; 0: none did
+    asker: Asker = Asker()  # of a drain: what asked for it, where the cause alone does not name it
 
 
 class StartFacts(NamedTuple):
@@ -223,6 +225,10 @@ class _Walk:
         if now is not None and self._time is not None:
             lives = self._last is not None and self._bucket() not in (Bucket.HELD, Bucket.QUEUED)
             is_asked = self._state.drain is not None
+            if lives and self._last is not None and newest_saved is not None and newest_saved > self._last:
+                self._put_steps(now, 0.0, newest_saved, self._last)  # a mark may be newer than any line
+                self._best = max(self._best, newest_saved)
+                self._progress.append((now, self._best))
             self._put(now, self._live_bucket() if lives and not is_asked else self._bucket())
         self._note_saved(newest_saved)
         ending = self._state.ending
@@ -446,7 +452,12 @@ class _Walk:
         stop = self._stops[-1]
         self._stop = len(self._stops) - 1
         cause = stop.cause if stop.cause in _FAILURES else entry.cause
-        self._stops[-1] = stop._replace(cause=cause, step=self._reached, left=True)
+        asker = Asker()
+        if cause is entry.cause and isinstance(entry, Requeued):
+            asker = requeued_for(self._state, entry)
+        elif cause is entry.cause:
+            asker = who_asked(self._state, cause)
+        self._stops[-1] = stop._replace(cause=cause, step=self._reached, left=True, asker=asker)
         self._leave_round(time, Bucket.DRAINING)
 
     def _ended(self, time: float, record: Record, entry: RunEnded) -> None:

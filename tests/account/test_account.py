@@ -8,8 +8,12 @@ from hpc_elastic.account.account import account_of, pace_of, seconds_of_nodes
 from hpc_elastic.account.facts import Doing, WorkFact
 from hpc_elastic.account.spans import Bucket, History, SubmitTime
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
     Cause,
     Decision,
+    Drained,
+    DrainRequested,
     Entry,
     Epoch,
     EpochStarted,
@@ -21,6 +25,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    Then,
 )
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
@@ -194,3 +199,24 @@ def test_a_script_that_ends_a_run_tells_nothing_of_the_agents() -> None:
     records.append(Record(3, 300.0, "batch", RunEnded(Decision.FAILED, 1, "", None), Role.SCRIPT))
     account = account_of(History(records, [_fact(1, Doing.STEP, 150.0, 2, 5)]))
     assert 150.0 == account.seconds[Bucket.DOWN]
+
+
+def test_a_mark_may_be_newer_than_any_line() -> None:
+    """While workers run, the newest checkpoint counts as a step that is done now."""
+    records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))
+    account = account_of(History(records, [_fact(1, Doing.STEP, 150.0, 2, 5)], newest_saved=40, now=200.0))
+    assert (200.0, 40) == account.series.progress[-1]
+    assert 50.0 == account.seconds[Bucket.TRAINING]
+
+
+def test_a_signal_that_no_slurm_sent_is_named() -> None:
+    """A drain for a signal keeps the signal, as long as Slurm has not confirmed a preemption."""
+    asked = Asked("SIGTERM", Answer.DENIES)
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (150.0, DrainRequested(Cause.PREEMPTION, "a", Then.LEAVE, "", FIRST, asked=asked)),
+        (160.0, Drained(FIRST, Cause.PREEMPTION, None, "", asked=asked)),
+    )
+    (stop,) = account_of(History(records)).stops
+    assert "a SIGTERM that a user sent" == stop.stop.asker.text

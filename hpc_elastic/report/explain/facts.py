@@ -113,7 +113,7 @@ def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
 
 def _kind(stop: Stop) -> object:
     if stop.failure is None or stop.cause is None:
-        return stop.cause
+        return stop.cause, stop.asker
     return signature(RoundEnded(0, stop.cause, stop.nodes, dict(stop.failure)))
 
 

@@ -207,7 +207,7 @@ def cause_of(stop: StopFact) -> str:
         return f"{failure_text(one.failure)}{also}"
     if one.cause is Cause.NODE_LOSS and stop.nodes:
         return f"lost {names_text(stop.nodes)}"
-    return _CAUSES[one.cause]
+    return one.asker.text or _CAUSES[one.cause]
 
 
 def _cost_text(stop: StopFact) -> str:
