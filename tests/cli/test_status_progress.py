@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -96,3 +97,28 @@ def _read(fd: int) -> bytes:
         return os.read(fd, 65536)
     except OSError:  # the end, of a terminal
         return b""
+
+
+def test_programs_get_the_status_as_json(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The document has state, account and the facts for people; that of a folder has each run."""
+    write(paths, *preempted(0))
+    write_facts(paths, (1, 50.0, 2, 1), (1, 600.0, 2, 90))
+    assert 0 == app.run(["status", "--json", paths.root])
+    found = json.loads(capfd.readouterr().out)
+    assert (1, "status", "requeued", 90) == (
+        *(found["format"], found["kind"]),
+        *(found["phase"], found["account"]["step"]),
+    )
+    assert {"label": "run", "text": paths.root} == found["facts"][0]
+    assert 0 == app.run(["status", "--json", os.path.dirname(paths.root)])
+    listed = json.loads(capfd.readouterr().out)
+    assert ("runs", [paths.root]) == (listed["kind"], [one["run"] for one in listed["runs"]])
+    assert 550.0 == listed["runs"][0]["account"]["seconds"]["training"]
+
+
+def test_the_list_of_runs_tells_step_and_goodput(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Behind the state of a run there is how far it is, and how much of its time has brought steps."""
+    write(paths, *preempted(0))
+    write_facts(paths, (1, 50.0, 2, 1), (1, 600.0, 2, 90))
+    assert 0 == app.run(["status", os.path.dirname(paths.root)])
+    assert "  step 90, goodput 79 %\n" in capfd.readouterr().out

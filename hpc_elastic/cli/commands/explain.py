@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from hpc_elastic.cli.commands.status import next_text, open_until
-from hpc_elastic.cli.parameters import Flag
+from hpc_elastic.cli.commands.status import AsJson, next_text, open_until
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
@@ -17,8 +16,6 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.text import visible
-
-AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
 
 
 def explain(

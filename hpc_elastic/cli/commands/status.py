@@ -8,11 +8,12 @@ from typing import Annotated, Optional
 from hpc_elastic.account.account import account_of
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
-from hpc_elastic.cli.say import fitting, say, say_aside, say_fact, say_in_colour
+from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
 from hpc_elastic.cli.status.facts import batch_log, status_facts
-from hpc_elastic.cli.status.runs import list_runs
+from hpc_elastic.cli.status.runs import list_runs, runs_json
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.report.explain.as_json import run_json, status_json
 from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_size import size_text
@@ -29,6 +30,7 @@ _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
+AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
 ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show what happened, too.")]
 
 
@@ -45,30 +47,42 @@ OptionalRun = Annotated[
 def status(
     run: OptionalRun = None,
     timeline: ShowTimeline = False,  # noqa: FBT002 - a flag of the command line
+    json: AsJson = False,  # noqa: FBT002 - as above
 ) -> int:
     """Show where a run stands, what it has used up, and what to do next."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)
     if folder is not None:
-        return list_runs(folder)
+        if json:
+            hand_out(runs_json(folder))
+        return 0 if json else list_runs(folder)
     found = read_run(find_run(run or ""))
     slurm = Slurm()
     asked = with_excluded(ask_job(found, slurm), slurm)
     silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
     where = status_of(RunView.of(found, asked.job, silent_s))
-    is_bad = where.phase in _BAD and not (found.is_torchruns and where.phase is RunPhase.GONE)
-    colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
-    headline = "\n".join(fitting(visible(f"{found.name}: {where.text}"), "", "  "))
-    say_in_colour(headline, colour, bold=True)
-    facts = status_facts(found, asked, account_of(history_of(found, open_until(where.phase))))
+    account = account_of(history_of(found, open_until(where.phase)))
+    facts = status_facts(found, asked, account)
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
+    then = next_text(found, where, asked)
+    if json:
+        hand_out(status_json(run_json(found, where), account, facts, then))
+        return 0
+    _say_headline(found, where)
     for label, text in facts:
         say_fact(label, text)
     if timeline:
         _print_timeline(found)
-    say(f"next: {next_text(found, where, asked)}")
+    say(f"next: {then}")
     return 0
+
+
+def _say_headline(run: RunFiles, where: RunStatus) -> None:
+    is_bad = where.phase in _BAD and not (run.is_torchruns and where.phase is RunPhase.GONE)
+    colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
+    headline = "\n".join(fitting(visible(f"{run.name}: {where.text}"), "", "  "))
+    say_in_colour(headline, colour, bold=True)
 
 
 def timeline(run: RunArgument) -> int:

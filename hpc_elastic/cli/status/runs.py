@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
+from typing import NamedTuple
 
+from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.cli.say import say
 from hpc_elastic.clock import NO_TIME, SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.report.explain.as_json import account_json, document
+from hpc_elastic.report.explain.facts import history_of
+from hpc_elastic.report.explain.words import share_text, step_text
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs
@@ -18,24 +24,26 @@ from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
 from hpc_elastic.text import visible
 
 _MOST_FOREIGN = 10  # directories of other users that are named
+_MOST_ACCOUNTS = 50  # runs whose account is made, the newest ones
 
 
 def list_runs(folder: str) -> int:
     """Print a line for each run in a folder, the one that changed last first; asks no Slurm."""
     there = look_into(folder)
-    lines = sorted((_line(RunPaths(os.path.join(folder, name))) for name in there.runs), reverse=True)
+    lines = _rows(folder, there.runs)
     foreign = list(there.foreign.items()) if folder == RUNS_FOLDER else []
     shown = foreign[:_MOST_FOREIGN]
-    width = max((len(visible(name)) for name in (*(line[1] for line in lines), *dict(shown))), default=0)
-    for time, name, text in lines:
-        say(f"{visible(name):<{width}}  {time or '?':<19}  {visible(text)}")
+    width = max((len(visible(name)) for name in (*(line.name for line in lines), *dict(shown))), default=0)
+    for place, line in enumerate(lines):
+        text = visible(line.text) + (_progress_text(line) if place < _MOST_ACCOUNTS else "")
+        say(f"{visible(line.name):<{width}}  {line.changed or '?':<19}  {text}")
     if not lines:
         say(f"there are no runs below {visible(os.path.abspath(folder))}" + (" of yours" if foreign else ""))
     for name, owner in shown:
         say(f"{visible(name):<{width}}  belongs to user {owner}")
     if len(foreign) > len(shown):
         say(f"and {len(foreign) - len(shown)} more of other users")
-    _say_next(folder, lines[0][1] if lines else "")
+    _say_next(folder, lines[0].name if lines else "")
     return 0
 
 
@@ -47,13 +55,61 @@ def _say_next(folder: str, newest: str) -> None:
         say("next: hpc-elastic status .  (there are some right here)")
 
 
-def _line(paths: RunPaths) -> tuple[str, str, str]:
-    """Return when a run changed last, its name, and how it stands."""
+class RunRow(NamedTuple):
+    """A run in the list."""
+
+    changed: str  # when it changed last; empty: that is not known
+    name: str
+    text: str  # its state, for people
+    paths: RunPaths
+    phase: str = ""  # empty: it cannot be read
+
+
+def _rows(folder: str, names: Iterable[str]) -> list[RunRow]:
+    rows = (_row(RunPaths(os.path.join(folder, name))) for name in names)
+    return sorted(rows, key=lambda row: row[:3], reverse=True)
+
+
+def _row(paths: RunPaths) -> RunRow:
     try:
         run = read_run(paths)
-        return (_changed(run), paths.name, _standing(run))
+        return RunRow(
+            _changed(run), paths.name, _standing(run), paths, status_of(RunView.of(run)).phase.value
+        )
     except HpcElasticError as error:
-        return ("", paths.name, f"cannot be read: {_first_line(error)}")
+        return RunRow("", paths.name, f"cannot be read: {_first_line(error)}", paths)
+
+
+def _account_of(row: RunRow) -> Account | None:
+    """Return the account of a run up to its newest event; None if it cannot be read."""
+    try:
+        return account_of(history_of(read_run(row.paths), None)) if row.phase else None
+    except HpcElasticError:
+        return None
+
+
+def _progress_text(row: RunRow) -> str:
+    account = _account_of(row)
+    if account is None or account.goodput is None:
+        return ""
+    return f"  {step_text(account)}, goodput {share_text(account.goodput)}"
+
+
+def runs_json(folder: str) -> str:
+    """Return the runs of a folder as a document, the one that changed last first; asks no Slurm."""
+    found = []
+    for row in _rows(folder, look_into(folder).runs):
+        account = _account_of(row)
+        found.append(
+            {
+                "run": row.paths.root,
+                "changed": row.changed or None,
+                "phase": row.phase or None,
+                "text": row.text,
+                "account": None if account is None else account_json(account),
+            }
+        )
+    return document("runs", {"folder": os.path.abspath(folder), "runs": found})
 
 
 def _first_line(error: HpcElasticError) -> str:

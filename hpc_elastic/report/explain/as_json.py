@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
@@ -75,6 +76,21 @@ def account_json(account: Account) -> dict[str, Any]:
 
 
 _OF_A_RUN = tuple(bucket for bucket in Bucket if bucket not in (Bucket.SPARE, Bucket.ELSEWHERE))
+
+
+def status_json(
+    identity: dict[str, Any], account: Account, facts: Iterable[tuple[str, str]], then: str
+) -> str:
+    """Return a status as a document.
+
+    Args:
+        identity: see `run_json`.
+        account: of the run.
+        facts: labels and texts for people.
+        then: the next commands.
+    """
+    lines = [{"label": label, "text": text} for label, text in facts]
+    return document("status", {**identity, "account": account_json(account), "facts": lines, "next": then})
 
 
 def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> str:
