@@ -296,9 +296,8 @@ STARTS_MODULES = {
     "hpc_elastic/processes/preload/rules.py": "reads commands",
     "hpc_elastic/processes/preload/warm_worker.py": "reads commands",
     "hpc_elastic/processes/guard.py": "a message to the guard",
-    "hpc_elastic/slurm/job/worker_words.py": "names a flag of our own",
     "hpc_elastic/slurm/job/script.py": "the user's module",
-    "hpc_elastic/slurm/job/worker_script.py": "reads commands",
+    "hpc_elastic/slurm/job/worker_launcher.py": "names a flag of our own, and reads commands",
 }
 
 

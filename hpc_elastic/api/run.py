@@ -1,15 +1,15 @@
-"""A run as Python sees it: where it stands, its logs, its end, its values."""
+"""A run as Python sees it: its state, its logs, its end, its values."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shlex
 from typing import Any
 
 from hpc_elastic.api import function
-from hpc_elastic.api.errors import NotDoneError
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
@@ -205,3 +205,25 @@ def _prefixed(file: log_files.LogFile) -> str:
 
 def _say_nothing(_line: str) -> None:
     """The output of a command is in `Run.status`."""
+
+
+class NotDoneError(HpcElasticError):
+    """A run is over, or its job is gone, and it is not done; no worker's failure tells why.
+
+    Args:
+        root: the run directory.
+        text: where the run stands, in words.
+    """
+
+    def __init__(self, root: str, text: str) -> None:
+        super().__init__(root, text)
+        self.root = root
+        self.text = text
+
+    def __str__(self) -> str:
+        root = shlex.quote(self.root)
+        return (
+            f"the run in {self.root} is not done: {self.text}\n"
+            f"  fix: hpc-elastic timeline {root} tells what happened; "
+            f"to take it up again: hpc-elastic submit --resume {root}"
+        )

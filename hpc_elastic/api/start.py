@@ -20,9 +20,8 @@ from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.submit import request, run_dir, validate
-from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
 from hpc_elastic.store import files
 

@@ -20,8 +20,7 @@ from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.agent import open_agent
-from hpc_elastic.start.meeting import ended_before
-from hpc_elastic.start.options import LaunchOptions
+from hpc_elastic.start.meeting import LaunchOptions, ended_before
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a run has been through, counted by cause. Pure."""
+"""The past of a run in words: its causes counted, nodes that were unfit, steps that were not saved. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hpc_elastic.record.array_task import start_of
-from hpc_elastic.record.journal import Cause, NodeLeft, Record, Requeued, RoundFormed, TaskStopped
+from hpc_elastic.record.journal import (
+    Cause,
+    NodeLeft,
+    Record,
+    Requeued,
+    RoundFormed,
+    TaskStopped,
+)
 from hpc_elastic.record.member_names import natural, parse_name
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.record.why_left import requeued_for, who_asked
-from hpc_elastic.report.unfit_text import is_for_unfit
 from hpc_elastic.text import count_text
+
+_MOST_NAMES = 4
+_MOST_WORDS = 80  # of a reason; the node's own line has all of it
 
 _UNFIT = "unfit node"
 
@@ -137,3 +146,54 @@ def used_text(number: int, most: int | None, noun: str, causes: str) -> str:
     """
     text = count_text(number, noun) if most is None else f"{number} of {most} {noun}s"
     return f"{text} ({causes})" if causes else text
+
+
+def is_for_unfit(cause: Cause, state: RunState) -> bool:
+    """Tell whether what counts as the loss of a node is that nodes are unfit."""
+    return cause is Cause.NODE_LOSS and state.only_unfit
+
+
+def unfit_text(unfit: Mapping[str, str]) -> str:
+    """Return ``1 node unfit: node3 (disk full)``.
+
+    Args:
+        unfit: the nodes, and why; at least one.
+    """
+    names = sorted(unfit, key=natural)
+    told = ", ".join(f"{name} ({_short(unfit[name])})" for name in names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{count_text(len(names), 'node')} unfit: {told}{more}"
+
+
+def _short(reason: str) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]} ..."
+
+
+def unsaved_text(state: RunState, saved: int | None) -> str:
+    """Return what is missing, to be put behind a sentence; empty if nothing is, or nobody knows.
+
+    All ranks have agreed on a step to stop at, so a checkpoint of it, or a later one, was to be marked.
+
+    Args:
+        state: the run when its workers had stopped.
+        saved: the step of the newest durable checkpoint, None if none is marked.
+    """
+    parts = []
+    if state.failed_leaving:
+        first = state.failed_leaving[0].failure.get("rank", "?")
+        more = len(state.failed_leaving) - 1
+        also = f", and workers on {count_text(more, 'other node')}" if more else ""
+        parts.append(f"rank {first} failed instead of saving{also}")
+    if (step := missing_step(state, saved)) is not None:
+        newest = "none is" if saved is None else f"the newest is of step {saved}"
+        parts.append(f"no checkpoint of step {step} was marked ({newest})")
+    return "".join(f"; {part}" for part in parts)
+
+
+def missing_step(state: RunState, saved: int | None) -> int | None:
+    """Return the step that all ranks stopped at without a checkpoint of it; None if there is one."""
+    step = state.stop_step
+    if step is None or step < 0:
+        return None  # the workers do not tell their steps
+    return step if saved is None or saved < step else None

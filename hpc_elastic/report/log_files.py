@@ -1,16 +1,22 @@
-"""Which log files of a run are to be shown, and under which prefix."""
+"""The log files of a run that are to be shown, their prefix, and srun's words about nodes in them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from typing import BinaryIO, NamedTuple
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record, RoundFormed
 from hpc_elastic.record.member_names import natural
+from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.store.plain_file import list_plain, open_plain
 from hpc_elastic.typed_json import whole_number
+
+_ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: (.+)$", re.MULTILINE)
+_START_ENDS = "hpc_elastic finish: "  # what was said before it is of an earlier start
 
 _STEP = 1 << 16
 _MOST_SEEN = 64 << 20  # bytes that are looked through for line ends; a file may have none
@@ -130,3 +136,24 @@ def _offset_in(file: BinaryIO, end: int, lines: int) -> int:
             return at + stop + 1
         missing -= found
     return at
+
+
+def srun_said(log: str, hosts: Collection[str]) -> str:
+    """Return how the agents of some hosts have ended, as srun tells it; empty if it does not.
+
+    Args:
+        log: the end of the batch script's log.
+        hosts: names of nodes.
+    """
+    told = {}
+    for names, how in _ENDED.findall(log.rpartition(_START_ENDS)[2]):
+        told.update(dict.fromkeys(set(_expanded(names)).intersection(hosts), how.strip()))
+    parts = [f"{host}: {told[host]}" for host in sorted(told)]
+    return f"srun says that agents have ended before they came: {', '.join(parts)}" if parts else ""
+
+
+def _expanded(names: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(names)
+    except InputError:
+        return ()

@@ -1,14 +1,21 @@
-"""Why a job waits in Slurm's queue, in words, and what its owner can do about it. Pure."""
+"""Why a job waits in Slurm's queue, in words, how long its starts take, and the help for its owner. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+from hpc_elastic.clock import clock_text, date_text
+from hpc_elastic.record.journal import EpochStarted, Record, RoundEnded
 from hpc_elastic.record.member_names import MemberName, Phase, natural
 from hpc_elastic.record.state import RunState
-from hpc_elastic.report.timeline import names_text
+from hpc_elastic.report.timeline import names_text, span_text
+from hpc_elastic.settings.table import in_force
 from hpc_elastic.text import are_text, count_text
+
+GIVEN_BACK = "the job is given back to Slurm"
+FAILS = "the run fails"  # an array that has too few tasks left
 
 _ENDED = (Phase.STOPPED, Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 _HELD = "held; to let it go on: scontrol release {job}"
@@ -189,3 +196,29 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
         return text
     left = are_text(tasks, "task")
     return f"{text}, but only {left} left in Slurm: hpc-elastic scale {run} --nodes {low} queues more"
+
+
+def wait_times_text(
+    records: Iterable[Record], spec: Mapping[str, Any], now_s: float, here: int, then: str = GIVEN_BACK
+) -> str:
+    """Return since when the nodes of a run wait for others, until when, and what is then.
+
+    Args:
+        records: of the run.
+        spec: the job spec as it was stored; empty if nobody knows how long they wait.
+        now_s: wall time [s since the epoch].
+        here: how many nodes are there.
+        then: what happens if too few have come by then.
+    """
+    began = [record.at for record in records if isinstance(record.entry, EpochStarted | RoundEnded)]
+    if not began:
+        return ""
+    text = f", since {date_text(began[-1])} ({span_text(now_s - began[-1])})"
+    if not spec:
+        return f"{text}; the log of the first node tells until when"
+    low = str(in_force(spec, "nodes")).partition(":")[0]
+    if low.isdecimal() and here >= int(low):
+        last_call_s = in_force(spec, "last_call_timeout")
+        return f"{text}; {last_call_s:g} s after enough have come the round begins without the others"
+    timeout = in_force(spec, "join_timeout")
+    return f"{text}, until {clock_text(began[-1] + timeout)} (join_timeout = {timeout:g} s); then {then}"

@@ -1,13 +1,16 @@
-"""What a run is doing now, in words. Pure."""
+"""The present state of a run, in words. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
+from hpc_elastic.record.member_names import MemberName, Phase, natural, parse_name
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import requeued_for, who_asked
+from hpc_elastic.report.causes_text import unsaved_text
 from hpc_elastic.report.timeline import (
     CAUSES,
     cause_text,
@@ -18,13 +21,24 @@ from hpc_elastic.report.timeline import (
     span_text,
     why_text,
 )
-from hpc_elastic.report.torchrun_status import Mark, have_left, headline, newest_marks
-from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
 from hpc_elastic.text import count_text
+
+NOT_RECORDED = (
+    "torchrun, whose agents only meet here: restarts, checkpoints, logs and how the workers ended are "
+    "not recorded; torchrun's own output has them"
+)
+_WORDS = {
+    Phase.JOINING: "waits for a round",
+    Phase.RUNNING: "is in round {round}",
+    Phase.STOPPED: "has stopped its workers",
+    Phase.SUCCEEDED: "has left after round {round}",
+    Phase.LEFT: "has left after round {round}",
+    Phase.ABSENT: "has ended before it came",
+}
 
 
 class RunPhase(str, Enum):
@@ -271,3 +285,88 @@ def round_text(formed: RoundFormed) -> str:
     """Return a round with its nodes and workers."""
     names = names_text(tuple(member.node for member in formed.members))
     return f"round {formed.number} on {names} ({count_text(formed.workers, 'worker')})"
+
+
+class Mark(NamedTuple):
+    """A node as its own file name tells of it."""
+
+    name: MemberName
+    at: float | None = None  # of its last sign of life, by the file server [s since the epoch]; None: gone
+
+
+def newest_marks(marks: Iterable[Mark], state: RunState) -> list[Mark]:
+    """Return the newest mark of each node in this start of the run, in the order of their names."""
+    found: dict[str, Mark] = {}
+    for mark in marks:
+        known = found.get(mark.name.node)
+        is_newer = known is None or (mark.at or 0.0) >= (known.at or 0.0)
+        if mark.name.epoch >= state.epoch and is_newer:
+            found[mark.name.node] = mark
+    return [found[node] for node in sorted(found, key=natural)]
+
+
+def have_left(marks: Sequence[Mark]) -> bool:
+    """Tell whether there were agents and all have gone by themselves."""
+    return bool(marks) and all(mark.name.phase.is_terminal for mark in marks)
+
+
+def headline(state: RunState, marks: Sequence[Mark]) -> str:
+    """Return where the run stands, as far as that is recorded."""
+    formed = state.round
+    nodes = names_text(tuple(mark.name.node for mark in marks))
+    if formed is not None:
+        nodes = names_text(tuple(member.node for member in formed.members))
+    if have_left(marks):
+        after = f" after round {formed.number}" if formed is not None else " before there was a round"
+        return f"all agents have left{after} ({nodes}); how their workers ended is not recorded here"
+    if state.running is not None:
+        count = count_text(len(state.running.members), "node")
+        return f"running round {state.running.number} on {count}: {nodes}"
+    after = f" after round {formed.number}" if formed is not None else ""
+    return f"the agents meet for the next round{after} ({nodes})" if nodes else "no agent is there"
+
+
+def member_texts(marks: Sequence[Mark], now_s: float) -> list[str]:
+    """Return what each node does, one line each.
+
+    Args:
+        marks: of the nodes.
+        now_s: wall time [s since the epoch].
+    """
+    texts = []
+    for mark in marks:
+        text = f"{mark.name.node} {_WORDS[mark.name.phase].format(round=mark.name.round)}"
+        if mark.at is not None:
+            seen = "" if mark.name.phase.is_terminal else "last sign of life "
+            text += f", {seen}{span_text(now_s - mark.at)} ago"
+        texts.append(text)
+    return texts
+
+
+def size_text(state: RunState, members: Iterable[str]) -> str:
+    """Return the wanted size of a run and the nodes that stand by; empty if no size was asked for.
+
+    Args:
+        state: of the run.
+        members: the listing of ``members/``. A node is believed to be there by its name alone.
+    """
+    if state.size is None or state.wanted is None:
+        return ""
+    running = {member.node for member in state.running.members} if state.running is not None else set()
+    spare = _joining(state, members) - running
+    held = len(running | spare | set(state.expected) - state.lost)
+    if 0 < held < state.wanted:
+        there = f"{held} {'is' if held == 1 else 'are'} there"
+        return f"{count_text(state.wanted, 'node')} wanted ({state.size.detail}), {there}"
+    of = f"of {count_text(held, 'node')}" if held else "node" if state.wanted == 1 else "nodes"
+    text = f"{state.wanted} {of} ({state.size.detail})"
+    if not running or not spare:
+        return text
+    names = sorted(spare, key=natural)
+    return f"{text}; {names_text(tuple(names))} {'stands' if len(names) == 1 else 'stand'} by"
+
+
+def _joining(state: RunState, members: Iterable[str]) -> set[str]:
+    """Return the nodes of this start of the run that wait for a round."""
+    names = [name for name in map(parse_name, members) if name is not None and name.epoch == state.epoch]
+    return {name.node for name in names if name.phase is Phase.JOINING} - state.lost

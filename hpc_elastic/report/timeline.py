@@ -46,9 +46,8 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import asked_text, early_text, requeued_for, who_asked
+from hpc_elastic.report.causes_text import is_for_unfit, unfit_text, unsaved_text
 from hpc_elastic.report.exit_codes import code_text
-from hpc_elastic.report.unfit_text import is_for_unfit, unfit_text
-from hpc_elastic.report.unsaved_text import unsaved_text
 from hpc_elastic.text import count_text
 
 _MOST_NAMES = 8

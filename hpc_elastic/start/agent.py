@@ -36,8 +36,7 @@ from hpc_elastic.record.journal import Role, Then
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
-from hpc_elastic.start.meeting import ended_before, rendezvous_of
-from hpc_elastic.start.options import LaunchOptions, OpenAgent
+from hpc_elastic.start.meeting import LaunchOptions, OpenAgent, ended_before, rendezvous_of
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
@@ -45,7 +44,7 @@ from hpc_elastic.store.root import HeldRoot
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.preload.preloader import Preloader
-    from hpc_elastic.start.options import LaunchOptions
+    from hpc_elastic.start.meeting import LaunchOptions
 
 
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld

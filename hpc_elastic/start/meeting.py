@@ -1,20 +1,28 @@
-"""Which run and which start of it an agent takes part in, and how it meets the others there."""
+"""The options of an agent, the run and start that it takes part in, and its meeting with the others."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.interface import free_port
 from hpc_elastic.meet.membership import Membership, NodeFacts
+from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.node.agent import NodeAgent
+from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
+from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.setup.agent_log import AgentLog
+from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import epoch_now
@@ -22,15 +30,19 @@ from hpc_elastic.record.journal import Decision, Epoch, MarkedCheckpoint, Member
 from hpc_elastic.record.run_directory import holds_submitted_run, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import is_own_script, refuse_running_elsewhere
 from hpc_elastic.store.kv import open_round_store
 from hpc_elastic.store.lock import ContentionLock
+from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 if TYPE_CHECKING:
-    from hpc_elastic.start.options import LaunchOptions
+    from hpc_elastic.processes.numa import NumaOptions
+
 
 _MARKS_AT_ONCE = 1000
 _agents = itertools.count()
@@ -149,3 +161,52 @@ def _batch_host() -> str:
         return ""
     nodes = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
     return nodes[0] if nodes else ""
+
+
+class LaunchOptions(NamedTuple):
+    """Everything `hpc-elastic run` was asked for, in checked form."""
+
+    paths: RunPaths
+    run_id: str
+    rendezvous: MeetingSettings
+    slots: int  # workers on this node
+    argv: tuple[str, ...]  # what each worker runs
+    title: str  # its name for people
+    logs: LogsSpecs
+    prefixes: str
+    max_restarts: int
+    times: AgentTimes
+    signals: SignalMeanings
+    node: str
+    addr: str
+    role: str = "default_role"
+    master_addr: str | None = None
+    master_port: int | None = None
+    entrypoint: Callable[..., Any] | None = None  # what each worker runs instead of a program
+    args: tuple[Any, ...] = ()  # of the entrypoint
+    start_method: str = "spawn"  # of the entrypoint
+    numa: NumaOptions | None = None
+    virtual_local_rank: bool = False
+    stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
+    stderr_filters: tuple[str, ...] | None = None
+    event_log_handler: str = "null"
+    hangs: HangOptions = HangOptions()  # how long workers may make no progress
+    watch_node_drain: bool = False  # leave nodes that Slurm drains
+    # of how many rounds the workers' logs stay; 0: of all
+    keep_logs: int = agents(JobSettings.keep_logs)
+    preload: tuple[str, ...] = ()  # modules that are imported once on this node
+    tracker_ids: bool = False  # trackers know the run again after each start
+    probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
+    budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes
+
+
+class OpenAgent(NamedTuple):
+    """An agent that is ready to run, and its parts."""
+
+    agent: NodeAgent
+    run: SharedRun
+    loop: EventLoop
+    log: AgentLog
+    own_log: AgentLog  # only the agent's file, not the console
+    root: HeldRoot  # the run directory
+    shares_console: bool = False  # with the agents on the other nodes of the same step

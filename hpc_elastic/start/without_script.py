@@ -18,7 +18,7 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 if TYPE_CHECKING:
     from hpc_elastic.node.outcome import Outcome
     from hpc_elastic.record.array_task import TaskStart
-    from hpc_elastic.start.options import OpenAgent
+    from hpc_elastic.start.meeting import OpenAgent
 
 _ASKING = 8  # so many of a job ask Slurm; a thousand at once would be a burden to slurmctld
 

@@ -140,7 +140,8 @@ def work(root: str, call: bytes, job_id: str) -> None:
     import pickle  # noqa: PLC0415 - only for functions
 
     from hpc_elastic.api import call as runs_call  # noqa: PLC0415 - the same
-    from hpc_elastic.api import function, value  # noqa: PLC0415 - the same
+    from hpc_elastic.api import function  # noqa: PLC0415 - the same
+    from hpc_elastic.api.call import keep  # noqa: PLC0415 - the same
 
     paths, rank = RunPaths(root), int(os.environ["RANK"])
     following = paths.function_of(job_id)
@@ -150,7 +151,7 @@ def work(root: str, call: bytes, job_id: str) -> None:
     )
     if runs_call.has_hook(delayed):
         runs_call.heed_sigterm(following, rank, delayed)
-    value.keep(paths, delayed.result(), os.environ)
+    keep(paths, delayed.result(), os.environ)
 
 
 def _check_number(name: str, value: int | None, least: int) -> None:

@@ -16,8 +16,9 @@ from fuzz_lib.target import Target, allowed, expect
 from hpc_elastic.cli.run import flags
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
 from hpc_elastic.record.journal import SetupFailure
-from hpc_elastic.report import queue_text, srun_said
+from hpc_elastic.report import queue_text
 from hpc_elastic.report.exit_codes import job_code_text
+from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.slurm.adopt import script, torchrun_line
 from hpc_elastic.slurm.client import answers, deadlines, hostlist, job_standing, parse
 from hpc_elastic.slurm.end import history
@@ -191,7 +192,7 @@ def _hosts(text: str) -> None:
 def _log(data: bytes) -> None:
     text = data.decode(errors="replace")
     job_standing.due_to(text)
-    srun_said.srun_said(text, ("n1", "n2"))
+    srun_said(text, ("n1", "n2"))
     for failure in _FAILURES:
         history.with_words(failure, text)
     history.with_words(SetupFailure(text, "setup", 127), text)

@@ -20,7 +20,7 @@ from hpc_elastic.node.spec import RunResult, WorkerGroup, WorkerState
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.start.agent import open_agent
-from hpc_elastic.start.options import LaunchOptions, OpenAgent
+from hpc_elastic.start.meeting import LaunchOptions, OpenAgent
 from tests.node.stuck import STUCK
 
 INIT, HEALTHY, UNHEALTHY = WorkerState.INIT, WorkerState.HEALTHY, WorkerState.UNHEALTHY

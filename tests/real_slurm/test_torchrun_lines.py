@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.slurm.adopt.per_node import adopt_per_node
+from hpc_elastic.slurm.adopt.script import adopt_per_node
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 from tests.real_slurm.jobs import installed_for_users
 

@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.record.journal import Entry, Epoch, EpochStarted, Member, Record, RoundFormed, SizeWanted
 from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.report.run_size import size_text
+from hpc_elastic.report.run_status import size_text
 
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2", "n10"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.report.srun_said import srun_said
+from hpc_elastic.report.log_files import srun_said
 
 LOG = """srun: error: node[3-4]: tasks 2-3: Killed
 srun: error: node1: task 0: Exited with exit code 75

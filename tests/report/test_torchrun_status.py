@@ -8,9 +8,8 @@ from hpc_elastic.record.journal import Cause, Entry, Record, RoundEnded
 from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report import run_status
-from hpc_elastic.report.run_status import RunView, status_of
+from hpc_elastic.report.run_status import Mark, RunView, member_texts, newest_marks, status_of
 from hpc_elastic.report.timeline import timeline
-from hpc_elastic.report.torchrun_status import Mark, member_texts, newest_marks
 from tests.meet.build import E0, formed, start
 
 ENTRIES: tuple[Entry, ...] = (start(expected=()), formed(1, ("n1", "n2")))

@@ -13,11 +13,10 @@ from hpc_elastic.record.journal import (
     Requeued,
 )
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.report.causes_text import requeues_text
+from hpc_elastic.report.causes_text import requeues_text, unfit_text
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.report.timeline import timeline
-from hpc_elastic.report.unfit_text import unfit_text
 from hpc_elastic.slurm.client.job_standing import job_facts
 from tests.meet.build import E0, REQUEUED, formed, loss, start
 

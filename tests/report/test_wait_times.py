@@ -8,7 +8,7 @@ import pytest
 
 from hpc_elastic.clock import clock_text, date_text
 from hpc_elastic.record.journal import Entry, Record
-from hpc_elastic.report.wait_times import wait_times_text
+from hpc_elastic.report.queue_text import wait_times_text
 from tests.meet.build import crash, formed, start
 
 BEGAN, ENDED = 1_700_000_000.0, 1_700_003_600.0

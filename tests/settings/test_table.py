@@ -35,7 +35,7 @@ from hpc_elastic.slurm.job.options import FIELDS
 from hpc_elastic.slurm.job.script import agent_flags, finish_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import spec_trouble, stored_spec
-from hpc_elastic.start.options import LaunchOptions
+from hpc_elastic.start.meeting import LaunchOptions
 from hpc_elastic.submitit import HpcElasticExecutor
 
 WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.adopt.per_node import adopt_per_node, is_per_node
+from hpc_elastic.slurm.adopt.script import adopt_per_node, is_per_node
 
 NODE = "cd work\ntorchrun --node_rank=$SLURM_NODEID train.py\necho after >> ../told\n"
 STAND_INS = {

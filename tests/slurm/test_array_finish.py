@@ -36,12 +36,11 @@ from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.history import HOW
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.request import plan, read_template
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm
 from tests.slurm.failed_lines import failed_line

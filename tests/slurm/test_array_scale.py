@@ -16,14 +16,13 @@ from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.slurm.client.answers import SlurmTask, max_array_size, parse_tasks
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.operate.array_scale import TaskShare, shares
 from hpc_elastic.slurm.operate.scale import scale
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import begin_of, facts_of, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.request import plan, read_template
 from hpc_elastic.slurm.submit.submit import Submitter
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.array_stand_in import ArraySlurm

@@ -9,10 +9,10 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.client.answers import ListedNode
-from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.script import RunNames, batch_log_pattern, render
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
+from hpc_elastic.slurm.submit.request import read_template
+from hpc_elastic.slurm.submit.validate import check_size
 from tests.slurm.array_stand_in import ArraySlurm
 from tests.slurm.test_script import GOLDEN, SPECS
 
@@ -84,13 +84,13 @@ def test_what_means_something_for_one_node_is_taken() -> None:
 def test_an_array_that_the_cluster_does_not_allow_is_refused() -> None:
     """Where the cluster does not tell nobody is refused."""
     spec, slurm = JobSpec(command="true", mode="array", nodes="2:9", spares=1), ArraySlurm()
-    partition_rules.check_size(spec, slurm)
+    check_size(spec, slurm)
     slurm.most = 9
     with pytest.raises(InputError, match="an array of 10 tasks, and this cluster allows 9"):
-        partition_rules.check_size(spec, slurm)
-    partition_rules.check_size(spec.model_copy(update={"mode": "step"}), slurm)
+        check_size(spec, slurm)
+    check_size(spec.model_copy(update={"mode": "step"}), slurm)
     slurm.is_silent = True
-    partition_rules.check_size(spec, slurm)
+    check_size(spec, slurm)
 
 
 class PartitionSlurm(ArraySlurm):
@@ -109,8 +109,8 @@ def test_an_array_that_the_partition_cannot_hold_at_once_is_refused() -> None:
     slurm = PartitionSlurm()
     spec = JobSpec(command="true", mode="array", nodes="6:9", exclusive=True, partition="low")
     with pytest.raises(InputError, match="6 whole nodes at once, and partition low has 5"):
-        partition_rules.check_size(spec, slurm)
+        check_size(spec, slurm)
     for fits in ({"nodes": "5:9"}, {"exclusive": False}, {"partition": "no-such"}, {"mode": "step"}):
-        partition_rules.check_size(spec.model_copy(update=fits), slurm)
+        check_size(spec.model_copy(update=fits), slurm)
     slurm.is_silent = True
-    partition_rules.check_size(spec, slurm)
+    check_size(spec, slurm)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.job.templates import epilog, read_template
+from hpc_elastic.slurm.submit.request import epilog, read_template
 from tests.slurm.test_script import Node, make_node
 
 WAITS = '#!/bin/sh\necho "$1" >> {home}/naps\n{act}\n'

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.job import spec_rules
-from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, spec_warnings, warning_time_s
 
 COMMAND = {"command": ["python", "train.py"]}
 
@@ -161,16 +160,16 @@ def test_a_time_limit_that_leaves_little_for_training_is_warned_of(
     fields: dict[str, object], said: str
 ) -> None:
     """Slurm's warning comes up to half a minute early: a job of a minute may save after three seconds."""
-    found = [each for each in spec_rules.warnings(JobSpec(**COMMAND, **fields)) if "for training" in each]
+    found = [each for each in spec_warnings(JobSpec(**COMMAND, **fields)) if "for training" in each]
     assert bool(said) == bool(found)
     assert said in "".join(found)
 
 
 def test_workers_that_would_share_one_core_are_warned_of() -> None:
     """Slurm's default is one core per node."""
-    assert any("one core" in warning for warning in spec_rules.warnings(JobSpec(**COMMAND)))
+    assert any("one core" in warning for warning in spec_warnings(JobSpec(**COMMAND)))
     for enough in ({"cpus_per_node": 8}, {"exclusive": True}, {"sbatch": {"cpus-per-gpu": 8}}):
-        assert not any("one core" in warning for warning in spec_rules.warnings(JobSpec(**COMMAND, **enough)))
+        assert not any("one core" in warning for warning in spec_warnings(JobSpec(**COMMAND, **enough)))
 
 
 @pytest.mark.parametrize(
@@ -189,4 +188,4 @@ def test_workers_that_would_share_one_core_are_warned_of() -> None:
 def test_the_warning_comes_ahead_of_the_lead(fields: dict[str, Any], lead_s: float, warned_s: int) -> None:
     """Slurm's timer is 30 s coarse; short jobs get a shorter lead."""
     spec = JobSpec(**COMMAND, **fields)
-    assert (lead_s, warned_s) == (spec_rules.checkpoint_lead_s(spec), spec_rules.warning_time_s(spec))
+    assert (lead_s, warned_s) == (checkpoint_lead_s(spec), warning_time_s(spec))

@@ -28,12 +28,11 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import run_with_nodes
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.nodes.nodes import keep_off, look_after, without_suspects
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.slurm.submit import request
-from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
 from tests.slurm.forms import write_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.job.partition_rules import longest_limit
+from hpc_elastic.slurm.submit.validate import longest_limit
 
 
 @pytest.mark.parametrize(

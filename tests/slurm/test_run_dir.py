@@ -17,11 +17,10 @@ import pytest
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan, read_template
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.check.probe import Space
 

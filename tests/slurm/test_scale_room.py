@@ -13,12 +13,11 @@ from hpc_elastic.record.journal import Epoch, EpochStarted, Member, RoundFormed,
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.client.answers import ListedNode
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.operate.scale import room_of, scale
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.request import plan, read_template
 from tests.slurm.array_stand_in import ArraySlurm
 
 NODES = [

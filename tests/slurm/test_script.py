@@ -23,7 +23,7 @@ from hpc_elastic.slurm.job.script import (
     worker_command,
 )
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import FOLDERS, epilog, read_template
+from hpc_elastic.slurm.submit.request import FOLDERS, epilog, read_template
 
 GOLDEN = Path(__file__).parent / "golden"
 PER_TASK = {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"}  # would limit an agent

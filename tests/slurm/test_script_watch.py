@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.slurm.job.templates import epilog
+from hpc_elastic.slurm.submit.request import epilog
 from tests.slurm.test_script import Node, make_node
 
 NAP = """#!/bin/sh

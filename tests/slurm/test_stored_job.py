@@ -11,9 +11,8 @@ import pytest
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.request import plan, read_template
 from hpc_elastic.slurm.submit.run_dir import read_functions, read_request, read_script, read_spec
 
 

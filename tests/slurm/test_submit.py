@@ -16,9 +16,8 @@ from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs.submissions import announce, read_submissions
-from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan, read_template
 from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
 from tests.slurm.conftest import StandIn

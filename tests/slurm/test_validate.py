@@ -11,9 +11,8 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.submit import validate
-from hpc_elastic.slurm.submit.request import plan
+from hpc_elastic.slurm.submit.request import plan, read_template
 from hpc_elastic.store.mount import Mount
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.job.worker_script import script_of, title_of
+from hpc_elastic.slurm.job.worker_launcher import script_of, title_of
 
 
 @pytest.mark.parametrize(

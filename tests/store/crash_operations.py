@@ -15,11 +15,10 @@ from hpc_elastic.record.checkpoints import MarkName
 from hpc_elastic.record.journal import Cause, Epoch, EpochStarted, Member, RoundEnded, RoundFormed
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.request import SubmitRequest, plan
+from hpc_elastic.slurm.submit.request import SubmitRequest, plan, read_template
 from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.store.shared_dir import SEGMENT_RECORDS, SharedDirStore, record_name, segment_name
 from hpc_elastic.worker.atomic import AtomicWrite

@@ -19,7 +19,8 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.submit.submit import Submitter
-from hpc_elastic.submitit import HpcElasticJob, call_array, submission
+from hpc_elastic.submitit import HpcElasticJob, submission
+from hpc_elastic.submitit.submission import UncertainArrayError, array_text
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from tests.submitit.jobs import add, executor, on_slurm, patient, wait_for
@@ -40,7 +41,7 @@ echo
 
 def start_task(stem: Path, index: int = 1) -> subprocess.CompletedProcess[str]:
     """Do what Slurm does with the script of an array."""
-    text = call_array.array_text(FIRST, str(stem), 3, 256)
+    text = array_text(FIRST, str(stem), 3, 256)
     environ = {**os.environ, "SLURM_ARRAY_TASK_ID": str(index)}
     place = stem.parent
     return subprocess.run(
@@ -79,7 +80,7 @@ def test_a_task_of_an_array_starts_nothing_that_others_have_put_there(tmp_path: 
 
 def test_the_script_of_an_array() -> None:
     """It has the options of its runs, a log in the directory of each, and starts the run's own script."""
-    text = call_array.array_text(FIRST, "/logs/100% my runs/it's-1", 3, 256)
+    text = array_text(FIRST, "/logs/100% my runs/it's-1", 3, 256)
     assert [
         "#!/bin/bash",
         "#SBATCH --job-name=train",
@@ -89,7 +90,7 @@ def test_the_script_of_an_array() -> None:
         "#SBATCH --array=0-2%3",
     ] == text.splitlines()[:6]
     assert 'run="/logs/100% my runs/it\'s-1"-"$SLURM_ARRAY_TASK_ID" found=\n' in text
-    assert "#SBATCH --array=0-9%4\n" in call_array.array_text(FIRST, "/logs/a", 10, 4)
+    assert "#SBATCH --array=0-9%4\n" in array_text(FIRST, "/logs/a", 10, 4)
 
 
 @pytest.mark.slow
@@ -196,9 +197,9 @@ def test_an_array_of_which_nobody_knows_is_told(
     fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sbatch gives no answer, and Slurm shows no such job: the runs stay, and each can be resumed."""
-    monkeypatch.setattr(call_array, "SystemClock", FakeClock)
+    monkeypatch.setattr(submission, "SystemClock", FakeClock)
     refuse(fake_slurm, "1", "sbatch: error: Socket timed out on send/recv operation")
-    with pytest.raises(call_array.UncertainArrayError) as caught:
+    with pytest.raises(UncertainArrayError) as caught:
         on_slurm(tmp_path / "log").map_array(add, [1, 2], [3, 4])
     assert "timed out on send/recv operation\n  fix: when Slurm answers again, for each of the run " in str(
         caught.value

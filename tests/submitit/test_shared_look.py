@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.slurm.client.commands import SlurmTimeoutError
-from hpc_elastic.submitit import shared_look
-from hpc_elastic.submitit.shared_look import SharedLook
+from hpc_elastic.submitit.job import SharedLook, by_name, find
 from hpc_elastic.testing.clock import FakeClock
 
 SHOWN = [
@@ -32,21 +31,21 @@ SHOWN = [
 )
 def test_tasks_that_have_not_begun_share_one_record(name: str, state: str | None) -> None:
     """Each other has one of its own; one of which Slurm knows nothing any more is gone."""
-    fields = shared_look.find(shared_look.by_name(SHOWN), name)
+    fields = find(by_name(SHOWN), name)
     assert state == (fields and fields["JobState"])
 
 
 def test_a_list_that_slurm_has_cut_off_holds_all() -> None:
     """Nobody is taken for gone because his index is in the part that was left out."""
     cut = {"JobId": "40", "ArrayJobId": "40", "ArrayTaskId": "1,3,5,...", "JobState": "PENDING"}
-    assert shared_look.find(shared_look.by_name([cut]), "40_77")
+    assert find(by_name([cut]), "40_77")
 
 
 def test_a_job_outside_of_an_array() -> None:
     """It is found by its id."""
-    found = shared_look.by_name([{"JobId": "7", "JobState": "RUNNING"}])
-    assert "RUNNING" == (shared_look.find(found, "7") or {})["JobState"]
-    assert shared_look.find(found, "8") is None
+    found = by_name([{"JobId": "7", "JobState": "RUNNING"}])
+    assert "RUNNING" == (find(found, "7") or {})["JobState"]
+    assert find(found, "8") is None
 
 
 class Counted(SharedLook):

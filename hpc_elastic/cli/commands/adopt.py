@@ -17,7 +17,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.isolated.argv import INSTALLED
 from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm.adopt import script as rules
-from hpc_elastic.slurm.adopt.per_node import adopt_per_node, is_per_node
+from hpc_elastic.slurm.adopt.script import adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
 
 _STDIN = "-"

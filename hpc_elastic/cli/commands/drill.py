@@ -31,9 +31,7 @@ from hpc_elastic.ids import LOGIN, ExitCode
 from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
 from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records
-from hpc_elastic.report.drill.grace import judge
-from hpc_elastic.report.drill.report import MEANWHILE, Course, Saved, course_of, verdict
-from hpc_elastic.report.drill.traces import Blow
+from hpc_elastic.report.drill.report import MEANWHILE, Blow, Course, Saved, course_of, judge, verdict
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import CAUSES, ON_A_NODE, Drill, Striker, Target, UnsureError

@@ -143,7 +143,7 @@ def _explain(paths: RunPaths) -> None:
 
 def _title(paths: RunPaths) -> str:
     """Return what the workers ran, or the run where only its agents know that."""
-    from hpc_elastic.slurm.job.worker_script import title_of  # noqa: PLC0415 - rare
+    from hpc_elastic.slurm.job.worker_launcher import title_of  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.run_files import stored_spec  # noqa: PLC0415 - rare
 
     spec = stored_spec(paths)

@@ -11,8 +11,8 @@ from hpc_elastic.cli.say import hand_out
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.submit import request
+from hpc_elastic.slurm.submit.request import read_template
 
 
 def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgument = None) -> None:

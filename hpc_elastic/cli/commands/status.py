@@ -16,8 +16,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.report.explain.as_json import run_json, status_json
 from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
-from hpc_elastic.report.run_size import size_text
-from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do

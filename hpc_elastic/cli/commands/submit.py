@@ -16,13 +16,12 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.templates import read_template
 from hpc_elastic.slurm.local.nodes import run_local
 from hpc_elastic.slurm.nodes.nodes import without_suspects
 from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
-from hpc_elastic.slurm.submit.request import SubmitRequest
+from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 

@@ -29,8 +29,8 @@ from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.slurm.client.environment import SlurmEnv
-from hpc_elastic.slurm.job.worker_script import title_of
-from hpc_elastic.start.options import LaunchOptions
+from hpc_elastic.slurm.job.worker_launcher import title_of
+from hpc_elastic.start.meeting import LaunchOptions
 
 _MAX_PORT = 65535
 

@@ -27,8 +27,11 @@ from hpc_elastic.report.causes_text import (
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.explain.facts import best_interval_s, is_running
 from hpc_elastic.report.explain.words import progress_facts, starts_facts
+from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import (
+    FAILS,
+    GIVEN_BACK,
     ended_text,
     is_short_of_tasks,
     lost_text,
@@ -36,13 +39,11 @@ from hpc_elastic.report.queue_text import (
     more_text,
     queue_text,
     too_few_text,
+    wait_times_text,
 )
-from hpc_elastic.report.run_status import torchrun_marks
-from hpc_elastic.report.srun_said import srun_said
+from hpc_elastic.report.run_status import NOT_RECORDED, member_texts, torchrun_marks
 from hpc_elastic.report.timeline import span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
-from hpc_elastic.report.torchrun_status import NOT_RECORDED, member_texts
-from hpc_elastic.report.wait_times import FAILS, GIVEN_BACK, wait_times_text
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site, p99, seconds

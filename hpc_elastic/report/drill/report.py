@@ -1,8 +1,8 @@
-"""What a drill did to a run, from the records that followed it. Pure.
+"""The effect of a drill on a run, from the records that followed it, and the verdict on its grace time. Pure.
 
-What else happened to the run meanwhile is told apart by the round, node, worker and cause that the
-records name, and is never taken for the drill's. Times are wall times of several nodes and of the file
-server: spans are as exact as their clocks agree.
+Other faults of the run meanwhile are told apart by the round, node, worker and cause that the records name,
+and are never taken for the drill's. Times are wall times of several nodes and of the file server: spans are
+as exact as their clocks agree.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -28,9 +29,12 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     TaskStopped,
 )
-from hpc_elastic.report.drill.traces import Blow, is_stop_of_task, is_trace, is_trace_after, is_undecided
 from hpc_elastic.report.timeline import CAUSES, failure_text, stop_text, task_stopped_text
+from hpc_elastic.slurm.client.deadlines import Site, margin_s, stop_s
 from hpc_elastic.text import count_text
+
+_KILLED = (-9, 137)  # how a worker ends that is killed; 137 if a shell tells of it
+_SAVED, _STOPPED = "saved", "stopped"  # phases; without an agreed step nobody knows which save was the last
 
 MEANWHILE = "not the drill"  # name of what something else has done
 _NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, TaskStopped, EpochStarted, SizeWanted)
@@ -288,3 +292,179 @@ def _lost(step: int | None, resumed: RoundFormed | None) -> int | None:
     if step is None or resumed is None:
         return None
     return max(0, step - (resumed.checkpoint.step if resumed.checkpoint else 0))
+
+
+class Blow(NamedTuple):
+    """What a drill has done, and to whom.
+
+    Attributes:
+        causes: what the run may take it for.
+        node: that it was done to.
+        node_id: of the agent there.
+        rank: the worker that it was done to; None: to the agent, or to all of them.
+        round: the round whose processes were struck.
+        at: when [s since the epoch], by the clock of the node or of the login node.
+        last: number of the last record before it.
+        step: the last step that was completed then, if workers tell.
+        is_whole: whether it was done to all nodes of the job.
+        id: what the records call it.
+    """
+
+    causes: frozenset[Cause]
+    node: str
+    node_id: str
+    rank: int | None
+    round: int
+    at: float
+    last: int
+    step: int | None = None
+    is_whole: bool = False
+    id: str = ""
+
+    @property
+    def kills_agent(self) -> bool:
+        """Whether the agent of the node is gone."""
+        return Cause.NODE_LOSS in self.causes
+
+
+def is_trace(entry: object, blow: Blow, rest: Sequence[Record]) -> bool:
+    """Tell whether a record is the first that tells of a drill.
+
+    Args:
+        entry: of the record.
+        blow: the drill.
+        rest: the records from this one on.
+    """
+    if isinstance(entry, RoundEnded):
+        return entry.number >= blow.round and _is_end(entry, blow, rest)
+    if isinstance(entry, DrainRequested | NodeLeft):
+        joins_again = blow.kills_agent and entry.cause is Cause.MEMBERSHIP and entry.node == blow.node
+        return joins_again or (entry.cause in blow.causes and (blow.is_whole or entry.node == blow.node))
+    if isinstance(entry, Drained | Requeued):
+        return entry.cause in blow.causes
+    if isinstance(entry, RoundFormed):
+        ids = [member.node_id for member in entry.members]
+        return blow.kills_agent and entry.number > blow.round and blow.node_id not in ids
+    # without an agent srun may end, and the job is started again
+    return isinstance(entry, EpochStarted) and (blow.kills_agent or Cause.REQUEUE in blow.causes)
+
+
+def _is_end(entry: RoundEnded, blow: Blow, rest: Sequence[Record]) -> bool:
+    if (
+        blow.kills_agent and entry.cause is Cause.CRASH
+    ):  # workers of the others fail first, for want of a peer
+        formed = next((one.entry for one in rest if isinstance(one.entry, RoundFormed)), None)
+        return formed is not None and blow.node in formed.lost
+    if entry.cause not in blow.causes:
+        return False
+    if blow.rank is None:
+        return blow.is_whole or blow.node in entry.nodes
+    failure = entry.failure or {}
+    if entry.number != blow.round:
+        return False
+    if entry.cause is Cause.CRASH:
+        return failure.get("rank") == blow.rank and failure.get("exitcode") in _KILLED
+    return blow.node in entry.nodes or failure.get("rank") == blow.rank
+
+
+def is_undecided(entry: object, blow: Blow) -> bool:
+    """Tell whether only the next round will show what a record is about, as long as none tells of the drill.
+
+    When an agent is killed, workers of the others may fail before anybody misses it.
+    """
+    return blow.kills_agent and isinstance(entry, RoundEnded) and entry.cause is Cause.CRASH
+
+
+def is_trace_after(entry: object, notice: object, blow: Blow) -> bool:
+    """Tell whether a record follows from a drill that was noticed, by what it says of its cause.
+
+    Args:
+        entry: of the record.
+        notice: the entry that was the first to tell of the drill.
+        blow: the drill.
+    """
+    if isinstance(entry, EpochStarted | RoundFormed | RunEnded):
+        return True
+    cause = getattr(entry, "cause", None)
+    node = getattr(entry, "node", blow.node)
+    if isinstance(entry, NodeLeft | DrainRequested) and not blow.is_whole and node != blow.node:
+        return False
+    if isinstance(entry, DrainExplained) and cause is not Cause.LAUNCH_FAILURE:
+        return cause in blow.causes
+    return cause in blow.causes or cause is getattr(notice, "cause", None)
+
+
+def is_stop_of_task(entry: object, blow: Blow) -> bool:
+    """Tell whether a record says that all workers have stopped of the one task that a signal has asked for.
+
+    Its agent leaves when they have, or ends the round if those of the others have stopped by then.
+    """
+    if blow.is_whole or blow.rank is not None or blow.kills_agent:
+        return False
+    if isinstance(entry, NodeLeft):
+        return entry.node_id == blow.node_id
+    if not isinstance(entry, RoundEnded) or entry.number != blow.round:
+        return False
+    return entry.cause in blow.causes and entry.nodes == (blow.node,)
+
+
+class Judgement(NamedTuple):
+    """What a drill has shown about the time to save.
+
+    Attributes:
+        text: the times, for people.
+        but: what is wrong, as the end of a sentence; empty if the time suffices.
+    """
+
+    text: str
+    but: str = ""
+
+
+def judge(course: Course, site: Site, given_s: float | None = None) -> Judgement | None:
+    """Compare the time that workers took with what a preemption leaves them; None while they take it.
+
+    Args:
+        course: what followed the drill.
+        site: what Slurm grants the job.
+        given_s: ``--stop-timeout`` of the run, which holds whatever Slurm says [s]; None: not given.
+    """
+    names = (_SAVED, _STOPPED) if course.agreed else (_STOPPED,)
+    done = [phase for phase in course.phases if phase.name in names]
+    if not done and course.resumed is None:
+        return None
+    limit_s = site.grace_s + (site.kill_wait_s if given_s is not None else stop_s(site))
+    own_s = DrainTimes().stop if given_s is None else given_s
+    leaves = f"a preemption leaves {limit_s:g} s to save ({_of_what(site, given_s)})"
+    if not done or course.had_nothing_to_save:
+        return _shows_nothing(leaves, course)
+    first = min(done, key=lambda phase: phase.after_s)
+    took = f"{leaves}; {first.name} after {first.after_s:.1f} s"
+    if first.after_s > limit_s:
+        late = "a preemption would have ended its workers before they had saved"
+        return Judgement(f"{took}: TOO LATE", late)
+    if first.after_s < own_s:
+        return Judgement(f"{took}: in time")
+    if given_s is not None:
+        by_flag = f"--stop-timeout {given_s:g} has ended its workers, as it would in a preemption"
+        return Judgement(f"{took}: TOO LATE for --stop-timeout {given_s:g}", by_flag)
+    return Judgement(
+        f"{took}: NOT KNOWN, as this drill leaves {own_s:g} s only",
+        f"its workers were ended after {own_s:g} s, before it was known whether they save in time",
+    )
+
+
+def _shows_nothing(leaves: str, course: Course) -> Judgement:
+    """Say why this drill does not tell how long a save takes."""
+    if course.had_nothing_to_save:
+        nothing = "the workers had completed no step since the last checkpoint"
+        return Judgement(f"{leaves}; {nothing}", f"{nothing}: drill again when they have, to see them save")
+    unknown = "when the workers had stopped is not on record"
+    return Judgement(f"{leaves}; {unknown}", f"{unknown}, so it has not shown that they save in time")
+
+
+def _of_what(site: Site, given_s: float | None) -> str:
+    grace = f"GraceTime {site.grace_s:g} s and " if site.grace_s else ""
+    granted = f"{grace}KillWait {site.kill_wait_s:g} s"
+    if given_s is not None:
+        return granted
+    return f"{granted}, less {margin_s(site.kill_wait_s):g} s for the end of the agents"

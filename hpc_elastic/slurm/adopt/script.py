@@ -1,11 +1,13 @@
-"""A job script of the user's own, changed so that its run survives what happens to jobs. Pure.
+"""A job script of the user's own, changed so that its run survives the faults of the cluster. Pure.
 
-The script stays the user's: only the line that starts torchrun and what Slurm has to be told change.
+The script stays the user's: only the line that starts torchrun changes, and the options for Slurm. A script
+whose torchrun is started by srun on each node keeps its srun.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,6 +15,9 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env, ExitCode
 from hpc_elastic.slurm.adopt.torchrun_line import Line, find_line
 from hpc_elastic.slurm.job.shell_text import code_of
+
+_SRUN = re.compile(r"(?<![\w./-])srun(?=\s)")
+_SRUN_LINE = 'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill'
 
 _RUN_DIR = f'"${{{Env.RESUME}:-${{SLURM_SUBMIT_DIR:-$PWD}}/{RUNS_FOLDER}/run-$SLURM_JOB_ID}}"'
 SIGNALS = "TERM INT HUP USR1 USR2"
@@ -38,6 +43,12 @@ class Change(NamedTuple):
     why: str
 
 
+_SRUN_TRAP = Change(
+    f"trap : {SIGNALS}", "Slurm signals this shell, too; it must not end before the agent has saved"
+)
+_SRUN_LEAVE = Change(
+    '[ "$ended" = 0 ] || exit "$ended"', "what comes behind runs where the training is over, and nowhere else"
+)
 _LEAVE = Change(
     f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
     "what comes behind does not run before the training is over: the job is queued once more",
@@ -387,3 +398,54 @@ def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[
 def _exits_with(line: str, name: str | None) -> bool:
     """Tell whether a line does nothing but end the script with a code that was kept under a name."""
     return bool(name) and re.fullmatch(rf"\s*exit\s+\"?\$\{{?{name}\}}?\"?\s*", line) is not None
+
+
+def is_per_node(text: str) -> bool:
+    """Tell whether only srun can run a script: sbatch takes none without a first line ``#!``."""
+    return not text.startswith("#!") and "#SBATCH" not in text and not _SRUN.search(code_of(text))
+
+
+def adopt_per_node(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
+    """Return a script whose torchrun is replaced by our agent, with what its job script is to have.
+
+    Args:
+        text: of the script.
+        name: of the script, for messages.
+        is_found_isolated: as `adopt`.
+
+    Raises:
+        InputError: as `adopt`, or the script starts srun itself.
+    """
+    plain, _shell, line = find(text, name, is_found_isolated=is_found_isolated)
+    if line.has_srun:
+        raise InputError(
+            f"torchrun in line {line.number} is started by srun: no script that srun runs on each node",
+            where=name,
+            fix="leave --per-node out",
+        )
+    lines = plain.split("\n")
+    rest = [each for each in lines[line.last + 1 :] if each.strip()]
+    leave = [f"ended={ended_of(line)}", _SRUN_LEAVE.what] if rest or line.is_piped else []
+    command = f"{line.head}{line.options.lstrip()}{agent_command(line)}"
+    changed = [*lines[: line.first], _SRUN_TRAP.what, *command.split("\n"), *leave, *lines[line.last + 1 :]]
+    changes = (
+        Change(
+            f"{line.program} run instead of torchrun, in its place",
+            "srun runs this script on each node already; the nodes meet in the run directory",
+        ),
+        _SRUN_TRAP,
+        *([_SRUN_LEAVE] if leave else []),
+    )
+    return Adopted("\n".join(changed).rstrip("\n") + "\n", changes, _job_script(name, finish_line(line)))
+
+
+def _job_script(name: str, finish: str) -> tuple[str, ...]:
+    """Return the lines that the script is to have which runs this one."""
+    return (
+        "#SBATCH --requeue --open-mode=append --no-kill --signal=USR2@120",
+        f"trap : {SIGNALS}",
+        f"{_SRUN_LINE} bash {shlex.quote(name)}",
+        "ended=$?",
+        f"trap '' {SIGNALS}",
+        finish,
+    )

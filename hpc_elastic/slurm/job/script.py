@@ -16,8 +16,8 @@ from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_a
 from hpc_elastic.settings.of_finish import FinishSettings
 from hpc_elastic.settings.setting import NAMES, SIGNALS, Setting, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
-from hpc_elastic.slurm.job import options, spec_rules
-from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
 from hpc_elastic.slurm.job.values import number_text
 
 BASE = "base.sbatch"  # the name that the other templates extend
@@ -87,7 +87,7 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
     computed = {
         "nnodes": spec.node_range,
         "nproc-per-node": workers,
-        "warn-timeout": number_text(spec_rules.checkpoint_lead_s(spec)),
+        "warn-timeout": number_text(checkpoint_lead_s(spec)),
     }
     first = (f"--{name}={value}" for name, value in computed.items() if value is not None)
     return (*first, *_given(spec, OF_AGENT), "--no-python")
@@ -157,7 +157,7 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
     return _compiled(template).render(
         header=header(spec, names),
         warn_signal=spec.warn_signal,
-        warn_seconds=spec_rules.warning_time_s(spec),
+        warn_seconds=warning_time_s(spec),
         names=names,
         env=spec.env,
         modules=spec.modules,
@@ -206,7 +206,7 @@ def array(name: str, words: Iterable[str]) -> str:
 
 def _silent_s(spec: JobSpec) -> int:
     """Return for how long [s] no agent gives a sign of life before it is concluded that none is left."""
-    _, lease_s = spec_rules.heartbeat_and_lease_s(spec)
+    _, lease_s = heartbeat_and_lease_s(spec)
     return math.ceil(max(_SILENT_S, _LEASES * lease_s))
 
 

@@ -1,10 +1,12 @@
 """The job spec: one description of a run, the same from the command line, TOML and Python.
 
-Its fields are the rows of `hpc_elastic.settings.table`; here is how pydantic reads the values of each kind.
+Its fields are the rows of `hpc_elastic.settings.table`. Here is how pydantic reads the values of each kind,
+and the rules of fields that contradict each other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,17 +20,41 @@ from pydantic import (
     model_validator,
 )
 
+from hpc_elastic.errors import InputError
+from hpc_elastic.processes.preload.rules import bad_name
 from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.setting import Setting, ValueKind
+from hpc_elastic.settings.setting import Setting, ValueKind, usual
 from hpc_elastic.settings.table import JOB, JobSettings
-from hpc_elastic.slurm.job import options, spec_input, spec_rules
+from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
+from hpc_elastic.slurm.job import options, spec_input
 from hpc_elastic.slurm.job.values import (
     NodeRange,
+    number_text,
     parse_nodes,
     parse_time_limit_s,
     slurm_time_text,
 )
 
+DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
+MAX_SIGNAL_S = 65535  # sbatch --signal
+SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
+_AGENT_VARIABLES_TEXT = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
+    "ROLE_NAME MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT "
+    "TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_ERROR_FILE TORCHELASTIC_USE_AGENT_STORE HPC_ELASTIC_RUN_DIR "
+    "HPC_ELASTIC_RUN_ID HPC_ELASTIC_SUBMISSION HPC_ELASTIC_RELAUNCH HPC_ELASTIC_MODE HPC_ELASTIC_ROUND "
+    "HPC_ELASTIC_NODE HPC_ELASTIC_CHANNEL HPC_ELASTIC_CHECKPOINT"
+)
+AGENT_VARIABLES = frozenset(_AGENT_VARIABLES_TEXT.split())
+# sbatch option -> why it means nothing for a job of one node
+_ONE_NODE = {
+    "contiguous": "each task is a job of one node",
+    "nodefile": "each task would have to get all nodes of the file",
+    "spread-job": "each task is a job of one node",
+    "switches": "Slurm places each task by itself",
+    "use-min-nodes": "each task is a job of one node",
+}
 OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
 _TYPES: dict[ValueKind[Any], Any] = {
     kinds.TEXT: Annotated[str, BeforeValidator(spec_input.one_line)],
@@ -78,7 +104,7 @@ class _Rules(_Fields):
             spec = build(spec_input.fold_sbatch(data))
         except ValidationError as error:
             raise spec_input.explain(error, tuple(cls.model_fields)) from None
-        spec_rules.check(spec)
+        check_spec(spec)
         return spec
 
     @property
@@ -150,3 +176,301 @@ else:
     """,
         **{name: _field(row) for name, row in JOB.items()},
     )
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Refuse a spec whose fields contradict each other.
+
+    Raises:
+        InputError: naming both fields and what to remove.
+    """
+    _check_command(spec)
+    _check_streams(spec)
+    _check_requests(spec)
+    _check_variables(spec)
+    _check_times(spec)
+    _check_run_dir(spec)
+    _check_requeues(spec)
+    check_array(spec)
+
+
+def _check_requeues(spec: JobSpec) -> None:
+    if spec.same_failure == 1:
+        raise InputError(
+            "same_failure = 1: once is no repetition", where="same_failure", fix="2 or more, or 0 for never"
+        )
+    if spec.chain is not None and spec.mode == "array":
+        raise InputError(
+            "chain is for one job of all nodes, and mode = 'array'",
+            where="chain",
+            fix="leave it out: Slurm requeues each task by itself",
+        )
+    if spec.chain_by is not None and spec.chain is None:
+        raise InputError(
+            f"chain_by = {spec.chain_by!r}, and there is no chain",
+            where="chain_by",
+            fix="say how many jobs: chain = 5",
+        )
+
+
+def _check_command(spec: JobSpec) -> None:
+    if not spec.command and not spec.module:
+        raise InputError(
+            "there is no worker command",
+            where="command",
+            fix="give it after --, e.g. -- train.py --lr 0.1",
+        )
+    if spec.command and not spec.command[0]:
+        raise InputError("the worker command is an empty word", where="command", fix="name a program")
+    program = spec.command[0].rpartition("/")[2] if spec.command else ""
+    if spec.module and (program.startswith("python") or program.endswith(".py")):
+        raise InputError(
+            f"module = {spec.module!r} and command = {' '.join(spec.command)!r} both name what to run",
+            where="module",
+            fix="keep one; with module, command holds the module's arguments only",
+        )
+    if spec.python == "":
+        raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
+    if name := bad_name(spec.preload):
+        raise InputError(
+            f"{name!r} is no name of a module", where="preload", fix='write preload = ["torch", "mypackage"]'
+        )
+
+
+def _check_streams(spec: JobSpec) -> None:
+    from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
+
+    for field, text in (("redirects", spec.redirects), ("tee", spec.tee)):
+        try:
+            Std.from_str("0" if text is None else text)
+        except ValueError:
+            raise InputError(
+                f"{field} = {text!r} names no streams",
+                where=field,
+                fix="write 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... e.g. 0:3,1:2",
+            ) from None
+    ranks = spec.local_ranks_filter
+    if ranks is not None and not re.fullmatch(r"\d+(,\d+)*", ranks.replace(" ", "")):
+        raise InputError(
+            f"local_ranks_filter = {ranks!r} is not a list of local ranks",
+            where="local_ranks_filter",
+            fix="write numbers with commas between them, e.g. 0,1",
+        )
+
+
+def _check_requests(spec: JobSpec) -> None:
+    if spec.cpus_per_node and spec.cpus_per_task:
+        raise InputError(
+            f"cpus_per_node = {spec.cpus_per_node} and cpus_per_task = {spec.cpus_per_task} mean the same",
+            where="cpus_per_task",
+            fix="keep cpus_per_node",
+        )
+    given = {name: _key_of(name, spec) for name, _ in spec.header_options()}
+    options.check_contradictions(given)
+    if spec.gpus_per_node is not None and "gpu" in str(spec.sbatch.get("gres", "")):
+        raise InputError(
+            f"gpus_per_node = {spec.gpus_per_node} and gres = {spec.sbatch['gres']!r} both ask for GPUs",
+            where="sbatch.gres",
+            fix="keep gpus_per_node",
+        )
+    is_empty = not spec.name.strip() and "name" in spec.model_fields_set
+    if is_empty or spec.name in (".", ".."):
+        raise InputError(f"{spec.name!r} cannot be a job name", where="name", fix="use letters and digits")
+
+
+def _key_of(name: str, spec: JobSpec) -> str:
+    if name in spec.sbatch:
+        return f"sbatch.{name}"
+    if name == "cpus-per-task" and spec.cpus_per_node:
+        return "cpus_per_node"
+    return options.FIELDS[name]
+
+
+def _check_variables(spec: JobSpec) -> None:
+    for name in spec.env:
+        if name in AGENT_VARIABLES:
+            raise InputError(
+                f"the environment variable {name} is set by the agent for each worker",
+                where=f"env.{name}",
+                fix="remove it",
+            )
+    _check_signals(spec)
+
+
+def _check_signals(spec: JobSpec) -> None:
+    for field, names in (("drain_signals", spec.drain_signals), ("warning_signals", spec.warning_signals)):
+        for name in names:
+            if name.removeprefix("SIG") not in SIGNALS:
+                raise InputError(
+                    f"{name!r} in {field} cannot be used",
+                    where=field,
+                    fix=f"use some of {', '.join(SIGNALS)}",
+                )
+    if spec.warning_signals and spec.warn_signal not in spec.warning_signals:
+        raise InputError(
+            f"warn_signal = {spec.warn_signal!r} is not among warning_signals = {list(spec.warning_signals)}",
+            where="warning_signals",
+            fix=f"add {spec.warn_signal}",
+        )
+    both = set(spec.drain_signals) & set(spec.warning_signals or (spec.warn_signal,))
+    if both:
+        raise InputError(
+            f"{min(both)} is in drain_signals and means a warning too",
+            where="drain_signals",
+            fix=f"remove {min(both)}",
+        )
+
+
+def _check_times(spec: JobSpec) -> None:
+    _check_lead(spec)
+    heartbeat_s, lease_s = heartbeat_and_lease_s(spec)
+    if lease_s < 3 * heartbeat_s:
+        raise InputError(
+            f"lease = {number_text(lease_s)} s is less than three heartbeats of {number_text(heartbeat_s)} s",
+            where="heartbeat_interval" if spec.lease is None else "lease",
+            fix=f"set lease to {number_text(3 * heartbeat_s)} or more",
+        )
+
+
+def heartbeat_and_lease_s(spec: JobSpec) -> tuple[float, float]:
+    """Return the heartbeat interval and the lease that the agents of a job will be given [s]."""
+    return (
+        usual(JobSettings.heartbeat_interval) if spec.heartbeat_interval is None else spec.heartbeat_interval,
+        usual(JobSettings.lease) if spec.lease is None else spec.lease,
+    )
+
+
+def _check_lead(spec: JobSpec) -> None:
+    if spec.checkpoint_lead is None:
+        return
+    lead, warning_s, limit_s = number_text(spec.checkpoint_lead), warning_time_s(spec), spec.time_limit_s
+    if warning_s > MAX_SIGNAL_S:
+        raise InputError(
+            f"checkpoint_lead = {lead} s is more than Slurm's warning can carry",
+            where="checkpoint_lead",
+            fix=f"use at most {MAX_SIGNAL_S - int(WARNING_JITTER_S)} s",
+        )
+    if limit_s is not None and warning_s >= limit_s:
+        raise InputError(
+            f"checkpoint_lead = {lead} s (warned {warning_s} s ahead, as Slurm's timer needs "
+            f"{int(WARNING_JITTER_S)} s) leaves nothing of time = {spec.time}",
+            where="checkpoint_lead",
+            fix="raise time or lower checkpoint_lead",
+        )
+
+
+def _check_run_dir(spec: JobSpec) -> None:
+    if spec.run_dir is not None and (not spec.run_dir or "\\" in spec.run_dir):
+        raise InputError(
+            f"run_dir = {spec.run_dir!r} cannot be used: "
+            + ("Slurm cannot expand file name patterns with a backslash" if spec.run_dir else "it is empty"),
+            where="run_dir",
+            fix="choose another path",
+        )
+
+
+def checkpoint_lead_s(spec: JobSpec) -> float:
+    """Return how long stopping and saving may take [s]; shorter by default in short jobs."""
+    if spec.checkpoint_lead is not None:
+        return spec.checkpoint_lead
+    if spec.time_limit_s is None:
+        return DEFAULT_LEAD_S
+    return float(int(max(0.0, min(DEFAULT_LEAD_S, (spec.time_limit_s - WARNING_JITTER_S) / 2))))
+
+
+def warning_time_s(spec: JobSpec, lead_s: float | None = None) -> int:
+    """Return how long before the time limit Slurm warns [s].
+
+    Args:
+        spec: what to run.
+        lead_s: how long stopping and saving may take [s]; None: what the spec says.
+    """
+    return int((checkpoint_lead_s(spec) if lead_s is None else lead_s) + WARNING_JITTER_S + 0.999)
+
+
+def spec_warnings(spec: JobSpec) -> list[str]:
+    """Return what is allowed but probably not meant."""
+    found = []
+    asks_cpus = spec.cpus or spec.exclusive or {"cpus-per-gpu", "exclusive", "mincpus"} & set(spec.sbatch)
+    if not asks_cpus:
+        found.append(
+            "no CPUs are asked for, so Slurm gives one core per node and all workers share it\n"
+            "  fix: add --cpus-per-node N or --exclusive"
+        )
+    if spec.time is None:
+        found.append(
+            "no time limit is given, so the partition's default holds\n  fix: add --time, e.g. --time 4h"
+        )
+    return [*found, *_short_time(spec)]
+
+
+def _short_time(spec: JobSpec) -> list[str]:
+    """Tell of a time limit of which little is left for training, as in a first try."""
+    limit_s, warned_s = spec.time_limit_s, warning_time_s(spec)
+    least_s = max(0, (limit_s or 0) - warned_s - int(WARNING_JITTER_S))
+    if limit_s is None or 3 * least_s >= limit_s:
+        return []
+    told = (
+        f"time = {spec.time} leaves {least_s} to {limit_s - warned_s} s of each start for training: "
+        f"agents are warned {warned_s} s before the limit, or up to {WARNING_JITTER_S:g} s sooner"
+    )
+    return [f"{told}\n  fix: raise time, or set --checkpoint-lead to what a save takes"]
+
+
+def check_array(spec: JobSpec) -> None:
+    """Refuse what contradicts the mode.
+
+    Raises:
+        InputError: naming the field and what to do.
+    """
+    if spec.mode != "array":
+        if spec.spares is not None:
+            raise InputError(
+                f"spares = {spec.spares} is for array mode; this run is one job",
+                where="spares",
+                fix='set mode = "array", or ask for more nodes with --nodes MIN:MAX and use fewer with scale',
+            )
+        return
+    _check_dependency(spec)
+    _check_nodelist(spec)
+    for name, why in _ONE_NODE.items():
+        if spec.sbatch.get(name) not in (None, False):
+            raise InputError(
+                f"--{name} has no meaning in array mode: {why}",
+                where=f"sbatch.{name}",
+                fix='remove it, or set mode = "step"',
+            )
+
+
+def _check_dependency(spec: JobSpec) -> None:
+    if "singleton" in (spec.dependency or ""):
+        raise InputError(
+            f"dependency = {spec.dependency!r} in array mode: Slurm would run one task at a time, "
+            "as all of them have the same name",
+            where="dependency",
+            fix="wait for a job by its id, e.g. afterany:1234",
+        )
+
+
+def _check_nodelist(spec: JobSpec) -> None:
+    names = hostlist.expand(spec.nodelist) if spec.nodelist else ()
+    if len(names) > 1:
+        raise InputError(
+            f"nodelist = {spec.nodelist!r} in array mode: each task would have to get all {len(names)} nodes",
+            where="nodelist",
+            fix='choose nodes by constraint, partition or exclude, or set mode = "step"',
+        )
+
+
+def refuse_local(spec: JobSpec) -> None:
+    """Refuse to play an array on one machine without Slurm.
+
+    Raises:
+        InputError: the run is one.
+    """
+    if spec.mode == "array":
+        raise InputError(
+            'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',
+            where="--local",
+            fix="leave the mode out: --local N plays the nodes of one job, with the same agents",
+        )

@@ -1,7 +1,7 @@
-"""Launchers given as the worker: each worker would start a whole training of its own. Pure.
+"""The command of the workers: its script, its variables, and launchers, which are refused. Pure.
 
-The flags of torchrun that take no value are those of `torch.distributed.run`; of other launchers only the
-script behind them is looked for.
+Below a launcher each worker would start a whole training of its own. The flags of torchrun that take no
+value are those of `torch.distributed.run`; of other launchers only the script behind them is looked for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
-from hpc_elastic.slurm.job.worker_script import TAKES_A_WORD
+
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
+_SCRIPT_SHELLS = ("bash", "sh")
+TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
+_NO_SCRIPT = re.compile(r"-[a-zA-Z]*[cm].*")
+_WORD_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_LINE = re.compile(r".*\S\s+\S.*", re.DOTALL)
 
 _TORCHRUN = "torchrun"
 _MODULES = {
@@ -230,3 +237,78 @@ def _of_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if name in _OF_SUBMIT and re.fullmatch(_VALUES.get(name, ".+"), value):
             options += [f"--{_OF_SUBMIT[name]}", value]
     return ([*options, "--module", rest[0]], rest[1:]) if is_module and rest else (options, rest)
+
+
+def script_of(command: Sequence[str]) -> str | None:
+    """Return the script that an interpreter is given, None if there is none."""
+    if not _is_interpreter(command[0]):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in TAKES_A_WORD:
+            next(words, None)
+        elif word in ("-", "--help") or _NO_SCRIPT.fullmatch(word):
+            return None
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def title_of(command: Sequence[str]) -> str:
+    """Return what a command runs, for people: the script's or module's name, not that of its interpreter."""
+    script = script_of(command)
+    if script is None and _is_interpreter(command[0]) and "-m" in command[1:-1]:
+        script = command[command.index("-m", 1) + 1]
+    if script is None and command[-1] == CALL:
+        return CALL
+    return (script or command[0]).rpartition("/")[2]
+
+
+def _is_interpreter(program: str) -> bool:
+    name = program.rpartition("/")[2]
+    return _INTERPRETER.fullmatch(name) is not None or name in _SCRIPT_SHELLS
+
+
+def check_words(command: Sequence[str]) -> None:
+    """Refuse a command whose first word is no program, and no file that is there.
+
+    Raises:
+        InputError: with the words to write instead.
+    """
+    first, rest = command[0], list(command[1:])
+    if _WORD_ASSIGNMENT.fullmatch(first):
+        _refuse_variables(command)
+    if first == "-m" or first.startswith("--module"):
+        module = rest[:1] if "=" not in first else [first.partition("=")[2]]
+        behind = rest[1:] if "=" not in first else rest
+        line = shlex.join(["-m", *(module or ["MODULE"]), *(["--", *behind] if behind else [])])
+        raise InputError(
+            f"the worker command begins with the option {first}",
+            where="command",
+            fix=f"-m goes before --: hpc-elastic submit {line}",
+        )
+    if _LINE.fullmatch(first):
+        raise InputError(
+            f"the worker command is one word, {first!r}, so the whole of it names a program",
+            where="command",
+            fix=f"take the quotes away: -- {shlex.join([*_words(first), *rest])}",
+        )
+
+
+def _refuse_variables(command: Sequence[str]) -> None:
+    others = (at for at, word in enumerate(command) if not _WORD_ASSIGNMENT.fullmatch(word))
+    count = next(others, len(command))
+    flags = [word for assignment in command[:count] for word in ("-e", assignment)]
+    line = shlex.join(["hpc-elastic", "submit", *flags, "--", *(command[count:] or ["train.py"])])
+    raise InputError(
+        f"{command[0]} sets a variable, and is no program",
+        where="command",
+        fix=f"variables of the workers are given by -e, before --: {line}",
+    )
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()

@@ -1,4 +1,4 @@
-"""What will be submitted, as data: a dry run prints the same object that a submission queues."""
+"""A submission as data, with its template: a dry run prints the same object that a submission queues."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import secrets
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 from hpc_elastic.clock import date_text
+from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import OwnPath, own_argv
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.slurm.job import script as script_text
-from hpc_elastic.slurm.job.script import RunNames, Template
-from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.spec_rules import warning_time_s
-from hpc_elastic.slurm.job.templates import epilog
+from hpc_elastic.slurm.job.script import BASE, RunNames, Template
+from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
 from hpc_elastic.slurm.job.values import number_text
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
+FUNCTIONS = "batch.sh"  # what the script calls; Slurm runs the same file on each node after its agent
+NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
@@ -172,3 +178,33 @@ def _name_of(spec: JobSpec) -> str:
     scripts = [word for word in spec.command if word.endswith((".py", ".sh"))]
     stem = os.path.splitext(os.path.basename(scripts[0] if scripts else spec.command[0]))[0]
     return readable_name(stem) or _NO_NAME
+
+
+def read_template(mode: str = "step") -> Template:
+    """Return the job script template of a mode.
+
+    Raises:
+        InputError: this installation has no such template.
+    """
+    own, base, functions = (
+        _find(name).read_text(encoding="utf-8") for name in (NAMES[mode], BASE, FUNCTIONS)
+    )
+    return Template(own, base, functions)
+
+
+def epilog() -> str:
+    """Return the path of the installed ``batch.sh``: whoever can change it can change this code, too.
+
+    Raises:
+        InputError: this installation has none.
+    """
+    return str(_find(FUNCTIONS))
+
+
+@cache
+def _find(name: str) -> Path:
+    for folder in FOLDERS:
+        if (folder / name).is_file():
+            return folder / name
+    places = " or ".join(str(folder) for folder in FOLDERS)
+    raise InputError(f"{name} is not in {places}", fix="install hpc_elastic again")

@@ -13,7 +13,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.slurm.client import deadlines, parse
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
-from hpc_elastic.slurm.job import spec_rules
+from hpc_elastic.slurm.job.spec import MAX_SIGNAL_S, checkpoint_lead_s
 from hpc_elastic.slurm.job.values import number_text
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
@@ -212,12 +212,12 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
     limit_s = None if "time-min" in spec.sbatch else spec.time_limit_s
     if spec.checkpoint_lead is not None or limit_s is None or not _takes_a_lead(wanted.script):
         return wanted
-    default_s = spec_rules.checkpoint_lead_s(spec)
+    default_s = checkpoint_lead_s(spec)
     try:
         saves, drains = save_times(wanted.paths), drain_times(wanted.paths)
     except (OSError, HpcElasticError):
         return wanted
-    most_s = spec_rules.MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
+    most_s = MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
     lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
     return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
 
@@ -230,7 +230,7 @@ def lead_text(queued: SubmitRequest) -> str:
     """Return what people are told of the warning of a job; nothing if it is as by default."""
     if queued.lead_s is None:
         return ""
-    default_s = spec_rules.checkpoint_lead_s(queued.spec)
+    default_s = checkpoint_lead_s(queued.spec)
     return (
         f"workers get {number_text(queued.lead_s)} s to save before the time limit, by what this run has "
         f"needed so far ({number_text(default_s)} s by default; checkpoint_lead sets it)"

@@ -17,7 +17,6 @@ from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.client.grace_times import discard_drain, learn_site
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.job import partition_rules
 from hpc_elastic.slurm.job.options import header_line
 from hpc_elastic.slurm.run_jobs import existing_run, submissions
 from hpc_elastic.slurm.run_jobs.may_start import why_not_again
@@ -27,6 +26,7 @@ from hpc_elastic.slurm.submit import run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.slurm.submit.resubmit import queue, queue_chain, with_measured_lead
 from hpc_elastic.slurm.submit.run_dir import read_request
+from hpc_elastic.slurm.submit.validate import check_size, check_time
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
 _LOOKUP_PAUSE_S = 2.0
@@ -122,9 +122,9 @@ class Submitter:
         warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
-        partition_rules.check_size(wanted.spec, self._slurm)
+        check_size(wanted.spec, self._slurm)
         if ask_slurm:
-            warnings += partition_rules.check_time(wanted.spec, self._slurm)
+            warnings += check_time(wanted.spec, self._slurm)
             try:
                 self._slurm.sbatch_test(wanted.script, self._environ_for(wanted))
             except SlurmCommandError as error:

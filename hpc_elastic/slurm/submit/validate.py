@@ -1,4 +1,4 @@
-"""Checks on this machine before anything is queued: interpreter, worker file, options."""
+"""Checks before anything is queued: interpreter, worker file, options, and the partition of the job."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import shlex
 import shutil
 import subprocess  # noqa: TID251 - asks an interpreter for this package
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.isolated import lookup
-from hpc_elastic.slurm.job import array_rules, options, script, spec_rules, worker_words
-from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.job.worker_launcher import launcher_in_text, refuse_launcher
-from hpc_elastic.slurm.job.worker_script import script_of
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.deadlines import seconds
+from hpc_elastic.slurm.job import options, script
+from hpc_elastic.slurm.job.spec import JobSpec, heartbeat_and_lease_s, refuse_local, spec_warnings
+from hpc_elastic.slurm.job.worker_launcher import check_words, launcher_in_text, refuse_launcher, script_of
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
@@ -45,9 +46,9 @@ def check(
     """
     spec = request.spec
     if is_local:
-        array_rules.refuse_local(spec)
+        refuse_local(spec)
     options.check_known(spec.option_names(), known_options)
-    found = [] if is_local else spec_rules.warnings(spec)
+    found = [] if is_local else spec_warnings(spec)
     _check_workdir(spec.workdir or ".")
     _check_setup(spec.setup)
     found += _check_python(request)
@@ -76,7 +77,7 @@ def check_local_nodes(spec: JobSpec, nodes: int) -> None:
     Raises:
         InputError: the run is an array, is to have more or fewer nodes, or more than can live here.
     """
-    array_rules.refuse_local(spec)
+    refuse_local(spec)
     cpus = len(os.sched_getaffinity(0))
     if nodes > cpus * _MOST_AGENTS:
         raise InputError(
@@ -94,9 +95,7 @@ def check_local_nodes(spec: JobSpec, nodes: int) -> None:
 
 def _check_lease(request: SubmitRequest) -> list[str]:
     """Compare the lease with the caching of the file system; agents use the longer one anyway."""
-    lease_s, reason = safe_lease(
-        mount_at(request.paths.root), *spec_rules.heartbeat_and_lease_s(request.spec)
-    )
+    lease_s, reason = safe_lease(mount_at(request.paths.root), *heartbeat_and_lease_s(request.spec))
     fix = f"choose another run directory, or set lease to {lease_s:g}, which the agents use here anyway"
     return [f"{reason}\n  fix: {fix}"] if reason else []
 
@@ -212,7 +211,7 @@ def _check_worker(request: SubmitRequest) -> list[str]:
     if _has_many(spec):
         refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
     if not spec.module and not os.path.exists(os.path.join(workdir, spec.command[0])):
-        worker_words.check(spec.command)
+        check_words(spec.command)
     if spec.container:
         _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
         return []
@@ -333,3 +332,103 @@ def _near_file(path: str) -> str:
     except OSError:
         return ""
     return options.near_file(name, names)
+
+
+def check_time(spec: JobSpec, slurm: Slurm) -> list[str]:
+    """Refuse a time limit that none of the job's partitions allows; accept it without an answer of Slurm.
+
+    Slurm queues such a job unless ``EnforcePartLimits`` is set, and it waits for ever.
+
+    Returns:
+        A warning instead, if the job names a QOS: that may lift the limit.
+
+    Raises:
+        InputError: with what is allowed.
+    """
+    wanted_s = spec.time_limit_s
+    if wanted_s is None or spec.sbatch.get("time-min") is not None:
+        return []
+    asked = spec.partition or slurm.environ.get("SBATCH_PARTITION") or ""
+    names = asked.split(",")
+    try:
+        known = [slurm.show_partition(name) for name in names]
+    except (SlurmCommandError, SlurmNotFoundError):
+        return []
+    longest = longest_limit(known)
+    if longest is None or wanted_s <= longest[0]:
+        return []
+    where = f"partition {asked}" if asked else "the default partition"
+    told = f"time = {spec.time} is more than {where} allows ({longest[1]}), so the job would never start"
+    if spec.qos:
+        return [
+            f"{told} unless QOS {spec.qos} lifts that\n  fix: ask for {longest[1]} or less if it does not"
+        ]
+    raise InputError(
+        told,
+        where="time",
+        fix=f"ask for {longest[1]} or less: the run is requeued and goes on; sinfo -o '%P %l' shows what "
+        "others allow (--skip-sbatch-test: do not look)",
+    )
+
+
+def longest_limit(partitions: Iterable[Mapping[str, str]]) -> tuple[float, str] | None:
+    """Return the longest time limit [s] that a job may have, and how Slurm writes it. Pure.
+
+    Args:
+        partitions: the fields of ``scontrol show partition`` for each.
+
+    Returns:
+        None if one has no limit, or none that is known.
+    """
+    found = []
+    for fields in partitions:
+        text = fields.get("MaxTime", "")
+        limit_s = seconds(text)
+        if limit_s is None:
+            return None
+        found.append((limit_s, text))
+    return max(found, default=None)
+
+
+def check_size(spec: JobSpec, slurm: Slurm) -> None:
+    """Refuse an array that Slurm would refuse; accept it without an answer of Slurm.
+
+    Raises:
+        InputError: it has too many tasks.
+    """
+    if spec.mode != "array":
+        return
+    _check_partition(spec, slurm)
+    try:
+        most = slurm.max_array_size()
+    except (SlurmCommandError, SlurmNotFoundError):
+        return
+    if most is not None and spec.tasks > most:
+        raise InputError(
+            f"nodes = {spec.nodes}"
+            + (f" and spares = {spec.spares}" if spec.spares else "")
+            + f" make an array of {spec.tasks} tasks, and this cluster allows {most} (MaxArraySize)",
+            where="nodes",
+            fix=f'ask for at most {most}, or set mode = "step"',
+        )
+
+
+def _check_partition(spec: JobSpec, slurm: Slurm) -> None:
+    """Refuse an array of whole nodes that the partition cannot hold at once: Slurm takes it, task by task.
+
+    The tasks that start would wait for the others on nodes that nobody uses.
+    """
+    if not spec.exclusive:
+        return
+    try:
+        nodes = slurm.nodes(spec.partition)
+    except (SlurmCommandError, SlurmNotFoundError):
+        return
+    least = spec.node_range.low
+    if nodes and least > len(nodes):  # of a partition that is not there Slurm itself tells
+        where = f"partition {spec.partition}" if spec.partition else "the default partition"
+        raise InputError(
+            f"nodes = {spec.nodes} needs {least} whole nodes at once, and {where} has {len(nodes)}",
+            where="nodes",
+            fix=f"let fewer be enough, e.g. --nodes {min(2, len(nodes))}:{len(nodes)}",
+        )
