@@ -18,6 +18,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.store import files
 from hpc_elastic.store.files import PAUSES_S
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.shared_dir import SharedDirStore, record_name, segment_name
@@ -299,6 +300,24 @@ def test_a_gap_ends_what_is_read(shared_dir_store: SharedDirStore) -> None:
     assert [(1, b"one")] == store.read_after("journal", 0)
     store.append("journal", 2, b"two")
     assert [(2, b"two"), (3, b"three")] == store.read_after("journal", 1)
+
+
+def test_a_record_that_is_listed_before_it_can_be_opened_ends_what_is_read(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems may show the name first; the next look gets the record and those after it."""
+    for number in (1, 3):
+        assert shared_dir_store.append("journal", number, b"%d" % number)
+    real, early = files.list_names, record_name(2)
+
+    def list_names(directory: str) -> list[str]:
+        found = real(directory)
+        return sorted({*found, early}) if record_name(1) in found else found
+
+    monkeypatch.setattr(files, "list_names", list_names)
+    assert [(1, b"1")] == shared_dir_store.read_after("journal", 0)
+    assert shared_dir_store.append("journal", 2, b"2")
+    assert [(2, b"2"), (3, b"3")] == shared_dir_store.read_after("journal", 1)
 
 
 def test_a_segment_without_records_is_no_end(shared_dir_store: SharedDirStore) -> None:
