@@ -13,6 +13,7 @@ from hpc_elastic.agent.server.exit_barrier import (
     FOREIGN_SLICE_S,
     SLICE_S,
     ExitBarrier,
+    MembershipWatch,
     OthersGoneError,
     RoundOverError,
     WatchedStore,
@@ -255,3 +256,12 @@ def test_the_round_is_what_the_rendezvous_returned() -> None:
         assert (2, 3, RendezvousStoreInfo("other", 7)) == (
             found.rank, found.world_size, found.bootstrap_store_info
         )  # fmt: skip
+
+
+def test_a_rendezvous_that_is_silent_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """And once more when it answers again; as long as it answers nothing is said."""
+    silent = RendezvousConnectionError("no answer")
+    handler, watch = FakeHandler(waiting=[1, 2, silent, silent, 3, 4]), MembershipWatch()
+    found = [(watch.nodes_waiting(handler), watch.is_out_of_touch, len(caplog.records)) for _ in range(6)]
+    expected = [(1, False, 0), (2, False, 0), (0, True, 1), (0, True, 1), (3, False, 2), (4, False, 2)]
+    assert expected == found

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.agent.rank_assignment import Ranks, RoleInstanceInfo, assign_ranks, identical_ranks
+from hpc_elastic.agent.rank_assignment import (
+    Ranks,
+    RoleInstanceInfo,
+    assign_ranks,
+    exchange_ranks,
+    identical_ranks,
+)
 from hpc_elastic.node.workers.worker_env import place_of
 from hpc_elastic.record.journal import Member
+from tests.agent.elastic_fakes import new_store
 
 SIZES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), min_size=1, max_size=6)
 
@@ -49,3 +58,12 @@ def test_where_a_role_begins_and_ends() -> None:
     infos = [RoleInstanceInfo(role, i, 1) for i, role in enumerate("aabbb")]
     bounds = [RoleInstanceInfo.find_role_boundaries(infos, role) for role in "abc"]
     assert [(0, 1), (2, 4), (-1, -1)] == bounds
+
+
+def test_each_agent_gets_its_own_ranks_from_the_first() -> None:
+    """The first one reads what all are and sets the ranks of all; the others only read theirs."""
+    store = new_store()
+    infos = [RoleInstanceInfo("a", 0, 1), RoleInstanceInfo("b", 1, 2), RoleInstanceInfo("a", 2, 4)]
+    with ThreadPoolExecutor(len(infos)) as pool:
+        found = list(pool.map(lambda info: exchange_ranks(store.clone(), info, len(infos)), infos))
+    assert [Ranks(0, 7, 0, 5), Ranks(1, 7, 0, 2), Ranks(3, 7, 1, 5)] == found

@@ -93,6 +93,8 @@ def test_a_node_without_a_round_asks_about_the_drain_it_has_asked_for() -> None:
         (Cause.PREEMPTION, True, "preemption, scancel, the time limit or a failed node"),
         (Cause.PREEMPTION, False, "S received: workers have 25 s to save and leave"),
         (Cause.TIME_LIMIT, True, "a warning"),
+        (Cause.TIME_LIMIT, False, "S received: workers have"),
+        (Cause.STOP, True, "S received: workers have"),
         (Cause.INTERRUPT, True, "once more ends them now"),
     ],
 )

@@ -187,7 +187,7 @@ class HangWatch:
         return [
             (section, worker.blocks[section.number], section.timeout_s * slower)
             for section in worker.sign.sections
-            if section.timeout_s and section.number in worker.blocks
+            if section.timeout_s
         ]
 
     def _silence_limit(self, rank: int) -> float:
