@@ -279,7 +279,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 # Who names this interpreter for something else than to start a process of ours with it.
 NAMES_PYTHON = {
-    "hpc_elastic/cli/commands/doctor_checks.py": "tells it to people",
+    "hpc_elastic/cli/commands/doctor_checks.py": "tells it to people, and starts it as a worker",
     "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
     "hpc_elastic/start/agent.py": "runs the user's script",
     "hpc_elastic/processes/preload/warm_worker.py": "tells it to people",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli.main import main
 from hpc_elastic.cli.run.command import parser
 from hpc_elastic.cli.run.work import preload_of
 from hpc_elastic.errors import InputError
@@ -112,3 +113,27 @@ def test_a_job_hands_the_modules_to_its_agents() -> None:
     """As one word."""
     spec = build_spec(JobFile(), {"command": ["x.py"], "preload": ["torch", "a.b"]})
     assert "--preload=torch,a.b" in agent_flags(spec)
+
+
+def test_doctor_tells_which_modules_can_be_preloaded_and_what_is_gained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module that cannot be shared is a warning with its reason."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == main(["doctor", "--preload", "json,no_such_module"])
+    shown = capsys.readouterr().out.splitlines()
+    assert "no_such_module cannot be imported: ModuleNotFoundError" in shown[0]
+    assert shown[0].startswith("warning")
+    assert any("preloaded json (" in line for line in shown)
+    assert "a forked one has them in" in shown[-1]
+
+
+def test_doctor_tells_that_nothing_can_be_preloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then there is nothing to be gained, and no names are an error."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "socket.py").write_text("")
+    assert 0 == main(["doctor", "--preload", "no_such_module"])
+    assert "a forked one" not in capsys.readouterr().out
+    assert 2 == main(["doctor", "--preload", ","])

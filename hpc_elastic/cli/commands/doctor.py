@@ -37,6 +37,15 @@ Nodes = Annotated[
         show_default=False,
     ),
 ]
+Preload = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="MODULE,...",
+        help="Preload these modules on this machine, as --preload of submit and run does, and tell what is "
+        "gained.",
+        show_default=False,
+    ),
+]
 
 
 class DoctorGroup(NamedTuple):
@@ -48,7 +57,9 @@ class DoctorGroup(NamedTuple):
     meeting: str  # the same for all of them, and for nobody else
 
 
-def doctor(context: typer.Context, directory: Directory = None, nodes: Nodes = None) -> int:
+def doctor(
+    context: typer.Context, directory: Directory = None, nodes: Nodes = None, preload: Preload = None
+) -> int:
     """Check Python, Slurm and a directory before runs depend on them.
 
     Started by srun on several nodes, or with --nodes N, it finds out whether they
@@ -63,11 +74,20 @@ def doctor(context: typer.Context, directory: Directory = None, nodes: Nodes = N
     path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))
     words: tuple[str, ...] = context.obj or ()
     _check_words(words, nodes)
+    if preload is not None:
+        return _preload(preload)
     group = group_of(environ)
     if group is not None and nodes is None:
         code = 0 if environ.get("SLURM_LOCALID", "0") != "0" else _together(path, group)
         return _FOUND if code and environ.get(_STEP) else code
     return _here(path, nodes, words)
+
+
+def _preload(text: str) -> int:
+    """Preload modules here, and tell what is gained."""
+    from hpc_elastic.cli.commands.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
+
+    return _print(preload_findings(text, SystemClock()))
 
 
 def _check_words(words: Sequence[str], nodes: int | None) -> None:

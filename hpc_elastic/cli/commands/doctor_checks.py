@@ -1,16 +1,22 @@
-"""What `hpc-elastic doctor` looks at beside directories: this machine's Python, packages and Slurm."""
+"""The checks of `hpc-elastic doctor` beside directories: Python, packages, Slurm, and preloading."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
+from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
+from hpc_elastic.processes.preload.rules import names_of
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.slurm.client import answers, parse
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
 from hpc_elastic.store.check.findings import Finding, Level
@@ -19,6 +25,9 @@ DISTRIBUTION = "hpc-elastic"
 CONTROLLER = "slurm controller"
 _COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
 _SLOW_S = 5.0
+_PRELOAD = "preload"
+_POLL_S = 0.02
+_IMPORTS_S = 600.0
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
 
 
@@ -147,3 +156,74 @@ def _words_of(error: SlurmCommandError) -> str:
     named = [line for line in said if line.startswith("Slurmctld(")]
     failed = f"{error.argv[0]} failed with exit code {error.exit_code}"
     return "; ".join(named) or (said[-1] if said else failed)
+
+
+def preload_findings(text: str, clock: Clock) -> list[Finding]:
+    """Return which modules can be preloaded, and how long a worker takes to import them, without it and with.
+
+    Args:
+        text: names of modules, with commas or blanks between them.
+        clock: of this process.
+
+    Raises:
+        InputError: one of the names is none of a module.
+    """
+    modules, bad = names_of(text)
+    if bad or not modules:
+        raise InputError(f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch")
+    with tempfile.TemporaryDirectory() as scratch:
+        said: list[str] = []
+        spec = _importing_worker(modules, scratch)
+        wanted = Preloaded(modules, spec.argv, spec.env, os.getcwd(), scratch)
+        preloader = Preloader(wanted, clock, said.append)
+        had = adopts_orphans()
+        adopt_orphans()
+        try:
+            preloader.start()
+            until = clock.monotonic() + _IMPORTS_S
+            while preloader.is_importing() and clock.monotonic() < until:
+                clock.sleep(_POLL_S)
+            found = [
+                Finding(
+                    _PRELOAD, f"{name} {why}", Level.WARNING, "leave it out: workers import it themselves"
+                )
+                for name, why in preloader.blamed.items()
+            ]
+            if preloader.phase is PreloadPhase.READY:
+                return [*found, Finding(_PRELOAD, said[-1]), _gain(preloader, spec, clock)]
+            return found or [Finding(_PRELOAD, said[-1], Level.WARNING)]
+        finally:
+            preloader.close()
+            adopt_orphans(wanted=had)
+
+
+def _importing_worker(modules: tuple[str, ...], scratch: str) -> ProcessSpec:
+    """Return a worker that imports the modules and ends."""
+    code = "\n".join((*(f"try: import {name}\nexcept BaseException: pass" for name in modules),))
+    environ = dict(os.environ)  # noqa: TID251 - that of a worker that is started here
+    out = os.path.join(scratch, "worker.out")
+    return ProcessSpec((sys.executable, "-u", "-c", code), environ, out, out, os.getcwd())
+
+
+def _gain(preloader: Preloader, spec: ProcessSpec, clock: Clock) -> Finding:
+    began_s = clock.monotonic()
+    _end_worker(spawn(spec), clock)
+    cold_s = clock.monotonic() - began_s
+    preloader.begin_round(1)
+    began_s = clock.monotonic()
+    worker = preloader.fork(spec)
+    if worker is None:
+        return Finding(_PRELOAD, "no worker could be forked", Level.WARNING, "see the lines above")
+    _end_worker(worker, clock)
+    warm_s = clock.monotonic() - began_s
+    return Finding(
+        _PRELOAD, f"a worker imports them in {cold_s:.2f} s, a forked one has them in {warm_s:.2f} s"
+    )
+
+
+def _end_worker(worker: ChildProcess, clock: Clock) -> None:
+    until = clock.monotonic() + _IMPORTS_S
+    while worker.poll() is None and clock.monotonic() < until:
+        clock.sleep(_POLL_S / 10)
+    worker.signal_group(9)
+    worker.reap()

@@ -13,7 +13,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.processes.preload.rules import bad_name
+from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
 from hpc_elastic.text import visible
@@ -114,12 +114,12 @@ def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
     Raises:
         InputError: one of the names is none of a module.
     """
-    names = tuple(name for name in args.preload.replace(",", " ").split() if name)
-    if bad := bad_name(names):
+    names, bad = names_of(args.preload)
+    if bad:
         raise InputError(
             f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch,mypackage"
         )
-    return tuple(dict.fromkeys(names))
+    return names
 
 
 def logs_of(args: argparse.Namespace, paths: RunPaths) -> LogsSpecs:

@@ -76,6 +76,8 @@ class Preloader:
         self._importing = ""
         self._answers: list[int] = []
         self._deaths = 0
+        self.blamed: dict[str, str] = {}
+        """The modules that cannot be preloaded, and why."""
         self._round = ""
         self._answer_until = 0.0
         self.phase = PreloadPhase.OFF
@@ -237,6 +239,7 @@ class Preloader:
         """Go on without the modules that are to blame."""
         for name, why in blamed.items():
             self._say(f"{name} is not preloaded, workers import it themselves: it {why}")
+            self.blamed[name] = why
             if name in self._modules:
                 self._modules.remove(name)
         self._restart()
@@ -247,6 +250,7 @@ class Preloader:
         if self._importing and self._importing in self._modules:
             self._say(f"{self._importing} is not preloaded: the process {why} while it imported it")
             self._modules.remove(self._importing)
+            self.blamed[self._importing] = f"is being imported as its process {why}"
         else:
             again = "another is started" if self._deaths < _MOST_DEATHS else "nothing is preloaded any more"
             self._say(f"the process that has preloaded modules {why}; {again}")

@@ -72,6 +72,12 @@ def bad_name(names: Collection[str]) -> str:
     return next((name for name in names if not _MODULE.fullmatch(name)), "")
 
 
+def names_of(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the names of modules in a text with commas or blanks, and one that is none; each name once."""
+    names = tuple(dict.fromkeys(text.replace(",", " ").split()))
+    return names, bad_name(names)
+
+
 class Snapshot(NamedTuple):
     """The state of a process, as far as it must not change while modules are imported.
 
