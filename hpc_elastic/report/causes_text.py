@@ -39,7 +39,7 @@ def restarts_text(counts: Mapping[Cause, int], signals: Mapping[str, int] | None
 
 
 def signals_of(records: Iterable[Record]) -> dict[str, int]:
-    """Return how many rounds of the newest submission ended by which signal that may be nobody's preemption.
+    """Return how many rounds of the newest submission ended by which signal that may be no preemption.
 
     Args:
         records: of the run.
@@ -61,7 +61,7 @@ def signals_of(records: Iterable[Record]) -> dict[str, int]:
 def requeues_text(records: Iterable[Record], submission: int) -> str:
     """Return why the job of a submission was requeued; empty if it was not.
 
-    A node that was unfit is not among those that were lost, and what somebody has signalled no preemption.
+    A node that was unfit is not among those that were lost, and a signal that a user sent is no preemption.
     """
     words: Counter[str] = Counter()
     state = RunState()
@@ -77,7 +77,7 @@ def requeues_text(records: Iterable[Record], submission: int) -> str:
 def task_requeues(records: Iterable[Record], members: Iterable[str], submission: int) -> dict[str, int]:
     """Return how often each task of an array was requeued in a submission, those that were not left out.
 
-    Slurm counts that for each task, and the ids of its agents tell: what has not come back is not counted.
+    Slurm counts that for each task, and the ids of its agents tell: a task that is not back is not counted.
 
     Args:
         records: of the run.
@@ -136,12 +136,12 @@ def noun_of(word: str, number: int) -> str:
 
 
 def used_text(number: int, most: int | None, noun: str, causes: str) -> str:
-    """Return how much of a budget is used, and what for.
+    """Return how much of a budget is used, and its purpose.
 
     Args:
         number: how often.
-        most: the budget; None if nobody knows it.
-        noun: of what.
+        most: the budget; None if it is not known.
+        noun: the things that it counts.
         causes: why; may be empty.
     """
     text = count_text(number, noun) if most is None else f"{number} of {most} {noun}s"
@@ -149,7 +149,7 @@ def used_text(number: int, most: int | None, noun: str, causes: str) -> str:
 
 
 def is_for_unfit(cause: Cause, state: RunState) -> bool:
-    """Tell whether what counts as the loss of a node is that nodes are unfit."""
+    """Tell whether a loss of nodes, as counted, is that nodes are unfit."""
     return cause is Cause.NODE_LOSS and state.only_unfit
 
 
@@ -171,7 +171,7 @@ def _short(reason: str) -> str:
 
 
 def unsaved_text(state: RunState, saved: int | None) -> str:
-    """Return what is missing, to be put behind a sentence; empty if nothing is, or nobody knows.
+    """Return the steps that are missing, to be put behind a sentence; empty if none is, or it is not known.
 
     All ranks have agreed on a step to stop at, so a checkpoint of it, or a later one, was to be marked.
 

@@ -24,14 +24,14 @@ _STREAMS = (("stdout.log", ""), ("stderr.log", " err"))
 
 
 class LogFile(NamedTuple):
-    """A log file with what stands before each of its lines."""
+    """A log file with the prefix of its lines."""
 
     path: str
     prefix: str
 
 
 class WantedLogs(NamedTuple):
-    """What the user asked for; None for everything."""
+    """The user's choice of logs; None for everything."""
 
     rank: int | None = None
     node: str | None = None
@@ -78,7 +78,7 @@ def worker_files(
     Args:
         paths: the files of the run.
         attempt: the round.
-        wanted: what the user asked for.
+        wanted: the user's choice.
         ranks: the ranks of the wanted node; None for all.
     """
     root = paths.attempt_logs(attempt)

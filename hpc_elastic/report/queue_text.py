@@ -85,7 +85,7 @@ def _begin_text(fields: Mapping[str, str]) -> str:
 
 
 def what_helps(fields: Mapping[str, str], run: str) -> str:
-    """Return what to do about a job that will not start as it is; empty if waiting helps.
+    """Return the fix for a job that will not start as it is; empty if waiting helps.
 
     Args:
         fields: of ``scontrol show job``.
@@ -107,7 +107,7 @@ def what_helps(fields: Mapping[str, str], run: str) -> str:
 
 
 def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
-    """Return which nodes have not come yet; empty if none is missing or nobody knows who is to come.
+    """Return which nodes have not come yet; empty if none is missing or the expected ones are not known.
 
     Args:
         expected: names of the nodes of this start, in order.
@@ -133,7 +133,7 @@ def lost_text(state: RunState) -> str:
 
 
 def ended_text(state: RunState, names: Iterable[MemberName]) -> str:
-    """Return for whose workers the nodes of the running round wait whose own have ended; empty if for nobody.
+    """Return for whose workers the nodes of the running round wait whose own have ended; empty if for none.
 
     Args:
         state: the run.
@@ -171,7 +171,7 @@ def is_short_of_tasks(nodes: str, present: Collection[str], tasks: int | None) -
     Args:
         nodes: of the job spec, MIN or MIN:MAX.
         present: names of the nodes whose agents are there.
-        tasks: how many tasks Slurm still has of it; None if nobody knows.
+        tasks: how many tasks Slurm still has of it; None if that is not known.
     """
     low = nodes.partition(":")[0]
     return low.isdecimal() and len(present) < int(low) and tasks is not None and tasks < int(low)
@@ -183,7 +183,7 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
     Args:
         nodes: of the job spec, MIN or MIN:MAX.
         present: names of the nodes whose agents are there.
-        tasks: how many tasks Slurm still has of it; None if nobody knows.
+        tasks: how many tasks Slurm still has of it; None if that is not known.
         run: its directory, as a shell takes it.
     """
     low = nodes.partition(":")[0]
@@ -201,14 +201,14 @@ def too_few_text(nodes: str, present: Collection[str], tasks: int | None = None,
 def wait_times_text(
     records: Iterable[Record], spec: Mapping[str, Any], now_s: float, here: int, then: str = GIVEN_BACK
 ) -> str:
-    """Return since when the nodes of a run wait for others, until when, and what is then.
+    """Return since when the nodes of a run wait for others, until when, and the event then.
 
     Args:
         records: of the run.
-        spec: the job spec as it was stored; empty if nobody knows how long they wait.
+        spec: the job spec as it was stored; empty if the time that they wait is not known.
         now_s: wall time [s since the epoch].
         here: how many nodes are there.
-        then: what happens if too few have come by then.
+        then: the consequence if too few have come by then.
     """
     began = [record.at for record in records if isinstance(record.entry, EpochStarted | RoundEnded)]
     if not began:

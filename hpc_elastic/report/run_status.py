@@ -88,21 +88,21 @@ class RunView(NamedTuple):
 
 
 def torchrun_marks(run: RunFiles) -> tuple[Mark, ...]:
-    """Return what the nodes of a run of torchrun's say of themselves."""
+    """Return the newest mark of each node of a run of torchrun's."""
     return tuple(newest_marks((Mark(*one) for one in member_times(run.paths)), run.state))
 
 
 class RunStatus(NamedTuple):
-    """Where a run stands and what is to be said about it."""
+    """The state of a run, and the sentence about it."""
 
     phase: RunPhase
     text: str
 
 
 def status_of(view: RunView) -> RunStatus:
-    """Tell what a run is doing.
+    """Return the present state of a run.
 
-    Records tell what happens inside a start of the job, Slurm tells whether there is one.
+    Records tell the events inside a start of the job, Slurm tells whether there is one.
     """
     state, job = view.state, view.job
     is_current = state.epoch.submission >= view.submission
@@ -138,7 +138,7 @@ def _torchruns(state: RunState, marks: tuple[Mark, ...]) -> RunStatus:
 
 
 def _silent(view: RunView, silent_s: float) -> RunStatus:
-    """Tell of a run whose records say that it lives, though nobody of it does."""
+    """Tell of a run whose records say that it lives, though no member of it does."""
     was = _by_records(view.state) if view.torchruns is None else _torchruns(view.state, view.torchruns)
     text = f"no agent has given a sign of life for {span_text(silent_s)}"
     if view.job_id:
@@ -161,7 +161,7 @@ _FINAL = {
 
 
 def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | None:
-    """Tell what the job's state alone decides; None if the records are to be asked."""
+    """Return the state that the job's alone decides; None if the records decide."""
     state = view.state
     was_started = is_current and state.epoch.submission >= 0
     reason = f" (Slurm's reason: {job.reason})" if job.reason not in ("", "None") else ""
@@ -183,7 +183,7 @@ def _by_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus | No
 
 
 def _requeued_text(view: RunView) -> str:
-    """Tell that the job is back in the queue, and why; `finish` knows what SIGTERM was better than agents."""
+    """Tell that the job is back in the queue, and why; `finish` knows why SIGTERM was sent."""
     drained, back = view.state.drained, view.handed_back
     cause = back.cause if back is not None else drained.cause if drained is not None else None
     if cause is Cause.REQUEUE:
@@ -199,7 +199,7 @@ def _requeued_text(view: RunView) -> str:
 
 
 def _back_text(view: RunView) -> str:
-    """Return what this start was handed back to Slurm for; empty if it was not, or nobody knows."""
+    """Return why this start was handed back to Slurm; empty if it was not, or that is not known."""
     back, state = view.handed_back, view.state
     return "" if back is None else requeued_for(state, back).text or why_text(back.cause, state)
 
@@ -220,7 +220,7 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
 
 
 def _left_for_good(view: RunView) -> RunStatus | None:
-    """Tell that a run without a script of ours was drained; None if not, or if somebody requeues it."""
+    """Tell that a run without a script of ours was drained; None if not, or if it is requeued."""
     state = view.state
     if state.drained is None or view.has_script or state.requeued:
         return None
@@ -327,7 +327,7 @@ def headline(state: RunState, marks: Sequence[Mark]) -> str:
 
 
 def member_texts(marks: Sequence[Mark], now_s: float) -> list[str]:
-    """Return what each node does, one line each.
+    """Return the state of each node, one line each.
 
     Args:
         marks: of the nodes.

@@ -1,6 +1,6 @@
-"""What happened in a run, as lines for people. Pure.
+"""The events of a run, as lines for people. Pure.
 
-Times are the writers' wall times and serve display only; a span is told between records of one node, as
+Times are the writers' wall times and serve display only; a span is shown between records of one node, as
 the clocks of two may differ by an hour.
 """
 
@@ -88,7 +88,7 @@ class Moment(NamedTuple):
 
 
 def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Moment]:
-    """Return what happened, oldest first; records that changed nothing are left out.
+    """Return the events, oldest first; records that changed nothing are left out.
 
     Args:
         records: of the run.
@@ -122,7 +122,7 @@ _BEGINNINGS: Mapping[type, tuple[type, ...]] = {
 
 
 def _span_s(record: Record, newest: Mapping[type, Record]) -> float | None:
-    """Return how long what a record ends has lasted [s]; None if another node has written its beginning."""
+    """Return how long the phase that a record ends has lasted [s]; None if another node began it."""
     known = [newest[kind] for kind in _BEGINNINGS.get(type(record.entry), ()) if kind in newest]
     began = max(known, key=lambda each: each.number, default=None)
     return record.at - began.at if began is not None and _node(began) == _node(record) else None
@@ -222,7 +222,7 @@ def _unsaved(entry: RoundEnded, before: RunState) -> str:
 
 
 def ended_text(entry: RoundEnded, state: RunState) -> str:
-    """Return why a round ended, in a state that still knows what was asked for."""
+    """Return why a round ended, in a state that still knows the request."""
     if entry.failure:
         return failure_text(entry.failure)
     if entry.cause is Cause.NODE_LOSS and entry.nodes:
@@ -247,7 +247,7 @@ def left_text(cause: Cause, state: RunState) -> str:
 
 
 def cause_text(cause: Cause, state: RunState) -> str:
-    """Return why a round ends, in a state that still knows what was asked for."""
+    """Return why a round ends, in a state that still knows the request."""
     drain = state.drain
     if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
         return who_asked(state, cause).text or CAUSES[cause]
@@ -259,7 +259,7 @@ def cause_text(cause: Cause, state: RunState) -> str:
 
 
 def _signal_text(entry: DrainRequested | NodeLeft) -> str:
-    """Return why a node leaves; a signal alone may mean more than what it was taken for."""
+    """Return why a node leaves; a signal alone may have another meaning than the recorded one."""
     told = asked_text(entry)
     is_clear = entry.cause is Cause.PREEMPTION or entry.asked.answer is not None or not entry.asked.signal
     if told and is_clear:
@@ -290,7 +290,7 @@ def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float | None) ->
 
 
 def stop_text(entry: StopAgreed) -> str:
-    """Return where the workers stop; of those that do not tell their steps nobody knows."""
+    """Return where the workers stop; for those that do not tell their steps it is not known."""
     is_told = entry.step >= 0
     return (
         f"all running ranks stop at step {entry.step}"
@@ -314,7 +314,7 @@ def _task_stopped(entry: TaskStopped, _before: RunState, _span_s: float | None) 
 
 
 def task_stopped_text(entry: TaskStopped) -> str:
-    """Return what the batch script of an array task tells of the end of one of its starts."""
+    """Return the words of the batch script of an array task about the end of one of its starts."""
     where = f"task {entry.task}" + (f" on {entry.node}" if entry.node else "")
     return f"{where} {_STOPS[entry.how]}: {entry.detail}"
 
@@ -439,7 +439,7 @@ def ending_text(ending: RunEnded) -> str:
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
-    """Return a worker's failure in one line; whatever the record lacks is left out."""
+    """Return a worker's failure in one line; facts that the record lacks are left out."""
     code = failure.get("exitcode", 1)
     by_signal = isinstance(code, int) and code < 0
     is_hang = code == ExitCode.HUNG and bool(failure.get("message"))

@@ -2,5 +2,5 @@
 
 Everything that takes or hands on a setting is made from these tables: the options of ``submit``, the flags of
 ``run`` and ``finish``, the keys of a job file, the fields of `JobSpec`, the parameters of the submitit
-executor, what a job script passes on, and the page of the reference. Pure, and light: agents start with it.
+executor, the arguments in a job script, and the page of the reference. Pure, and light: agents start with it.
 """

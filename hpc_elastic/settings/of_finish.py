@@ -7,7 +7,7 @@ from hpc_elastic.settings.table import OF_FINISH
 
 
 class FinishSettings:
-    """What the job script tells ``finish`` beside the settings of the job."""
+    """The arguments of ``finish`` in a job script beside the settings of the job."""
 
     run_dir = setting(PATH, None, "Run directory", to=FinishFlag())
     srun_exit_code = setting(NUMBER, 0, "Exit code of srun", to=FinishFlag(), written=Written(metavar="RC"))

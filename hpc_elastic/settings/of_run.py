@@ -23,7 +23,7 @@ _FLAG = Agent(None)
 
 # fmt: off
 class OfTorchrun:
-    """What torchrun has and a job has not."""
+    """Settings of torchrun that a job does not have."""
 
     nnodes = setting(
         TEXT, None, "Nodes", to=_FLAG,
@@ -106,7 +106,7 @@ class OfTorchrun:
 
 
 class BeyondTorchrun:
-    """What neither torchrun nor a job has."""
+    """Settings that neither torchrun nor a job has."""
 
     run_dir = setting(
         PATH, None, "The run directory, on a file system all nodes share", to=_FLAG,

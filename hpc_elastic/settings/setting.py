@@ -1,4 +1,4 @@
-"""What a setting is: one row of a table. Pure.
+"""A setting: one row of a table. Pure.
 
 A row is the value of a class attribute. A type checker takes it for a value of the setting: so it knows the
 fields of all that is made from the class, and an agent reads the row without pydantic or typer.
@@ -90,7 +90,7 @@ class FinishFlag(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What is not spelled as the name and the kind of a setting say."""
+    """The spellings of a setting that do not follow from its name and kind."""
 
     short: str = ""
     """An option of one letter, of the commands that make a job script."""
@@ -106,8 +106,8 @@ class Setting(NamedTuple):
     """One row of a table; `setting` makes it, `rows_of` fills in the name.
 
     Attributes:
-        usual: what holds where nothing is given and `default` is None; the reader need not be told.
-        to: who reads it beside the commands that make a job script.
+        usual: the value where nothing is given and `default` is None; the reader has the same one.
+        to: its readers beside the commands that make a job script.
         panel: the heading under which help shows it.
     """
 
@@ -137,22 +137,22 @@ class Setting(NamedTuple):
 
     @property
     def holds(self) -> Any:
-        """What holds in a job in which nothing is given; None: no fixed value."""
+        """The value in a job in which nothing is given; None: no fixed value."""
         return self.usual if self.default is None else self.default
 
     @property
     def reader_default(self) -> Any:
-        """What the agent or ``finish`` goes by where its flag is not given; None: no fixed value."""
+        """The value of the agent or ``finish`` where its flag is not given; None: no fixed value."""
         default = getattr(self.to, "default", ...)
         return self.holds if default is ... else default
 
     def help_text(self) -> str:
-        """Return what the help of a command that makes a job script says about it."""
+        """Return its help for a command that makes a job script."""
         default = self.default_text()
         return f"{self.help}. Default: {default}." if default else f"{self.help}."
 
     def reader_help(self) -> str:
-        """Return what the help of ``run`` or ``finish`` says about it, where times are seconds."""
+        """Return its help for ``run`` or ``finish``, where times are seconds."""
         text = self.help[0].lower() + self.help[1:] if self.help[1:2].islower() else self.help
         if self.is_switch and self.reader_default:
             return f"do not {text}"
@@ -162,17 +162,17 @@ class Setting(NamedTuple):
         return f"{text} (default: {default})" if default else text
 
     def default_text(self) -> str:
-        """Return what holds in a job in which nothing is given, for people; empty if nothing does."""
+        """Return the value in a job in which nothing is given, for people; empty if there is none."""
         return self.written.default or _value_text(self.holds, _time_text)
 
     @property
     def flag_default(self) -> Any:
-        """What stands for a flag that is not given; None where something else may decide then."""
+        """The value of a flag that is not given; None where something else may decide then."""
         return None if isinstance(self.to, Agent) and self.to.is_unset else self.reader_default
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in the help of ``submit``."""
+        """The word for a value in the help of ``submit``."""
         return self.written.metavar or self.kind.metavar
 
 
@@ -221,11 +221,11 @@ def setting(
 
     Args:
         kind: how a value is written.
-        default: what a job has if nothing is given; None where the reader's own default holds.
+        default: the value in a job if nothing is given; None where the reader's own default holds.
         help: one sentence without its full stop and without the default.
         usual: that default of the reader; None where there is no fixed value.
-        to: who reads it beside the commands that make a job script.
-        written: what is not spelled as its name and kind say.
+        to: its readers beside the commands that make a job script.
+        written: its spellings that do not follow from its name and kind.
     """
     return Setting(kind, default, help, usual, to, written)
 
@@ -241,7 +241,7 @@ def rows_of(*families: type) -> dict[str, Setting]:
 
 
 def usual(value: T | None) -> T:
-    """Return what holds where nothing is given, as a value of its type.
+    """Return the value where nothing is given, of its type.
 
     Args:
         value: the row, written as a type checker sees it: ``JobSettings.lease``.
@@ -250,7 +250,7 @@ def usual(value: T | None) -> T:
 
 
 def agents(value: T | None) -> T:
-    """Return what an agent or ``finish`` goes by where its flag is not given; as `usual` else."""
+    """Return the value that an agent or ``finish`` uses where its flag is not given; as `usual` else."""
     return cast("T", cast("Setting", value).reader_default)
 
 

@@ -1,4 +1,4 @@
-"""The settings of a job: each once, for all who take it, hand it on or read it. Pure.
+"""The settings of a job: each once, for all rooms that take it, hand it on or read it. Pure.
 
 A new setting is one row here, and the code that reads it. A row without `to` is read where the script of the
 job is made.
@@ -325,6 +325,6 @@ OF_AGENT = tuple(row for row in JOB.values() if isinstance(row.to, Agent))
 
 
 def in_force(spec: Mapping[str, Any], name: str) -> Any:
-    """Return what holds for a setting in a job as it was stored, which tells only what is not the default."""
+    """Return the value of a setting in a job as it was stored, which has only those that are no default."""
     given = spec.get(name)
     return JOB[name].holds if given is None else given

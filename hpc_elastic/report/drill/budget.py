@@ -1,4 +1,4 @@
-"""What a drill costs of the budgets of a run: it counts as what it plays. Pure."""
+"""The cost of a drill in the budgets of a run: it counts as the fault that it plays. Pure."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def budget_warnings(
     has_queue: bool,
     task_restarts: int | None = None,
 ) -> list[str]:
-    """Return what to know before a drill: which budgets it exceeds, and of which it is the last.
+    """Return the warnings before a drill: which budgets it exceeds, and of which it is the last.
 
     Args:
-        cause: what the run takes it for.
+        cause: that the run counts it as.
         state: the run.
-        spec: its job spec as it was stored; empty if nobody knows the budgets.
+        spec: its job spec as it was stored; empty if the budgets are not known.
         has_queue: whether Slurm has a queue in which the run may wait.
         task_restarts: how often the array task that is struck was started again; None: the run is one job.
     """

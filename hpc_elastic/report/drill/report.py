@@ -1,6 +1,6 @@
 """The effect of a drill on a run, from the records that followed it, and the verdict on its grace time. Pure.
 
-Other faults of the run meanwhile are told apart by the round, node, worker and cause that the records name,
+Other faults of the run meanwhile differ by the round, node, worker and cause that the records name,
 and are never taken for the drill's. Times are wall times of several nodes and of the file server: spans are
 as exact as their clocks agree.
 """
@@ -56,17 +56,17 @@ class DrillPhase(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What followed a drill so far.
+    """The course of a run after a drill so far.
 
     Attributes:
         phases: in the order of their times.
         resumed: the round that the run came back with; None until then.
         ending: how the run ended, if it did.
         steps_lost: steps that are computed again; None if that is not known.
-        others: what happened meanwhile that the drill has not done.
-        overtaken: whether something else has ended what the drill was done to before anybody noticed it.
+        others: faults meanwhile that are not the drill's.
+        overtaken: whether the target of the drill ended for another reason before an agent noticed the drill.
         agreed: whether the workers stop at a step that all have agreed on, and whose checkpoint is `saved`.
-        unsaved: what its workers did not save, as the end of a sentence; empty if nothing, or nobody knows.
+        unsaved: the steps not saved, as the end of a sentence; empty if there are none, or it is not known.
         had_nothing_to_save: whether no step was completed since a checkpoint that was there before the drill.
     """
 
@@ -92,11 +92,11 @@ class Course(NamedTuple):
 
 
 def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> Course:
-    """Return what followed a drill.
+    """Return the course of a run after a drill.
 
     Args:
         records: the journal.
-        blow: what was done, to whom and when.
+        blow: the deed of the drill, its target and its time.
         saved: all durable checkpoints.
     """
     after = [record for record in records if record.number > blow.last]
@@ -130,7 +130,7 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> 
 
 
 def _unsaved(since: Iterable[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
-    """Return what the workers did not save, though they were to."""
+    """Return the steps that the workers did not save, though they were to."""
     entries = [record.entry for record in since]
     failed = next((one for one in entries if isinstance(one, FailedLeaving)), None)
     if failed is not None:
@@ -145,7 +145,7 @@ def _unsaved(since: Iterable[Record], phases: Iterable[DrillPhase], resumed: Rou
 def _phases(
     blow: Blow, noticed: Record | None, since: list[Record], saved: Iterable[Saved]
 ) -> tuple[list[DrillPhase], int | None]:
-    """Return what came of the drill until the run was back, and the last step that was completed."""
+    """Return the phases of the drill until the run was back, and the last step that was completed."""
     phases: list[DrillPhase] = []
     step = blow.step
 
@@ -175,11 +175,11 @@ def _phases(
 
 
 def verdict(course: Course, but: str = "") -> tuple[bool, str]:
-    """Tell whether the run came back as it was to, and what there is to say, in one line.
+    """Tell whether the run came back as it was to, with a verdict in one line.
 
     Args:
-        course: what followed the drill.
-        but: what was wrong though it came back, as the end of a sentence; empty if nothing was.
+        course: of the run after the drill.
+        but: a fault though it came back, as the end of a sentence; empty if there was none.
     """
     last = course.others[-1].text if course.others else ""
     if course.resumed is not None:
@@ -232,7 +232,7 @@ def _is_over(after: Sequence[Record], number: int) -> bool:
 
 
 def _told(entry: object) -> str:
-    """Return what a record tells, with whom it was about."""
+    """Return the text of a record, with the node or worker that it is about."""
     text = "the job was handed back"
     if isinstance(entry, RoundEnded):
         text = f"round {entry.number} ended: {CAUSES.get(entry.cause, entry.cause.value)}{_who(entry)}"
@@ -255,14 +255,14 @@ def _told(entry: object) -> str:
 
 
 def _noticed(entry: object, blow: Blow) -> str:
-    """Return what the first record of a drill tells; SIGTERM alone passes for a preemption."""
+    """Return the text of the first record of a drill; SIGTERM alone passes for a preemption."""
     if Cause.REQUEUE in blow.causes and isinstance(entry, DrainRequested) and entry.cause is Cause.PREEMPTION:
         return f"{entry.detail or 'a signal'}, as when Slurm preempts: told by {entry.node}"
     return _told(entry)
 
 
 def _perhaps(record: Record, blow: Blow) -> str:
-    """Return what the failure of another worker than the one that was killed may have come of."""
+    """Return the possible reason of a failure of another worker than the one that was killed."""
     entry = record.entry
     is_near = isinstance(entry, RoundEnded) and (entry.cause, entry.number) == (Cause.CRASH, blow.round)
     if not is_near or record.at < blow.at or blow.rank is None or Cause.CRASH not in blow.causes:
@@ -295,10 +295,10 @@ def _lost(step: int | None, resumed: RoundFormed | None) -> int | None:
 
 
 class Blow(NamedTuple):
-    """What a drill has done, and to whom.
+    """The deed of a drill, and its target.
 
     Attributes:
-        causes: what the run may take it for.
+        causes: that the run may count it as.
         node: that it was done to.
         node_id: of the agent there.
         rank: the worker that it was done to; None: to the agent, or to all of them.
@@ -307,7 +307,7 @@ class Blow(NamedTuple):
         last: number of the last record before it.
         step: the last step that was completed then, if workers tell.
         is_whole: whether it was done to all nodes of the job.
-        id: what the records call it.
+        id: its name in the records.
     """
 
     causes: frozenset[Cause]
@@ -368,7 +368,7 @@ def _is_end(entry: RoundEnded, blow: Blow, rest: Sequence[Record]) -> bool:
 
 
 def is_undecided(entry: object, blow: Blow) -> bool:
-    """Tell whether only the next round will show what a record is about, as long as none tells of the drill.
+    """Tell whether only the next round will show the subject of a record, as long as none tells of the drill.
 
     When an agent is killed, workers of the others may fail before anybody misses it.
     """
@@ -376,7 +376,7 @@ def is_undecided(entry: object, blow: Blow) -> bool:
 
 
 def is_trace_after(entry: object, notice: object, blow: Blow) -> bool:
-    """Tell whether a record follows from a drill that was noticed, by what it says of its cause.
+    """Tell whether a record follows from a drill that was noticed, by its cause.
 
     Args:
         entry: of the record.
@@ -409,11 +409,11 @@ def is_stop_of_task(entry: object, blow: Blow) -> bool:
 
 
 class Judgement(NamedTuple):
-    """What a drill has shown about the time to save.
+    """The verdict of a drill on the time to save.
 
     Attributes:
         text: the times, for people.
-        but: what is wrong, as the end of a sentence; empty if the time suffices.
+        but: the fault, as the end of a sentence; empty if the time suffices.
     """
 
     text: str
@@ -421,12 +421,12 @@ class Judgement(NamedTuple):
 
 
 def judge(course: Course, site: Site, given_s: float | None = None) -> Judgement | None:
-    """Compare the time that workers took with what a preemption leaves them; None while they take it.
+    """Compare the time that workers took with that of a preemption; None while they take it.
 
     Args:
-        course: what followed the drill.
-        site: what Slurm grants the job.
-        given_s: ``--stop-timeout`` of the run, which holds whatever Slurm says [s]; None: not given.
+        course: of the run after the drill.
+        site: the times that Slurm grants the job.
+        given_s: ``--stop-timeout`` of the run, which precedes Slurm's times [s]; None: not given.
     """
     names = (_SAVED, _STOPPED) if course.agreed else (_STOPPED,)
     done = [phase for phase in course.phases if phase.name in names]
