@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,30 @@ def save_by_time(directory: str, steps: int, step_s: float) -> list[Any]:
             checkpoints.wait()
             found.append(step + 1)
     return [found, [saved.step for saved in checkpoints.all()][::-1], checkpoints.every_s]
+
+
+def train_alone(directory: str | None) -> list[Any]:
+    """Train without a process group, from where the run before has ended; tell of warnings."""
+    dist.destroy_process_group()
+    torch.manual_seed(20)
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    net(torch.ones(1, 3)).sum().backward()  # gradients that are there before the state is loaded
+    state = {"net": net, "optimizer": optimizer, "seen": 0}
+    checkpoints = Checkpoints(directory, every=2)
+    start = checkpoints.load(state)
+    with warnings.catch_warnings(record=True) as warned:
+        for step in range(start, start + 3):
+            optimizer.zero_grad()
+            net(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            state["seen"] = step + 1
+            checkpoints.done(step + 1, state)
+        checkpoints.wait()
+    return [start, net.weight.tolist(), [saved.step for saved in checkpoints.all()], len(warned)]
+
+
+def without_group(directory: str) -> None:
+    """Make checkpoints before the process group."""
+    dist.destroy_process_group()
+    Checkpoints(directory)

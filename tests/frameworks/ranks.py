@@ -176,7 +176,7 @@ def _be_rank(function: Any, rank: int, asked: dict[str, Any]) -> int:
         traceback.print_exc()
         value, code = f"{type(error).__name__}: {error}", 1
     (place / f"{rank}.json").write_text(json.dumps(value))
-    if code == 0:
+    if code == 0 and dist.is_initialized():
         dist.destroy_process_group()
     return code
 

@@ -153,7 +153,9 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_save_loses_that_one_alone(
     assert newest is not None
     assert 2 == newest.step
     environ = [{**own, Env.ROUND: "2", Env.CHECKPOINT: marks.to_env(newest)} for own in environ]
-    after = ranks.run(2, "train", None, "ddp", 4, 2, environ=environ)
+    group = ranks.start(2, "train", None, "ddp", 4, 2, environ=environ)
+    after = group.values()
+    assert all("Warning" not in result.printed for result in group.results())
     assert [2, 2] == [value["start"] for value in after]
     assert [6, 4] == after[0]["all"]  # rank 0 removes the old ones
     left = set(os.listdir(saved))
@@ -273,6 +275,29 @@ def test_all_ranks_save_at_the_step_for_which_rank_0_finds_it_time(ranks: RankSe
     assert [[7, 8], [7, 8]] == [steps for steps, _, _ in again], "saves cost nothing by that clock"
     assert [[6, 7, 8]] * 2 == [there for _, there, _ in again]
     assert [SHORTEST_S] * 2 == [every_s for _, _, every_s in again]
+
+
+def test_one_process_needs_no_process_group(ranks: RankServer, tmp_path: Path) -> None:
+    """It goes on where it has ended, though there are gradients before the state, and warns of nothing."""
+    (first,) = ranks.run(1, "train_alone", tmp_path)
+    (again,) = ranks.run(1, "train_alone", tmp_path)
+    assert [0, [2], 0] == [first[0], first[2], first[3]]
+    assert [2, [4, 2], 0] == [again[0], again[2], again[3]]
+    (whole,) = ranks.run(1, "train_alone", tmp_path)
+    assert 4 == whole[0]
+
+
+def test_without_a_run_and_a_directory_nothing_is_saved(ranks: RankServer) -> None:
+    """A script that is tried without an agent neither fails nor finds the files of another try."""
+    (found,) = ranks.run(1, "train_alone", None)
+    assert [0, [], 0] == [found[0], found[2], found[3]]
+
+
+def test_ranks_without_a_process_group_are_told_so(ranks: RankServer, tmp_path: Path) -> None:
+    """Each would save the whole state to the same files."""
+    for result in ranks.start(2, "without_group", tmp_path).results():
+        assert "there are 2 ranks, and no process group" in result.value
+        assert "fix: call torch.distributed.init_process_group first" in result.value
 
 
 def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -367,6 +368,8 @@ class _RankGroups(NamedTuple):
 
 def _ranks(lib: Torch, environ: Mapping[str, str]) -> _RankGroups:
     dist = lib.distributed
+    # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     if dist.is_available() and dist.is_initialized():
         groups = [
             dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
