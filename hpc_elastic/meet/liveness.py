@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from hpc_elastic.record.member_names import Phase, Roster, Seen, Suspicion
+from hpc_elastic.record.member_names import TERMINAL, Phase, Roster, Seen, Suspicion
 from hpc_elastic.record.state import RunState
 
 WATCHERS = 3  # members that always watch the others; they also put agreements together
@@ -47,7 +47,7 @@ class LivenessVerdict(NamedTuple):
 
 def is_alive(entry: Seen, now: float, lease: float) -> bool:
     """Tell whether a member that should beat has done so within the lease [s]."""
-    return not entry.name.phase.is_terminal and now - entry.changed_at < lease
+    return entry.name.phase not in TERMINAL and now - entry.changed_at < lease
 
 
 def silent(entries: Iterable[Seen], now: float, lease: float) -> frozenset[str]:
@@ -94,7 +94,7 @@ def long_lost(roster: Roster, state: RunState, now: float, lease: float) -> froz
 
 def _ages(entries: Iterable[Seen], now: float) -> dict[str, float]:
     """Return since when [s] members have not beaten, without those that have said goodbye."""
-    beating = (entry for entry in entries if not entry.name.phase.is_terminal)
+    beating = (entry for entry in entries if entry.name.phase not in TERMINAL)
     return {entry.name.node_id: now - entry.changed_at for entry in beating}
 
 
@@ -139,7 +139,7 @@ def next_expiry(view: View, now: float) -> float:
     ends = (
         view.roster[node_id].changed_at + view.lease
         for node_id in view.members
-        if node_id != view.me and node_id in view.roster and not view.roster[node_id].name.phase.is_terminal
+        if node_id != view.me and node_id in view.roster and view.roster[node_id].name.phase not in TERMINAL
     )
     return min((end for end in ends if end > now), default=float("inf"))
 

@@ -18,6 +18,7 @@ from hpc_elastic.record.array_task import is_newer, start_of
 from hpc_elastic.record.journal import Epoch, Member, Port
 from hpc_elastic.record.member_names import (
     MEMBERS,
+    TERMINAL,
     MemberName,
     Phase,
     Roster,
@@ -78,6 +79,7 @@ class Membership:
         self._clock = clock
         self._settings = settings
         self.facts = facts
+        self.node_id = facts.member.node_id  # this agent's id in the roster
         self.epoch = epoch
         self.roster: Roster = {}
         self._offered = ""  # name of this agent's own offer
@@ -89,11 +91,6 @@ class Membership:
         self._name: MemberName | None = None
         self._beat_at = float("-inf")
         self._was_blind = False  # since the last look
-
-    @property
-    def node_id(self) -> str:
-        """This agent's id in the roster."""
-        return self.facts.member.node_id
 
     def offer(self, round_number: int, port: int) -> None:
         """Publish this node's contribution to a round.
@@ -139,7 +136,7 @@ class Membership:
 
     def leave(self, round_number: int) -> None:
         """Publish that this agent is gone on purpose, unless its published phase is final already."""
-        if self._name is None or not self._name.phase.is_terminal:
+        if self._name is None or self._name.phase not in TERMINAL:
             self.set_phase(Phase.LEFT, round_number)
 
     def beat_if_due(self) -> None:

@@ -14,7 +14,7 @@ from hpc_elastic.errors import InputError, RunDirError
 from hpc_elastic.meet.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
 from hpc_elastic.record.array_task import array_of, is_newer, outdated
 from hpc_elastic.record.journal import Epoch, RoundFormed
-from hpc_elastic.record.member_names import Phase, Roster, Seen, absent, natural
+from hpc_elastic.record.member_names import TERMINAL, Phase, Roster, Seen, absent, natural
 from hpc_elastic.record.state import RunState, is_released
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
@@ -306,9 +306,9 @@ def _ready(view: Joining, now: float) -> list[Seen]:
 
 def _rank(state: RunState, entry: Seen) -> tuple[object, ...]:
     """Order nodes as Slurm does where it told, else by name with numbers as numbers."""
-    name = entry.name
-    known = _places(state.expected).get(name.node, len(state.expected))
-    return (known, natural(name.node), name.node_id)
+    node_id = entry.name.node_id
+    node = node_of(node_id)
+    return (_places(state.expected).get(node, len(state.expected)), natural(node), node_id)
 
 
 @lru_cache(maxsize=8)
@@ -341,7 +341,7 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     quiet = surely if only_sure else silent(entries, now, lease)
     gone = view.state.left | outdated(roster) | before
     present = (entry.name for node_id, entry in roster.items() if node_id not in gone)
-    beating = (name for name in present if not name.phase.is_terminal)
+    beating = (name for name in present if name.phase not in TERMINAL)
     alive = {
         name.node
         for name in beating

@@ -76,7 +76,9 @@ class SharedRun:
         around: Around,
     ) -> None:
         self._log = log
+        self.state = log.state  # of the run as last read
         self.membership = membership
+        self.node = membership.facts.member.node  # this node's name
         self.facts = facts
         self.settings = settings
         self.around = around
@@ -98,21 +100,18 @@ class SharedRun:
         left = self.state.left  # who leaves says so first
         return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
 
-    @property
-    def state(self) -> RunState:
-        """The state of the run as last read."""
-        return self._log.state
+    def _noted(self, act: Callable[[], RunState]) -> RunState:
+        """Return the state after an act on the journal; an act that fails may have read records, too."""
+        try:
+            return act()
+        finally:
+            self.state = self._log.state
 
     def refresh(self) -> RunState:
         """Read the new records of the journal."""
-        state = self._log.refresh()
+        state = self._noted(self._log.refresh)
         self.membership.known = state.last
         return state
-
-    @property
-    def node(self) -> str:
-        """This node's name."""
-        return self.membership.facts.member.node
 
     def latest_checkpoint(self) -> MarkedCheckpoint | None:
         """Return the newest durable checkpoint."""
@@ -127,7 +126,7 @@ class SharedRun:
     def announce(self) -> RunState:
         """Announce this start of the run if no node has."""
         epoch = self.membership.epoch
-        first = self._log.refresh().epoch < epoch
+        first = self._noted(self._log.refresh).epoch < epoch
         state = self.commit(EpochStarted(epoch, *self.facts[1:], sizes_text(self.settings)))
         self._tidies = first and state.epoch == epoch
         return state
@@ -206,10 +205,10 @@ class SharedRun:
             self.check_place()
         try:
             nothing_new = self._take_turn(look=look)
-            state = self._log.state if nothing_new else self.refresh()
+            state = self.state if nothing_new else self.refresh()
         except StoreError:
             self.note_blindness()
-            return self._log.state
+            return self.state
         self._blind_since = None
         return state
 
@@ -230,7 +229,7 @@ class SharedRun:
         """
         self.membership.look()
         self.membership.forgive()
-        state = self._log.refresh()
+        state = self._noted(self._log.refresh)
         self._blind_since = None
         return state
 
@@ -375,10 +374,11 @@ class SharedRun:
         """
 
         def choose(state: RunState) -> Entry | None:
+            self.state = state
             return entry if only_if is None or only_if(state) else None
 
         before = self._log.appended
-        state = self._log.commit(choose)
+        state = self._noted(lambda: self._log.commit(choose))
         self.membership.known = state.last
         if self._log.appended != before:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later

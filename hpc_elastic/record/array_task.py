@@ -59,7 +59,8 @@ def is_newer(node_id: str, than: str) -> bool:
 
 def outdated(node_ids: Iterable[str]) -> frozenset[str]:
     """Return the ids of agents whose task has been started anew, by the ids that are known."""
-    starts = [(node_id, start) for node_id in node_ids if (start := start_of(node_id)) is not None]
+    tagged = (node_id for node_id in node_ids if _MARK in node_id)
+    starts = [(node_id, start) for node_id in tagged if (start := start_of(node_id)) is not None]
     newest: dict[str, tuple[int, ...]] = {}
     for _, start in starts:
         newest[start.task] = max(newest.get(start.task, start[1:]), start[1:])

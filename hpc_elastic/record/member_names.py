@@ -28,12 +28,8 @@ class Phase(str, Enum):
     LEFT = "left"  # gone on purpose; terminal
     ABSENT = "absent"  # ended before it told its name: the job script's epilog tells it; terminal
 
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the member needs no heartbeat any more to count."""
-        return self in (Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)
 
-
+TERMINAL = (Phase.SUCCEEDED, Phase.LEFT, Phase.ABSENT)  # phases of members that need no heartbeat any more
 GONE = (Phase.STOPPED, Phase.SUCCEEDED)  # phases of members whose workers are gone
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
-from hpc_elastic.record.member_names import MemberName, Phase, natural, parse_name
+from hpc_elastic.record.member_names import TERMINAL, MemberName, Phase, natural, parse_name
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.causes_text import unsaved_text
@@ -307,7 +307,7 @@ def newest_marks(marks: Iterable[Mark], state: RunState) -> list[Mark]:
 
 def have_left(marks: Sequence[Mark]) -> bool:
     """Tell whether there were agents and all have gone by themselves."""
-    return bool(marks) and all(mark.name.phase.is_terminal for mark in marks)
+    return bool(marks) and all(mark.name.phase in TERMINAL for mark in marks)
 
 
 def headline(state: RunState, marks: Sequence[Mark]) -> str:
@@ -337,7 +337,7 @@ def member_texts(marks: Sequence[Mark], now_s: float) -> list[str]:
     for mark in marks:
         text = f"{mark.name.node} {_WORDS[mark.name.phase].format(round=mark.name.round)}"
         if mark.at is not None:
-            seen = "" if mark.name.phase.is_terminal else "last sign of life "
+            seen = "" if mark.name.phase in TERMINAL else "last sign of life "
             text += f", {seen}{span_text(now_s - mark.at)} ago"
         texts.append(text)
     return texts

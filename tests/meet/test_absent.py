@@ -8,7 +8,7 @@ from hpc_elastic.meet import rules
 from hpc_elastic.meet.join_progress import too_few_text
 from hpc_elastic.meet.rules import FormRound, MeetingSettings, TooFew, Wait
 from hpc_elastic.record.journal import Cause, Drained, Entry, Record
-from hpc_elastic.record.member_names import MemberName, Phase, Seen, parse_name
+from hpc_elastic.record.member_names import TERMINAL, MemberName, Phase, Seen, parse_name
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.store.node_events import Fault
 from tests.meet.build import E0, after, joining, node_id, roster, seen, start
@@ -58,4 +58,4 @@ def test_it_is_held_against_its_node() -> None:
 def test_the_name_that_is_told_in_its_place() -> None:
     """A terminal one: nobody waits for its heartbeats."""
     assert NEVER.name == parse_name("n3.0+0-0-0-0+absent+0+0+0")
-    assert Phase.ABSENT.is_terminal
+    assert Phase.ABSENT in TERMINAL

@@ -13,7 +13,7 @@ from hpc_elastic.ids import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision, Record
-from hpc_elastic.record.member_names import MemberName, parse_name
+from hpc_elastic.record.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.causes_text import (
@@ -298,7 +298,7 @@ def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]
 
 
 def _is_here(state: RunState, name: MemberName) -> bool:
-    return name.epoch >= state.epoch and not name.phase.is_terminal
+    return name.epoch >= state.epoch and name.phase not in TERMINAL
 
 
 _NO_ESTIMATE_S = 300 * 86400.0

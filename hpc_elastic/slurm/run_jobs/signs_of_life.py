@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.member_names import MemberName, parse_name
+from hpc_elastic.record.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
@@ -46,7 +46,7 @@ def current_members(names: Iterable[str], state: RunState) -> frozenset[str]:
     return frozenset(
         name
         for name, member in parsed
-        if member is not None and member.epoch >= state.epoch and not member.phase.is_terminal
+        if member is not None and member.epoch >= state.epoch and member.phase not in TERMINAL
     )
 
 
