@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.errors import StoreError, TakenOverError
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.record.journal import Cause, SizeWanted, Then
+from hpc_elastic.record.journal import Cause, SizeWanted, Then, WarningHeld
 from hpc_elastic.record.member_names import MemberName, Phase, Suspicion, parse_name, suspicions_in
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
@@ -522,3 +522,10 @@ def test_a_blindness_begins_when_the_directory_first_did_not_answer(node: MakeNo
     assert first.run.blind_since is None
     first.run.note_blindness()
     assert clock.monotonic() == first.run.blind_since
+
+
+def test_times_of_a_held_warning_are_told_to_a_tenth_of_a_second(node: MakeNode, clock: FakeClock) -> None:
+    """Slurm knows them no better."""
+    first, _ = together(node, clock)
+    held = first.run.report_warning_held(1, 118.04, 30.06).held_warning
+    assert WarningHeld(1, "n1", 118.0, 30.1) == held
