@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -16,8 +17,11 @@ from hpc_elastic.record.journal import (
     Record,
     Requeued,
     RoundEnded,
+    RunEnded,
     SizeWanted,
     StopAgreed,
+    StopKind,
+    TaskStopped,
     Then,
 )
 from hpc_elastic.record.state import RunState, apply, fits, fold
@@ -317,3 +321,42 @@ def test_a_size_and_its_spares_hold_for_their_submission() -> None:
         state = after(start(epoch), state=asked) if epoch > E0 else asked
         assert expected == (state.wanted, state.spares)
     assert (None, None) == (after(start()).wanted, after(start()).spares)
+
+
+@pytest.mark.parametrize(
+    ("budget", "used", "requeues"),
+    [
+        (Budget.NODE_LOSSES, (0, 1), 1),
+        (Budget.PREEMPTIONS, (1, 0), 1),
+        (Budget.TIME_LIMITS, (1, 1), 2),
+        (Budget.REQUEUES, (0, 0), 0),
+        (None, (0, 0), 0),
+    ],
+)
+def test_a_release_gives_back_the_budget_that_was_spent(
+    budget: Budget | None, used: tuple[int, int], requeues: int
+) -> None:
+    """That of a cause and its requeues, or all requeues where it is theirs or is not told."""
+    second, third = REQUEUED, REQUEUED._replace(restart=REQUEUED.restart + 1)
+    spent = after(
+        start(),
+        Requeued(E0, Cause.NODE_LOSS),
+        start(second),
+        Requeued(second, Cause.PREEMPTION),
+        RunEnded(Decision.HELD, 75, "spent", None, budget=budget),
+    )
+    released = after(start(third), state=spent)
+    assert (1, 1) == (spent.used(Cause.NODE_LOSS), spent.used(Cause.PREEMPTION))
+    assert used == (released.used(Cause.NODE_LOSS), released.used(Cause.PREEMPTION))
+    assert (2, requeues) == (spent.requeues, released.requeues)
+    assert released.ending is None
+
+
+@pytest.mark.parametrize("decision", list(Decision))
+def test_the_end_of_a_task_is_told_once_and_as_long_as_the_run_goes_on(decision: Decision) -> None:
+    """A held run goes on when its tasks are released; after any other ending nobody counts them."""
+    stopped = TaskStopped(E0, StopKind.FAILED, "12_1", 0, "n1", "why")
+    assert (stopped,) == after(start(), stopped, stopped._replace(detail="again")).tasks_stopped
+    assert () == after(start(), stopped._replace(epoch=REQUEUED)).tasks_stopped
+    late = after(start(), ending(decision), stopped)
+    assert ((stopped,) if decision is Decision.HELD else ()) == late.tasks_stopped
