@@ -115,6 +115,7 @@ def test_why_a_job_is_signalled(
         (120.0, 0.2, Cause.CANCEL, "the job was cancelled"),
         (120.0, 119.9, Cause.CANCEL, "the job was cancelled"),
         (120.0, 120.0, Cause.PREEMPTION, "preempted, and its grace is over"),
+        (1.0, 1.0, Cause.PREEMPTION, "preempted, and its grace is over"),
     ],
 )
 def test_a_job_that_ends_in_the_second_of_its_preemption(
