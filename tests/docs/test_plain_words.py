@@ -18,7 +18,6 @@ PAGES = [
 PACKAGE = REPOSITORY / "hpc_elastic"
 NOT_YET = {
     "cli",
-    "slurm",
 }
 """Folders of the package whose docstrings are not rewritten yet. Take them out; never add one."""
 

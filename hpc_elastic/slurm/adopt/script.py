@@ -98,7 +98,7 @@ class Adopted(NamedTuple):
 
 
 def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
-    """Return a script whose torchrun is replaced by our agent, and what was changed.
+    """Return a script whose torchrun is replaced by our agent, with the list of changes.
 
     Args:
         text: of the script.
@@ -197,7 +197,7 @@ def _line_ends(text: str) -> Iterator[Change]:
 
 
 def _own_traps(lines: list[str]) -> Iterator[Change]:
-    """Yield what is to be told about traps of the user's that ours replaces."""
+    """Yield the notes about traps of the user's that ours replaces."""
     for number, line in enumerate(lines, 1):
         if re.match(rf"\s*trap\s.*\b(?:{SIGNALS.replace(' ', '|')})\b", line):
             yield Change(
@@ -207,7 +207,7 @@ def _own_traps(lines: list[str]) -> Iterator[Change]:
 
 
 def _unread_options(lines: list[str]) -> Iterator[Change]:
-    """Yield what is to be told about options that sbatch does not read, or that ours overrule."""
+    """Yield the notes about options that sbatch does not read, or that ours overrule."""
     first = _first_command(lines)
     for number, line in enumerate(lines, 1):
         if number > first and line.startswith("#SBATCH"):
@@ -223,7 +223,7 @@ def _unread_options(lines: list[str]) -> Iterator[Change]:
 
 
 def _own_requeues(lines: list[str]) -> Iterator[Change]:
-    """Yield what is to be told about lines of the user's that requeue the job, too."""
+    """Yield the notes about lines of the user's that requeue the job, too."""
     for number, line in enumerate(lines, 1):
         if re.search(r"(?<![\w./-])scontrol\s+requeue", line) and not _comment(line):
             yield Change(
@@ -233,17 +233,17 @@ def _own_requeues(lines: list[str]) -> Iterator[Change]:
 
 
 class _Strict(NamedTuple):
-    """What may end a script at the first command that fails, as far as it is seen."""
+    """The settings that may end a script at the first command that fails, as far as they are seen."""
 
     by_option: bool
     by_trap: bool
 
 
 def _strictness(lines: list[str]) -> _Strict:
-    """Tell what may end the shell before finish; only the shell itself knows whether it is in force.
+    """Tell which settings may end the shell before finish; the shell alone knows whether they are in force.
 
     A ``set -e`` in any place counts: behind ``&&``, in a block, in a function, and in a script that is
-    sourced, unless that is a well-known one. What ends it counts in a line of its own, outside of all blocks.
+    sourced, unless that is a well-known one. Its end counts in a line of its own, outside of all blocks.
     """
     text = "\n".join(lines)
     code = code_of(text)
@@ -359,23 +359,23 @@ def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
 
 
 def _finish(line: Line) -> list[str]:
-    """Return the lines that decide what comes after the training."""
+    """Return the lines that decide which commands come after the training."""
     return [f"ended={ended_of(line)}", f"trap '' {SIGNALS}", finish_line(line)]
 
 
 def ended_of(line: Line) -> str:
-    """Return what the shell knows the command's exit code as."""
+    """Return the name under which the shell knows the command's exit code."""
     return "${PIPESTATUS[" + str(line.place_in_pipe) + "]}" if line.is_piped else "$?"
 
 
 def finish_line(line: Line) -> str:
-    """Return the command that decides what becomes of the job."""
+    """Return the command that decides the fate of the job."""
     program = f"{line.environment}{line.program}"
     return f'{program} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0'
 
 
 def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[Change]]:
-    """Return what follows the command, as far as it may: the exit code is now that of `finish`."""
+    """Return the lines that follow the command, as far as they may: the exit code is now that of `finish`."""
     rest, changes = list(lines[end:]), []
     first = next((at for at, line in enumerate(rest) if line.strip() and not _comment(line)), len(rest))
     handed_on = re.fullmatch(r"\s*(?:exit\s+\"?\$\?\"?|(\w+)=\$\?)\s*", rest[first]) if rest[first:] else None
@@ -406,7 +406,7 @@ def is_per_node(text: str) -> bool:
 
 
 def adopt_per_node(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
-    """Return a script whose torchrun is replaced by our agent, with what its job script is to have.
+    """Return a script whose torchrun is replaced by our agent, with the lines that its job script is to have.
 
     Args:
         text: of the script.

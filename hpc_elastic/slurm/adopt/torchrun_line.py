@@ -62,15 +62,15 @@ class Line(NamedTuple):
     Attributes:
         number: of the line with torchrun, from 1.
         first, last: the lines that the command takes, from 0.
-        head: what stands before ``srun``, or where it is to stand.
+        head: the words before ``srun``, or before its place.
         has_srun: whether it is there.
-        options: what stands between ``srun`` and the launcher.
-        program: what is to stand in place of the launcher: our command of the same Python.
+        options: the words between ``srun`` and the launcher.
+        program: the words in place of the launcher: our command of the same Python.
         quote: in which the launcher stands, with ``bash -c`` in front; empty for none.
         environment: the command that runs it in its environment, such as ``uv run``.
-        tail: what stands behind the launcher.
+        tail: the words behind the launcher.
         is_launch: the launcher is ``torch.distributed.launch``.
-        is_piped: what it prints goes to another command.
+        is_piped: its output goes to another command.
         place_in_pipe: how many commands stand before it in the pipe.
     """
 
@@ -90,7 +90,7 @@ class Line(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A place where torchrun is named: in which command, and what keeps it from being started there."""
+    """A place where torchrun is named: in which command, and the obstacle to starting it there."""
 
     at: re.Match[str]
     part: Part
@@ -140,7 +140,7 @@ _TASKS = re.compile(r"^#SBATCH\s.*--ntasks-per-node[= ](\d+)", re.MULTILINE)
 
 
 def _fix_without(text: str, code: str) -> str:
-    """Return what to do with a script that starts no torchrun; what it starts may be kept in a variable."""
+    """Return the fix for a script that starts no torchrun; its program may be kept in a variable."""
     by_hand = "write the line by hand: srun --ntasks-per-node=1 hpc-elastic run"
     spoken = "".join(" " if mark == COMMENT else char for char, mark in zip(text, code, strict=False))
     other = _OTHERS.search(spoken)
@@ -162,7 +162,7 @@ def _number(text: str, found: _Found) -> int:
 
 
 def _named(text: str, code: str, commands: list[Part]) -> Iterator[_Found]:
-    """Yield where torchrun is named by what may start it; not where a command talks about it."""
+    """Yield where torchrun is named by a command that may start it; not where a command talks about it."""
     for found in _LAUNCHER.finditer(text.replace("\\\n", "  ")):
         mark = code[found.end() - 1]
         if mark == COMMENT:
@@ -177,7 +177,7 @@ def _named(text: str, code: str, commands: list[Part]) -> Iterator[_Found]:
 
 
 def _kept(code: str, found: re.Match[str], mark: str, begin: int, words: list[str]) -> str:
-    """Return what keeps torchrun from being started where it is named."""
+    """Return the obstacle to starting torchrun where it is named."""
     if mark == DOCUMENT:
         return "stands in a here-document"
     if begin > found.start() or re.match(r"(?:export|declare|local|alias)$|\w+=", "".join(words[:1])):
@@ -195,7 +195,7 @@ def _shell_word(text: str, code: str, at: int) -> str:
 
     Args:
         text: of the script, continued lines in one.
-        code: what `code_of` has returned.
+        code: the result of `code_of`.
         at: where torchrun begins.
     """
     shell = re.search(r"(?<!\S)(?:bash|sh)\s+-l?c\s+(['\"])\s*\Z", text[:at])
@@ -206,7 +206,7 @@ def _shell_word(text: str, code: str, at: int) -> str:
 
 
 def _troubles(code: str, commands: list[Part], index: int) -> Iterator[str]:
-    """Yield why the code of a command is not what the next line sees."""
+    """Yield why the code of a command does not reach the next line."""
     part = commands[index]
     words = keywords(code[part.start : part.end])
     first = code[part.start : part.end].split(maxsplit=1)[0]

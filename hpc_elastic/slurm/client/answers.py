@@ -71,8 +71,8 @@ class UnclearAnswerError(SlurmCommandError):
 
     Args:
         argv: the command.
-        why: what is wrong with its output.
-        fix: what to do.
+        why: the fault in its output.
+        fix: the advice.
     """
 
     def __init__(self, argv: tuple[str, ...], why: str, fix: str = "") -> None:
@@ -113,7 +113,7 @@ class Form(NamedTuple):
         Lines between the rows, such as the name of a cluster, are left out.
 
         Args:
-            text: what was printed.
+            text: the output.
             mark: that of this question.
             argv: the command, for the error.
 
@@ -172,8 +172,8 @@ _LIVELIEST_FIRST = (
 def read_jobs(rows: Iterable[Sequence[str]]) -> list[dict[str, str]]:
     """Return the fields of each job, with the values that scontrol prints.
 
-    `ArrayJobId` and `ArrayTaskId` are missing for a job that is no array, `Comment` for one without. What a
-    job does not get, `ExcNodeList`, squeue tells in another table only: `EXCLUDED`.
+    `ArrayJobId` and `ArrayTaskId` are missing for a job that is no array, `Comment` for one without. squeue
+    shows the nodes that a job does not get, `ExcNodeList`, in another table only: `EXCLUDED`.
 
     Args:
         rows: of the table `JOBS`.
@@ -241,7 +241,7 @@ def is_down(rows: Iterable[Sequence[str]]) -> bool:
 
 
 class LostNodeState(NamedTuple):
-    """What Slurm says about a node that a job has lost.
+    """Slurm's answer about a node that a job has lost.
 
     Attributes:
         words: its state in sinfo's words, such as ``idle`` or ``down+not_responding``.
@@ -257,14 +257,14 @@ class LostNodeState(NamedTuple):
 
 
 def taken_away(state: LostNodeState, lost_at: float) -> str | None:
-    """Return how Slurm was told to take a node away, None if it was lost by itself.
+    """Return by which command a node was taken away, None if it was lost by itself.
 
     The node has answered all the time, and nevertheless Slurm runs nothing of the job there any more: it was
     set down by hand, or given up by the job (``scontrol update NumNodes=``). A node that fails does not
     answer, or has started anew since.
 
     Args:
-        state: what Slurm says.
+        state: in Slurm's words.
         lost_at: when its agent was found to be gone [s since the epoch].
     """
     words = state.words.lower()
@@ -306,7 +306,7 @@ def features_of(constraint: str | None) -> frozenset[str] | None:
 
 
 def gpus_in(gres: str) -> int:
-    """Return the GPUs in what a node offers: ``gpu:a100:4(S:0-1),nvme:1``."""
+    """Return the GPUs in the features of a node: ``gpu:a100:4(S:0-1),nvme:1``."""
     total = 0
     for part in _parts(gres):
         words = part.partition("(")[0].split(":")
@@ -379,8 +379,8 @@ def parse_tasks(rows: Iterable[Sequence[str]], *, token: str, array: str) -> lis
 
     Args:
         rows: of squeue's table `client.jobs.TASKS`, one per task.
-        token: what the comment of its jobs starts with; empty if it is not known.
-        array: the id of the run's first array, whose tasks count whatever their comment says.
+        token: the beginning of the comment of its jobs; empty if it is not known.
+        array: the id of the run's first array, whose tasks count with any comment.
     """
     found = []
     for of_array, number, word, node, reason, comment in rows:
@@ -411,7 +411,7 @@ def job(text: str, name: str) -> dict[str, str]:
 
     Args:
         text: the output, of one job, or of several where they are tasks of an array.
-        name: what Slurm's commands call the job, of several.
+        name: of the job in Slurm's commands, of several.
 
     Raises:
         UnclearAnswerError: a text in it looks like a field, or the job is not among several.
@@ -443,7 +443,7 @@ def gpus_on_nodes(text: str) -> dict[str, int]:
     ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
 
     Raises:
-        UnclearAnswerError: a node occurs twice: a text that somebody gave the job looks like such a line.
+        UnclearAnswerError: a node occurs twice: a text of the job's owner looks like such a line.
     """
     found: dict[str, int] = {}
     for names, gres in re.findall(r"^ +Nodes=(\S+) .*?GRES=(\S*) *$", text, re.MULTILINE):
@@ -465,7 +465,7 @@ def node(text: str) -> dict[str, str]:
 
 
 def partition(text: str, name: str) -> dict[str, str]:
-    """Return what a partition allows, from ``scontrol show partition -o``; nothing if it is not there.
+    """Return the limits of a partition, from ``scontrol show partition -o``; nothing if it is not there.
 
     Args:
         text: the output.

@@ -36,7 +36,7 @@ _FOREIGN_NAMES = frozenset(_FOREIGN_NAMES_TEXT.split())
 
 
 class SlurmTimeoutError(SlurmCommandError):
-    """A Slurm command did not answer in time; what it was asked for may have happened.
+    """A Slurm command did not answer in time; its request may have been carried out.
 
     Args:
         argv: the command as it was run.
@@ -100,7 +100,7 @@ def is_unreachable(error: SlurmCommandError) -> bool:
 
 
 def is_not_ready(error: SlurmCommandError) -> bool:
-    """Return whether Slurm refuses for now what it has granted before.
+    """Return whether Slurm refuses a request for now that it has granted before.
 
     For some seconds after its start slurmctld (seen with 22.05.8) does not know that its nodes are there.
     """
@@ -108,7 +108,7 @@ def is_not_ready(error: SlurmCommandError) -> bool:
 
 
 def hint_for(error: SlurmCommandError) -> str:
-    """Return what to do about a command of Slurm that failed."""
+    """Return the advice about a command of Slurm that failed."""
     if _UNREACHABLE.search(error.stderr):
         return (
             f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
@@ -211,7 +211,7 @@ class Slurm:
             return None
 
     def _complaint(self, word: str) -> str:
-        """Return what sbatch says of an option and an empty script."""
+        """Return the words of sbatch about an option and an empty script."""
         try:
             self._run("sbatch", "--test-only", word, env=self._plain)
         except SlurmTimeoutError:
@@ -258,7 +258,7 @@ class Slurm:
         Args:
             arguments: options, script and the script's arguments.
             environ: from `submit_environment`.
-            text: what sbatch is to find on its stdin.
+            text: the stdin of sbatch.
         """
         argv = ("sbatch", "--parsable", *arguments)
         output = self._run(*argv, text=text, timeout_s=self._sbatch_timeout_s, env=environ)
@@ -299,14 +299,14 @@ class Slurm:
         return answers.max_array_size(self.show_config())
 
     def show_job(self, job_ref: str) -> dict[str, str] | None:
-        """Return what Slurm knows about a job, None if it does not (or no longer) know it.
+        """Return the facts of Slurm about a job, None if it does not (or no longer) know it.
 
         The fields are those of `client.jobs.read_jobs`.
         """
         return answers.liveliest(self.show_tasks(job_ref))
 
     def show_tasks(self, array: str) -> list[dict[str, str]]:
-        """Return what Slurm knows about each task of an array; those that had no node yet are one."""
+        """Return the facts of Slurm about each task of an array; those that had no node yet are one."""
         if not array:
             return []  # squeue would show everybody's
         asked = ("squeue", "--all", "--states=all", f"--jobs={array}")
@@ -343,7 +343,7 @@ class Slurm:
         return answers.gpus_on_nodes(self._show("job", "--details", job_ref))
 
     def show_config(self) -> str:
-        """Return what ``scontrol show config`` prints."""
+        """Return the output of ``scontrol show config``."""
         return self._show("config")
 
     def show_partition(self, name: str) -> dict[str, str]:
@@ -363,7 +363,7 @@ class Slurm:
         return self._table(answers.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
 
     def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
-        """Return what Slurm says about nodes that a job had at first, by name; unknown ones are left out."""
+        """Return Slurm's answer about nodes that a job had at first, by name; unknown ones are left out."""
         job = self.show_job(job_ref) or {}
         listed = job.get("NodeList", "")
         kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
@@ -415,7 +415,7 @@ def look(slurm: Slurm, job_ref: str) -> JobFacts | None:
     """Return the facts of a job, None if Slurm does not know it.
 
     A job that its user cancels in the second in which its preemption begins looks as one that was
-    ended by preemption. Where Slurm requeues what it preempts, it would have done so.
+    ended by preemption. Where Slurm requeues the jobs that it preempts, it would have done so.
 
     Raises:
         SlurmError: Slurm is not there or does not answer.

@@ -1,6 +1,6 @@
-"""How long workers have, by what Slurm says: the site's settings, the job's end, its own saves. Pure.
+"""How long workers have, by Slurm's facts: the site's settings, the job's end, its own saves. Pure.
 
-What Slurm sends (SIGTERM is the same for all of these) and when SIGKILL follows:
+The signals of Slurm (SIGTERM is the same for all of these) and when SIGKILL follows:
 
     preemption with GraceTime          TERM now, TERM again at the end of the grace, KILL KillWait later
     preemption without, scancel,
@@ -51,7 +51,7 @@ _REQUEUED = {
 
 
 class Site(NamedTuple):
-    """What a cluster and a partition or QOS grant a job that is to end."""
+    """The times that a cluster and a partition or QOS grant a job that is to end."""
 
     kill_wait_s: Seconds = KILL_WAIT_S
     grace_s: Seconds = 0.0  # of a preemption
@@ -77,7 +77,7 @@ def seconds(text: str) -> float | None:
 def site_of(
     config: Mapping[str, str], partition: Mapping[str, str], qos_grace_s: float | None = None
 ) -> Site:
-    """Return what a site grants.
+    """Return the times of a site.
 
     Args:
         config: the fields of ``scontrol show config``.
@@ -100,17 +100,17 @@ def site_of(
 
 
 def margin_s(kill_wait_s: float) -> float:
-    """Return what is kept of KillWait [s]."""
+    """Return the part of KillWait that is kept [s]."""
     return min(MARGIN_S, kill_wait_s / 4)
 
 
 def stop_s(site: Site) -> float:
-    """Return how long workers have from a SIGTERM whose reason nobody knows yet [s]."""
+    """Return how long workers have from a SIGTERM whose reason is not known yet [s]."""
     return site.kill_wait_s - margin_s(site.kill_wait_s)
 
 
 class Why(NamedTuple):
-    """What Slurm says about a SIGTERM."""
+    """Slurm's answer about a SIGTERM."""
 
     cause: Cause | None  # None: nothing that Slurm itself does to the job
     words: str
@@ -125,7 +125,7 @@ def why(
     Args:
         fields: those of ``scontrol show job``, asked right after the signal.
         restarts: the restart count that this start of the job was given.
-        site: what the site grants.
+        site: the times of the site.
         told: why Slurm has put the job back into the queue, if that is known.
         since_s: how long before this SIGTERM the first one came [s]; a grace begins with one.
     """
@@ -173,13 +173,13 @@ def warning_lead_s(
 ) -> float:
     """Return how long the next start is to have between the warning and the limit, in whole seconds [s].
 
-    It is never less than the default, so that one short save does not make the next one impossible; what
-    is more than that is at most a quarter of the time limit.
+    It is never less than the default, so that one short save does not make the next one impossible; the time
+    beyond the default is at most a quarter of the time limit.
 
     Args:
         saves: how long saves have taken [s].
         drains: how long drains have taken [s].
-        default_s: what holds without measurements.
+        default_s: the time without measurements.
         limit_s: the time limit [s].
     """
     needed = needed_s(saves, drains)

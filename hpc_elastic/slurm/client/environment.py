@@ -1,4 +1,4 @@
-"""What Slurm tells a process about its job, read from the environment. Pure and light."""
+"""The facts of Slurm about a process in a job, read from the environment. Pure and light."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARRAY = "array"  # value of Env.MODE
 
 
 class SlurmEnv(NamedTuple):
-    """The facts about one process in a Slurm job; what Slurm did not say is None or empty."""
+    """The facts about one process in a Slurm job; None or empty where Slurm has given none."""
 
     job_ref: str  # how to name this job to scontrol and scancel; an array task never by the array's id
     job_id: str
@@ -42,7 +42,7 @@ class SlurmEnv(NamedTuple):
         """Read the environment of a process; None outside a Slurm job.
 
         Raises:
-            InputError: a variable of Slurm's holds what Slurm never writes.
+            InputError: a variable of Slurm's holds a text that Slurm never writes.
         """
         job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
         if not job_id:

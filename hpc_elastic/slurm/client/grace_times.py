@@ -1,4 +1,4 @@
-"""What the cluster grants a job that is to end: asked once, and kept in the run directory."""
+"""The times that the cluster grants a job that is to end: asked once, and kept in the run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 def read_site(paths: RunPaths) -> Site | None:
-    """Return what the run directory keeps, None if it is nothing that can be read."""
+    """Return the times that the run directory keeps, None if there are none that can be read."""
     try:
         stored = parse_object(files.read(paths.site) or b"")
         is_whole = stored.get("format") == FORMAT and stored.keys() >= set(Site._fields)
@@ -28,7 +28,7 @@ def read_site(paths: RunPaths) -> Site | None:
 
 
 def keep_site(paths: RunPaths, site: Site) -> None:
-    """Keep what was found in the run directory; whoever cannot be told asks for himself."""
+    """Keep the times in the run directory; a reader that does not find them asks Slurm."""
     text = json.dumps({"format": FORMAT, **site._asdict()}, indent=1)
     try:
         files.replace(paths.site, f"{text}\n".encode())
@@ -64,7 +64,7 @@ def _grace_of(slurm: Slurm, qos: str) -> float | None:
 
 
 def refresh_site(paths: RunPaths, slurm: Slurm, job: Mapping[str, str]) -> Site:
-    """Return what the run directory keeps, else what Slurm says, else its defaults.
+    """Return the times that the run directory keeps, else those of Slurm, else its defaults.
 
     Args:
         paths: the run.
@@ -82,7 +82,7 @@ def refresh_site(paths: RunPaths, slurm: Slurm, job: Mapping[str, str]) -> Site:
 
 
 def learn_site(paths: RunPaths, slurm: Slurm, partition: str, qos: str) -> None:
-    """Keep what Slurm grants a job that has just been queued; agents ask for what is not there."""
+    """Keep the times that Slurm grants a job that has just been queued; agents ask for missing ones."""
     found = ask_site(slurm, partition, qos)
     if found is not None:
         keep_site(paths, found)
@@ -94,7 +94,7 @@ def learn_site(paths: RunPaths, slurm: Slurm, partition: str, qos: str) -> None:
 
 
 def discard_drain(paths: RunPaths) -> None:
-    """Take a user's drain file away that nobody has heeded: the run is wanted again."""
+    """Take a user's drain file away that no agent has heeded: the run is wanted again."""
     try:
         os.unlink(paths.drain)
     except OSError:

@@ -30,7 +30,7 @@ class _Range(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """One item of a host list: a text before each bracket, what the brackets hold, and the text behind."""
+    """One item of a host list: a text before each bracket, the brackets' content, and the text behind."""
 
     texts: list[str]
     brackets: list[list[_Range]]

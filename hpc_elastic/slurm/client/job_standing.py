@@ -18,7 +18,7 @@ def is_held_reason(reason: str) -> bool:
 
 
 class JobFacts(NamedTuple):
-    """What Slurm says about the job."""
+    """Slurm's facts about the job."""
 
     state: JobState
     word: str  # the state in Slurm's own word
@@ -89,7 +89,7 @@ def is_let_be(job: JobFacts | None, restarts: int) -> bool:
     """Tell whether Slurm does nothing to the job, so that a signal was none of Slurm's own.
 
     Args:
-        job: what Slurm says; None if it does not answer.
+        job: Slurm's facts; None if it does not answer.
         restarts: the restart count that this start of the job was given.
     """
     return job is not None and standing(job, restarts) is Standing.RUNNING and not job.warned
@@ -129,7 +129,7 @@ def standing(job: JobFacts | None, restarts: int) -> Standing:
     """Tell how a job stands.
 
     Args:
-        job: what Slurm says; None if it does not answer.
+        job: Slurm's facts; None if it does not answer.
         restarts: the restart count that this start of the job was given.
     """
     if job is None:
@@ -176,7 +176,7 @@ _TOLD = (
 
 
 def due_to(log: str) -> Cause | None:
-    """Return why Slurm ended a job last, by what it has written into the log of the batch script.
+    """Return why Slurm ended a job last, by its words in the log of the batch script.
 
     A job that is back in the queue shows its reason nowhere else.
 
@@ -190,14 +190,14 @@ def due_to(log: str) -> Cause | None:
 def true_cause(
     job: JobFacts | None, stands: Standing, asked: Cause | None, *, told: Cause | None = None
 ) -> Cause | None:
-    """Return why a start of the job ends: what Slurm says, else what the agents were told.
+    """Return why a start of the job ends: the reason of Slurm, else that of the agents.
 
     One signal may mean several things, so that agents that were only signalled do not know.
 
     Args:
-        job: what Slurm says.
+        job: Slurm's facts.
         stands: how the job stands.
-        asked: why the agents leave; None if nobody asked them.
+        asked: why the agents leave; None if they were not asked to.
         told: why Slurm has put the job back into the queue, if that is known.
     """
     if stands in _CAUSE_OF:
@@ -216,7 +216,7 @@ def unfit_text(state: RunState, epoch: Epoch) -> str:
 
     Args:
         state: the run.
-        epoch: of the start that ends; what was unfit in an earlier one does not count.
+        epoch: of the start that ends; nodes that were unfit in an earlier one do not count.
     """
     if not state.only_unfit or state.epoch != epoch:
         return ""

@@ -132,7 +132,7 @@ def release_text(of: tuple[int, int]) -> str:
 
 
 def tested_text(of: tuple[int, int]) -> str:
-    """Return what the tests say about a release."""
+    """Return how the tests cover a release."""
     known = ", ".join(map(release_text, TESTED))
     if of in TESTED:
         return "hpc_elastic is tested with it"
@@ -169,7 +169,7 @@ def options_taken(
     Args:
         asked: the names.
         listed: those in its help.
-        complaint: runs sbatch with one word and an empty script, and returns what it says.
+        complaint: runs sbatch with one word and an empty script, and returns its words.
     """
     unlisted = (name for name in asked if name not in listed and _NAME.fullmatch(name))
     return frozenset(name for name in unlisted if _takes(name, listed, complaint))

@@ -1,4 +1,4 @@
-"""Doing to a running job of one's own what the cluster may do to it some day.
+"""Doing to a running job of one's own a fault that the cluster may do to it some day.
 
 Nothing here needs more rights than the owner of the run has: signals go through Slurm's own commands, or
 through a job step beside the agents.
@@ -28,7 +28,7 @@ from hpc_elastic.typed_json import parse
 
 
 class Drill(str, Enum):
-    """What is tried."""
+    """The fault that is tried."""
 
     PREEMPT = "preempt"
     TIMEOUT = "timeout"
@@ -73,7 +73,7 @@ class Target(NamedTuple):
         return int(self.member.node_id.rpartition(".")[2].partition("@")[0])
 
     def text(self, drill: Drill, *, is_one_task: bool = False) -> str:
-        """Return what is to happen, in words; in array mode a signal hits the task of one node."""
+        """Return the plan, in words; in array mode a signal hits the task of one node."""
         node = self.member.node
         agents, what = (f"the agent on {node}", "its task") if is_one_task else ("every agent", "the job")
         return {
@@ -103,7 +103,7 @@ class Struck(NamedTuple):
 
 
 class UnsureError(InputError):
-    """What was to be done may have been done: who was asked to do it has not said."""
+    """The fault may have been done: the program that does it has not answered."""
 
 
 def choose(formed: RoundFormed, drill: Drill, node: str | None, rank: int | None) -> Target:
@@ -154,7 +154,7 @@ def _no_node(formed: RoundFormed, places: list[_DrillPlace], node: str) -> Input
 
 
 def _no_rank(formed: RoundFormed, places: list[_DrillPlace], node: str | None, rank: int) -> InputError:
-    """Say which ranks a node has and where that rank is, or who has ranks at all."""
+    """Say which ranks a node has and where that rank is, or which nodes have ranks at all."""
     all_ranks = f"{_ranks_text(0, places[-1].high)} on {', '.join(place.member.node for place in places)}"
     if node is None:
         return InputError(
@@ -188,7 +188,7 @@ class Striker:
 
         Raises:
             UnsureError: it may have been done.
-            InputError: it is not possible, with what to do instead; nothing was done.
+            InputError: it is not possible, with another way; nothing was done.
             SlurmTimeoutError: Slurm does not answer; it may have been done.
             SlurmError: Slurm is not there, or refused; nothing was done.
         """
@@ -219,7 +219,7 @@ class Striker:
             self._on_node(target, Deed.GO_ON)
 
     def granted(self, target: Target) -> Site | None:
-        """Return what Slurm would grant the job, or the target's task, in a preemption; None: nobody knows.
+        """Return the times of the job, or of the target's task, in a preemption; None: not known.
 
         Raises:
             SlurmError: Slurm is not there, or refused.
@@ -306,7 +306,7 @@ class Striker:
             ) from None
 
     def _why_not(self, job: str) -> InputError | None:
-        """Return why Slurm runs no step of a job; None if the job runs, or nobody knows."""
+        """Return why Slurm runs no step of a job; None if the job runs, or that is not known."""
         try:
             fields = self._slurm.show_job(job)
         except SlurmCommandError:
@@ -327,7 +327,7 @@ class Striker:
 
 
 def _answer(printed: str, target: Target) -> dict[str, Any]:
-    """Return what the program on a node has told; sites may have a prolog print lines of its own."""
+    """Return the report of the program on a node; sites may have a prolog print lines of its own."""
     for line in reversed(printed.splitlines()):
         try:
             done = parse(line.encode(errors="replace"))

@@ -1,7 +1,7 @@
-"""What a drill does to processes, on the node where they run: a program of its own.
+"""The effect of a drill on processes, on the node where they run: a program of its own.
 
 ``python -m hpc_elastic.slurm.drill.on_node RUN_DIR AGENT_PID DEED [RANK]`` prints one line of JSON. It
-needs no rights but those of the run's owner, and touches only an agent of that run and what it started.
+needs no rights but those of the run's owner, and touches only an agent of that run and its descendants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RUN_DIR, _RANK, _CHANNEL, _ROUND = (
 
 
 class Deed(str, Enum):
-    """What is done to the processes of one node."""
+    """The signals for the processes of one node."""
 
     DRAIN = "drain"  # SIGTERM to the agent, as Slurm's preemption does
     WARN = "warn"  # SIGUSR2 to the agent, as ahead of the time limit
@@ -47,8 +47,8 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
     Args:
         run_dir: the run; processes of others are not touched.
         agent: process id of the agent on this node.
-        deed: what to do.
-        rank: the worker, for what is done to one.
+        deed: the kind of fault.
+        rank: the worker, for a fault of one.
 
     Returns:
         When it was done, by this node's clock [s since the epoch], the process ids that were hit, the
@@ -83,10 +83,10 @@ def do(run_dir: str, agent: int, deed: Deed, rank: int | None = None) -> dict[st
 
 
 def _signal(pids: Sequence[int], number: int) -> list[int]:
-    """Send a signal to processes, of which the first one is meant; return who has got it.
+    """Send a signal to processes, of which the first one is meant; return those that have got it.
 
     Raises:
-        InputError: that one is gone, or belongs to somebody else.
+        InputError: that one is gone, or belongs to another user.
     """
     hit = []
     for pid in pids:
@@ -108,7 +108,7 @@ def _let_hang(environ: Mapping[str, str], *, wanted: bool) -> None:
     """Have a worker hang at its next step, or go on.
 
     Raises:
-        InputError: it has told no step, so that nobody could see it hang.
+        InputError: it has told no step, so that a hang of it would not show.
     """
     path = environ.get(_CHANNEL, "")
     try:
@@ -184,7 +184,7 @@ def _environ(pid: int) -> dict[str, str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the command line says and print what came of it."""
+    """Carry the command line out and print the result."""
     run_dir, agent, deed, *rank = words
     try:
         done = do(run_dir, int(agent), Deed(deed), int(rank[0]) if rank else None)

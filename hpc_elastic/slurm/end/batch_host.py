@@ -150,7 +150,7 @@ def _ends_for_its_script(slurm: Slurm, start: Start) -> bool:
 
 
 def _beat(paths: RunPaths) -> bytes | None:
-    """Return how far the batch script has counted, empty if it has not begun; None if nobody can tell."""
+    """Return how far the batch script has counted, empty if it has not begun; None if that is not known."""
     try:
         return files.read(paths.batch_beat) or b""
     except OSError:
@@ -171,7 +171,7 @@ def wait_until_removed(
         job_ref: the job.
         node: the lost node.
         clock: paces the questions.
-        handled: tells whether somebody else has requeued the job meanwhile.
+        handled: tells whether the job has been requeued meanwhile.
     """
     pause_s, give_up_at = _FIRST_PAUSE_S, clock.monotonic() + LIMIT_S
     while clock.monotonic() < give_up_at and not handled():

@@ -47,7 +47,7 @@ FIX_IN_QUEUE = (  # Slurm has a copy of the script that the job was queued with
 
 
 class Earlier(Enum):
-    """What became of the job script's own lines in the earlier starts of a submission."""
+    """The fate of the job script's own lines in the earlier starts of a submission."""
 
     NOTHING = auto()  # this is the first start, or others came to no more
     WORKED = auto()  # workers ran
@@ -56,7 +56,7 @@ class Earlier(Enum):
 
 
 def with_words(failure: SetupFailure, log: str) -> SetupFailure:
-    """Return a failure with what the log says about it, and whether that tells that it lasts.
+    """Return a failure with the words of the log about it, and whether those tell that it lasts.
 
     Args:
         failure: as the job script tells it.
@@ -79,8 +79,8 @@ def _readable(failure: SetupFailure) -> SetupFailure:
 def _is_lasting(failure: SetupFailure) -> bool:
     """Tell whether a setup line fails wherever and whenever it is run again, by the words of bash.
 
-    A program that is not on PATH, or must not be run, will not be there in two minutes. What a path leads
-    to may only be missing on one node, and so may a module. The exit code alone proves nothing: a program
+    A program that is not on PATH, or must not be run, will not be there in two minutes. The target of a path
+    may only be missing on one node, and so may a module. The exit code alone proves nothing: a program
     on a file system that is away, or that is being written, cannot be run either (126), and other programs
     end with 127, too, such as a shell whose script is not there.
     """
@@ -97,7 +97,7 @@ def _is_lasting(failure: SetupFailure) -> bool:
 
 
 def earlier_starts(records: Iterable[Record], epoch: Epoch, failure: SetupFailure | None) -> Earlier:
-    """Return what became of the script's own lines in this submission before.
+    """Return the fate of the script's own lines in this submission before.
 
     Args:
         records: the journal.
@@ -123,10 +123,10 @@ _NAME = "max_starts_without_save"
 
 
 def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
-    """Return what a start of the job has not saved; empty if it has saved, or no workers ran in it.
+    """Return the text about a start that has not saved; empty if it has saved, or no workers ran in it.
 
     Args:
-        progress: what the records tell.
+        progress: that of the records.
         newest: the newest durable step there is; `progress.BEGINNING` if there is none.
         limit: after how many starts the run is held; None: it is not, or that is not to be said.
     """
@@ -219,7 +219,7 @@ def _is_of(node_id: str, start: TaskStart) -> bool:
 
 
 def goodbye_of(records: Iterable[Record], start: TaskStart) -> NodeLeft | None:
-    """Return what the agent of one start of a task has recorded on leaving, None if nothing."""
+    """Return the record of the agent of one start of a task on leaving, None if there is none."""
     for record in reversed(list(records)):
         entry = record.entry
         if isinstance(entry, NodeLeft) and start_of(entry.node_id) == start:

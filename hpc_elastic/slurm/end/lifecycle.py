@@ -1,7 +1,7 @@
-"""What becomes of a job, or of one task of an array, once srun has returned. Pure.
+"""The fate of a job, or of one task of an array, once srun has returned. Pure.
 
-Records decide, not exit codes: an ending in the journal is final, and Slurm is asked only what it has
-done with the job already. A cancelled job is never brought back. Each task of an array is a job of one
+Records decide, not exit codes: an ending in the journal is final, and Slurm is asked only for its own
+acts on the job so far. A cancelled job is never brought back. Each task of an array is a job of one
 node, and decides for itself alone; the run is that of all tasks.
 
     a newer start of the run, or of the task       -> Leave: this script is a left-over
@@ -9,7 +9,7 @@ node, and decides for itself alone; the run is that of all tasks.
     held in the journal                            -> Hold: the job waits for its user
     drained on the user's wish (stop, Ctrl-C)      -> Exit 0, recorded as stopped
       of a task, and others still save             -> Leave: the last ones record it
-    the local runner itself was told to end        -> Exit 75, recorded as stopped
+    a signal has ended the local runner            -> Exit 75, recorded as stopped
     Slurm does not answer                          -> Leave: nothing is known, so nothing is done
     Slurm has put it back itself                   -> Leave, that of a job recorded; or a spent budget
     cancelled by the user                          -> Exit, recorded as cancelled
@@ -87,7 +87,7 @@ _OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 
 
 def decide(facts: Facts, budgets: RequeueBudgets) -> Choice:
-    """Choose what becomes of the job or task."""
+    """Choose the fate of the job or task."""
     state = _now(facts)
     if choice := _settled(facts, state):
         return choice
@@ -230,7 +230,7 @@ def _cause(facts: Facts, stands: Standing, asked: Cause | None) -> Cause:
 
 
 def _asker(facts: Facts, cause: Cause) -> Asker:
-    """Return what asked for the end, where Slurm says that it does nothing to the job itself."""
+    """Return the request behind the end, where Slurm says that it does nothing to the job itself."""
     if not is_let_be(facts.job, facts.epoch.restart) or facts.not_started:
         return Asker()
     if not facts.is_task:

@@ -161,7 +161,7 @@ def resubmitted(others: Successors | OtherTasks, patiently: Patience, patience_s
 
     Args:
         others: queue it.
-        patiently: tries again what may pass.
+        patiently: tries again after errors that may pass.
         patience_s: for how long [s].
     """
 

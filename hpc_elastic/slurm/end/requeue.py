@@ -38,7 +38,7 @@ _LONGEST_PAUSE_S = 15.0
 
 
 class RequeueOutcome(Enum):
-    """What came of it."""
+    """The result."""
 
     DONE = auto()
     CANCELLED = auto()  # the user has taken the job away meanwhile
@@ -46,14 +46,14 @@ class RequeueOutcome(Enum):
 
 
 class HandedBack(NamedTuple):
-    """What came of it, and Slurm's words if it refused."""
+    """The result, and Slurm's words if it refused."""
 
     outcome: RequeueOutcome
     words: str = ""
 
 
 def last_line(words: str) -> str:
-    """Return what matters of what a command has said."""
+    """Return the line that matters of the words of a command."""
     return (words.strip().splitlines() or [""])[-1]
 
 
@@ -148,7 +148,7 @@ def start_sooner(
 ) -> bool:
     """Cut the delay after a requeue, about two minutes by default, as soon as the job is pending.
 
-    For somebody who outlives the job's script; a job that waits for another reason starts no sooner.
+    For a process that outlives the job's script; a job that waits for another reason starts no sooner.
 
     Args:
         slurm: Slurm's commands.
@@ -186,7 +186,7 @@ class LastResort:
         job: the job, and the restart count that this start was given.
         clock: paces a requeue that Slurm does not take at once.
         held_up_s: returns for how long the agent has been held up [s]; called from the thread.
-        tell: is told when the job has been requeued; called from the thread.
+        tell: is called when the job has been requeued, from the thread.
     """
 
     def __init__(

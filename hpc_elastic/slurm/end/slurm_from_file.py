@@ -10,10 +10,10 @@ from hpc_elastic.slurm.client.commands import Slurm
 
 
 class UnclearJobInfoError(SlurmNotFoundError):
-    """What the script has told cannot be read for sure, and nobody else can be asked.
+    """The script's answer cannot be read for sure, and there is no other source.
 
     Args:
-        why: what is wrong with it.
+        why: the fault in it.
     """
 
     def __init__(self, why: UnclearAnswerError) -> None:
@@ -25,7 +25,7 @@ class UnclearJobInfoError(SlurmNotFoundError):
 
 
 class SlurmByScript(Slurm):
-    """Knows of one job what ``scontrol show job -o`` has printed; what is to be done is left to the script.
+    """Knows of one job the output of ``scontrol show job -o``; acts are left to the script.
 
     Args:
         job_info: that output; empty if scontrol failed.
@@ -37,11 +37,11 @@ class SlurmByScript(Slurm):
         self.asks: ExitCode | None = None  # what the script is to do
 
     def show_job(self, job_ref: str) -> dict[str, str]:
-        """Return what was told of the job.
+        """Return the fields of the job in that output.
 
         Raises:
-            SlurmNotFoundError: nothing was told.
-            UnclearJobInfoError: what was told cannot be read for sure.
+            SlurmNotFoundError: there is no output.
+            UnclearJobInfoError: the output cannot be read for sure.
         """
         try:
             fields = answers.job(self._job_info, job_ref)
@@ -52,7 +52,7 @@ class SlurmByScript(Slurm):
         return fields
 
     def excluded_by(self, job_ref: str) -> str:
-        """Return the host list that the job leaves out, as far as that was told."""
+        """Return the host list that the job leaves out, as far as the output has it."""
         return self.show_job(job_ref).get("ExcNodeList", "")
 
     def hold(self, job_ref: str) -> None:

@@ -21,7 +21,7 @@ _OTHER_FORMATS = (".json", ".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """What a job file says, and its text for error messages.
+    """The content of a job file, and its text for error messages.
 
     Args:
         path: as the user gave it; empty if there is no file.
@@ -177,7 +177,7 @@ def _merged(table: str, below: Mapping[str, object], above: Mapping[str, object]
 
 
 def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Drop what the file's sbatch table says about a field that was given as an option."""
+    """Drop the entry of the file's sbatch table about a field that was given as an option."""
     from_options = given.get("sbatch")
     kept = from_options if isinstance(from_options, Mapping) else {}
     return {

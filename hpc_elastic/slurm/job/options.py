@@ -178,7 +178,7 @@ def check_contradictions(given: dict[str, str]) -> None:
 
 
 def check_value(name: str, value: OptionValue) -> None:
-    """Refuse a flag with a value, an option without one, and what a header line cannot carry.
+    """Refuse a flag with a value, an option without one, and text that a header line cannot carry.
 
     Raises:
         InputError: the value does not suit the option.

@@ -41,7 +41,7 @@ class RunNames:
         python: interpreter of the agents.
         batch_log: Slurm file name pattern of the batch script's output.
         epilog: the installed ``batch.sh``, which Slurm runs on each node after its agent.
-        where: what that interpreter has to search for this package, apart from where it always does.
+        where: the places that interpreter has to search for this package, apart from its usual ones.
     """
 
     run_id: str
@@ -99,7 +99,7 @@ def finish_flags(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _given(spec: JobSpec, rows: Iterable[Setting]) -> Iterator[str]:
-    """Give the flags of those settings whose reader must be told, as it would go by another value."""
+    """Give the flags of those settings whose reader would use another value without them."""
     for row in rows:
         value = getattr(spec, row.name)
         if value is None and row.holds != row.reader_default:
@@ -126,7 +126,7 @@ def _text(row: Setting, value: Any) -> str:
 
 
 def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
-    """Return the ``#SBATCH`` options: what the user asked for, then what the protocol needs."""
+    """Return the ``#SBATCH`` options: those of the user, then those that the protocol needs."""
     lines = [options.header_line(name, value) for name, value in spec.header_options()]
     lines.append(options.header_line("chdir", names.workdir))
     lines.append(options.header_line("output", names.batch_log))
@@ -150,7 +150,7 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
     """Return the job script.
 
     Args:
-        spec: what to run.
+        spec: the job.
         names: the names it carries.
         template: that of the spec's mode.
     """

@@ -1,4 +1,4 @@
-"""What of a shell script is code, and how its commands hang together. Pure; good enough for job scripts."""
+"""The code in a shell script, and how its commands hang together. Pure; good enough for job scripts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _one(text: str, at: int) -> tuple[int, str]:
-    """Return where what begins at a place ends, and its mark, empty for code."""
+    """Return where the part that begins at a place ends, and its mark, empty for code."""
     if text.startswith("\\\n", at):
         return at + 2, " "
     if text.startswith("<<<", at):
@@ -94,7 +94,7 @@ def _behind(text: str, at: int, *, in_quotes: bool) -> int:
 
 
 def _opens(text: str, at: int, *, in_quotes: bool) -> tuple[str, str]:
-    """Return what begins quotes or a substitution at a place, and what ends it; nothing if none begins."""
+    """Return the mark that begins quotes or a substitution at a place, and its end; nothing if none is."""
     for opening, closing in (("$(", ")"), ("${", "}"), ('"', '"'), ("`", "`")):
         if text.startswith(opening, at):
             return opening, closing
@@ -102,7 +102,7 @@ def _opens(text: str, at: int, *, in_quotes: bool) -> tuple[str, str]:
 
 
 def _end(text: str, at: int, closing: str) -> int:
-    """Return the place behind the end of what has begun before a place, whatever is nested in it."""
+    """Return the place behind the end of the part that has begun before a place, nested parts included."""
     inside = [closing]
     while inside and at < len(text):
         in_quotes = inside[-1] == '"'
@@ -127,7 +127,7 @@ def _end_of_documents(text: str, at: int, words: list[str]) -> int:
 
 
 def parts(code: str) -> list[Part]:
-    """Return the commands of what `code_of` has returned."""
+    """Return the commands of the result of `code_of`."""
     found: list[Part] = []
     start, before = 0, "\n"
     for operator in _OPERATOR.finditer(code):

@@ -159,7 +159,7 @@ class _Rules(_Fields):
 if TYPE_CHECKING:
 
     class JobSpec(_Rules):
-        """What to run and what to run it on; at run time made below."""
+        """The job and its resources; at run time made below."""
 
         def __init__(self, **fields: Any) -> None: ...
 else:
@@ -182,7 +182,7 @@ def check_spec(spec: JobSpec) -> None:
     """Refuse a spec whose fields contradict each other.
 
     Raises:
-        InputError: naming both fields and what to remove.
+        InputError: naming both fields and the one to remove.
     """
     _check_command(spec)
     _check_streams(spec)
@@ -382,14 +382,14 @@ def warning_time_s(spec: JobSpec, lead_s: float | None = None) -> int:
     """Return how long before the time limit Slurm warns [s].
 
     Args:
-        spec: what to run.
-        lead_s: how long stopping and saving may take [s]; None: what the spec says.
+        spec: the job.
+        lead_s: how long stopping and saving may take [s]; None: as in the spec.
     """
     return int((checkpoint_lead_s(spec) if lead_s is None else lead_s) + WARNING_JITTER_S + 0.999)
 
 
 def spec_warnings(spec: JobSpec) -> list[str]:
-    """Return what is allowed but probably not meant."""
+    """Return the settings that are allowed but probably not meant."""
     found = []
     asks_cpus = spec.cpus or spec.exclusive or {"cpus-per-gpu", "exclusive", "mincpus"} & set(spec.sbatch)
     if not asks_cpus:
@@ -418,10 +418,10 @@ def _short_time(spec: JobSpec) -> list[str]:
 
 
 def check_array(spec: JobSpec) -> None:
-    """Refuse what contradicts the mode.
+    """Refuse fields that contradict the mode.
 
     Raises:
-        InputError: naming the field and what to do.
+        InputError: naming the field and the fix.
     """
     if spec.mode != "array":
         if spec.spares is not None:

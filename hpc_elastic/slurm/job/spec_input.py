@@ -1,4 +1,4 @@
-"""Reading the raw values of a job spec, and saying what is wrong with them. Pure."""
+"""Reading the raw values of a job spec, with errors that name the fault. Pure."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def silence(value: object) -> object:
 
 
 def unasked(value: object) -> object:
-    """Accept what becomes of workers that never ask: ``term``, ``run-on`` or ``signal:NAME``."""
+    """Accept the fate of workers that never ask: ``term``, ``run-on`` or ``signal:NAME``."""
     if value is None or re.fullmatch("term|run-on|signal:(SIG)?[A-Z][A-Z0-9]{1,9}", str(value)):
         return value
     what = f"{shown(value)} says nothing about workers that never ask"
@@ -237,7 +237,7 @@ def explain(error: ValidationError, fields: Sequence[str]) -> InputError:
 
 
 def _plain(kind: str, place: str, limits: Mapping[str, object]) -> tuple[str, str]:
-    """Return what is wrong with a value of a wrong type and an example; nothing for a type not foreseen."""
+    """Return the fault of a value of a wrong type and an example; nothing for a type not foreseen."""
     least = limits.get("ge")
     table = {
         "int": ("is not a whole number", f"write a number without quotes or units, e.g. {place} = 4"),

@@ -1,4 +1,4 @@
-"""How people write durations, time limits and node counts, and what they mean. Pure."""
+"""How people write durations, time limits and node counts, and their meaning. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ UNLIMITED = "UNLIMITED"
 
 
 class BadValueError(ValueError):
-    """A value that cannot be read, with what to write instead.
+    """A value that cannot be read, with a better one.
 
     Args:
-        message: what is wrong with the value.
-        fix: what to write instead.
+        message: the fault of the value.
+        fix: a better value.
     """
 
     def __init__(self, message: str, fix: str) -> None:

@@ -64,7 +64,7 @@ _VALUES = {_WORKERS: r"\d+", _NODES: r"\d+(:\d+)?"}  # others, such as `gpu` and
 
 
 class Launcher(NamedTuple):
-    """A launcher and what it was given.
+    """A launcher and its arguments.
 
     Attributes:
         name: as people call it.
@@ -79,7 +79,7 @@ def launcher_in(command: Sequence[str]) -> Launcher | None:
     """Return the launcher that a command starts, None if it starts none.
 
     Behind ``env``, ``timeout``, ``conda run`` and the like, an interpreter or ``bash -c`` it is found, too;
-    what a script starts tells `launcher_in_text`.
+    the launchers inside a script are those of `launcher_in_text`.
     """
     words = _without_prefix(tuple(command))
     if not words:
@@ -109,7 +109,7 @@ def refuse_launcher(command: Sequence[str], where: str, *, is_run: bool = False)
         is_run: it was given to ``hpc-elastic run``, which takes torchrun's own flags.
 
     Raises:
-        InputError: tells what to write instead.
+        InputError: with a better command.
     """
     found = launcher_in(command)
     if found is None:
@@ -160,7 +160,7 @@ def launcher_in_text(text: str) -> tuple[Launcher | None, int]:
     """Return the first launcher that a shell script starts, and in which line; None and 0 without.
 
     Args:
-        text: the script; what cannot be understood is passed over.
+        text: the script; commands that cannot be understood are passed over.
     """
     code = code_of(text)
     plain = "".join(
@@ -202,13 +202,13 @@ def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
 
 
 def _for_run(launcher: Launcher) -> str:
-    """Return the line of ``hpc-elastic run``; empty where the script cannot be told."""
+    """Return the line of ``hpc-elastic run``; empty where the script is not known."""
     words = launcher.arguments if launcher.name == _TORCHRUN else _script_and_on(launcher.arguments)
     return shlex.join(("hpc-elastic", "run", *words)) if words else ""
 
 
 def _for_submit(launcher: Launcher) -> str:
-    """Return the end of the line of ``hpc-elastic submit``; empty where the script cannot be told."""
+    """Return the end of the line of ``hpc-elastic submit``; empty where the script is not known."""
     if launcher.name == _TORCHRUN:
         options, worker = _of_torchrun(launcher.arguments)
     else:
@@ -223,7 +223,7 @@ def _script_and_on(words: Sequence[str]) -> list[str]:
 
 
 def _of_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return torchrun's flags as options of submit, and its worker; what is not needed is left out."""
+    """Return torchrun's flags as options of submit, and its worker; needless flags are left out."""
     options: list[str] = []
     is_module = False
     rest = [*words]
@@ -255,7 +255,7 @@ def script_of(command: Sequence[str]) -> str | None:
 
 
 def title_of(command: Sequence[str]) -> str:
-    """Return what a command runs, for people: the script's or module's name, not that of its interpreter."""
+    """Return the title of a command, for people: the script's or module's name, not its interpreter's."""
     script = script_of(command)
     if script is None and _is_interpreter(command[0]) and "-m" in command[1:-1]:
         script = command[command.index("-m", 1) + 1]

@@ -46,7 +46,7 @@ def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None)
     Ctrl-C has the workers save and stop; a second one ends everything at once.
 
     Args:
-        request: what to run.
+        request: the submission.
         nodes: how many agents to start as nodes.
         clock: for times shown to people.
 
@@ -93,7 +93,7 @@ class LocalRunner:
     """Runs one job on this machine, in the foreground.
 
     Args:
-        request: what to run.
+        request: the submission.
         nodes: how many agents to start as nodes.
         scratch: an empty private directory.
         clock: for times shown to people.
@@ -120,7 +120,7 @@ class LocalRunner:
         return self._request.paths.batch_log.replace("%j", self._job_id)
 
     def announce(self) -> None:
-        """Record the submission and say what to do next."""
+        """Record the submission and print the next steps."""
         request, now_s = self._request, self._clock.wall()
         submissions.announce(request.paths, request.submission, request.token, now_s=now_s)
         done = Submission(request.submission, request.token, self._job_id, date_text(now_s))
@@ -247,9 +247,9 @@ class LocalRunner:
 
 
 class Screen:
-    """The terminal, or what stands in its place: shows a growing log, and lines of the runner between.
+    """The terminal, or its stand-in: shows a growing log, and lines of the runner between.
 
-    Nobody waits for its reader while the run lasts: one that is too far behind gets the newest lines,
+    The run does not wait for its reader: one that is too far behind gets the newest lines,
     those of the run itself, and how much was left out. At the end it waits, up to an interrupt.
 
     Args:
@@ -267,18 +267,18 @@ class Screen:
         self._is_hurried = self._is_short = self._is_left = False
 
     def say(self, text: str) -> None:
-        """Show lines before what the log has from now on."""
+        """Show lines before those that the log has from now on."""
         self._sink.put(f"{text}\n".encode(errors="replace"))
         self._sink.flush()
 
     def follow(self, wait_s: float) -> float:
-        """Show what is new in the log, as far as the reader takes it.
+        """Show the new lines of the log, as far as the reader takes them.
 
         Args:
             wait_s: pause until the next call [s]. A slow reader is waited for as long.
 
         Returns:
-            What is left of the pause [s].
+            The rest of the pause [s].
         """
         if self._tail.pump():
             return 0.0
@@ -290,9 +290,9 @@ class Screen:
         self._is_hurried = True
 
     def show_rest(self) -> None:
-        """Show what is left of the log, its unfinished last line too; a second call is harmless.
+        """Show the rest of the log, its unfinished last line too; a second call is harmless.
 
-        Of what a reader has not taken after some time, only the newest lines are left.
+        Of the lines that a reader has not taken after some time, only the newest ones are left.
         """
         if self._ending_since is None:
             self._ending_since = self._clock.monotonic()

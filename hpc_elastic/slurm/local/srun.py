@@ -23,7 +23,7 @@ _START_WAIT_S = 5.0
 
 
 class LocalStep(NamedTuple):
-    """What srun was asked for."""
+    """The arguments of srun."""
 
     nodes: int
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ def node_list(nodes: int) -> str:
 
 
 def task_environ(environ: Mapping[str, str], index: int, nodes: int, gpus: Sequence[str]) -> dict[str, str]:
-    """Return what an agent gets in its environment, as srun sets it.
+    """Return the environment of an agent, as srun sets it.
 
     Args:
         environ: the script's environment.

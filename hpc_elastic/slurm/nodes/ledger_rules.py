@@ -42,7 +42,7 @@ RULES = Rules()
 
 
 class NodeStanding(NamedTuple):
-    """What is known of one node."""
+    """The known facts of one node."""
 
     host: str
     score: float
@@ -53,7 +53,7 @@ class NodeStanding(NamedTuple):
 
 
 def standings(events: Iterable[NodeEvent], now: float, rules: Rules = RULES) -> tuple[NodeStanding, ...]:
-    """Return what is known of the nodes, the worst first.
+    """Return the known facts of the nodes, the worst first.
 
     Args:
         events: of any nodes, in any order.
@@ -82,7 +82,7 @@ def _standing(host: str, events: Sequence[NodeEvent], now: float, rules: Rules) 
 
 
 class WantedNodes(NamedTuple):
-    """What a job needs of nodes."""
+    """The needs of a job in nodes."""
 
     least: int  # nodes; fewer than this and the margin are never left
     gpus: int = 0  # on each node
@@ -106,7 +106,7 @@ def exclude(
     Args:
         bad: names, the worst first.
         nodes: those of the job's partitions; a name that Slurm does not know would have it refuse the job.
-        wanted: what the job needs.
+        wanted: the needs of the job.
         rules: the margin.
     """
     known = {node.name: node for node in nodes}

@@ -1,6 +1,6 @@
 """Bad nodes of runs: remembered in the ledger, left out of a job that is requeued.
 
-Nothing here keeps a job from being submitted or requeued: what cannot be asked, read or written is told
+Nothing here keeps a job from being submitted or requeued: a fact that cannot be had is named
 in a line, and the job goes without.
 """
 
@@ -51,7 +51,7 @@ def ledger_of(root: str, spec: Mapping[str, Any], environ: Mapping[str, str]) ->
 
 
 class RequeueExclusion(NamedTuple):
-    """What is to become of a job's excluded nodes when it is requeued."""
+    """The change of a job's excluded nodes when it is requeued."""
 
     job_ref: str
     nodes: tuple[str, ...] | None = None  # all that are to be excluded; None: leave the job as it is
@@ -66,7 +66,7 @@ class RequeueExclusion(NamedTuple):
 
 
 def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> RequeueExclusion:
-    """Remember what happened on nodes, and choose what the job does without if it is requeued.
+    """Remember the faults of nodes, and choose those that the job does without if it is requeued.
 
     Call it before the job is handed back, for a script that has requeued its job has little time left.
     Never raises.
@@ -105,7 +105,7 @@ def keep_off(requeue: RequeueExclusion, slurm: Slurm, say: Say) -> None:
 def remember_run(
     paths: RunPaths, records: Iterable[Record], environ: Mapping[str, str], say: Say
 ) -> list[NodeEvent]:
-    """Write down what happened on the nodes of a run; return what is new.
+    """Write down the faults of the nodes of a run; return those that are new.
 
     Raises:
         RunDirError: the ledger is not this user's alone.
@@ -144,11 +144,11 @@ def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: 
 def bad_nodes(blamed: Sequence[Blamed], events: Sequence[NodeEvent], now: float) -> dict[str, str]:
     """Return the nodes that a requeued job is to do without, and why, the surest first. Pure.
 
-    What happened to the run itself counts whatever a node's score, unless it was forgiven.
+    A fault of the run itself counts at any score of the node, unless it was forgiven.
 
     Args:
-        blamed: what the run's journal tells.
-        events: what the ledger tells, or the same again without one.
+        blamed: by the run's journal.
+        events: of the ledger, or the same again without one.
         now: wall time [s since the epoch].
     """
     newest = max((one.epoch.submission for one in blamed), default=0)
@@ -216,7 +216,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def hosts(text: str | None) -> tuple[str, ...]:
-    """Return the hosts of a host list; a file name or anything else that is none names nobody here."""
+    """Return the hosts of a host list; a file name or another text that is none names no host here."""
     if text is None or text in _NOTHING or "/" in text:
         return ()
     try:
@@ -231,7 +231,7 @@ def _number(text: str) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the words of an error, in one line."""
     return " ".join(str(error).split())
 
 
@@ -278,16 +278,16 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
 def note_taken(
     paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
 ) -> None:
-    """Write into the records which nodes of a start Slurm was told to take.
+    """Write into the records which nodes of a start were taken by a command to Slurm.
 
-    Slurm is asked only if nodes were lost. Never raises: what Slurm does not tell is held against the node.
+    Slurm is asked only if nodes were lost. Never raises: a loss without an answer counts against the node.
 
     Args:
         paths: the run.
         epoch: the start of its job, while Slurm still knows its nodes.
         job_ref: the job.
         slurm: Slurm's commands.
-        by: who writes, and what kind of process that is.
+        by: the writer, and the kind of its process.
         say: prints a line.
     """
     try:
@@ -299,7 +299,7 @@ def note_taken(
 
 
 def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
-    """Return the losses of nodes in a start of the job, whatever relaunch."""
+    """Return the losses of nodes in a start of the job, of each relaunch."""
     return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch.script == epoch.script]
 
 

@@ -40,7 +40,7 @@ _LOOK_S = 0.5
 
 
 class StopStep(Enum):
-    """What `stop` does next."""
+    """The next step of `stop`."""
 
     ENDED = auto()  # the run has ended
     ASKED = auto()  # it was asked already
@@ -53,9 +53,9 @@ def stop_step(state: RunState, submission: int, job: JobFacts | None, *, is_sile
     """Choose the next step of `stop`. Pure.
 
     Args:
-        state: what the records say.
+        state: by the records.
         submission: number of the newest submission, -1 without one.
-        job: what Slurm says; None if it was not asked or does not answer.
+        job: Slurm's facts; None if it was not asked or does not answer.
         is_silent: its agents have given no sign of life for long.
     """
     is_current = state.epoch.submission >= submission
@@ -176,7 +176,7 @@ class EndRun:
         self._say("the workers are asked to save and stop; the job then ends and is not requeued")
 
     def cancel(self) -> None:
-        """End the run at once; what was not saved is lost.
+        """End the run at once; steps that were not saved are lost.
 
         Raises:
             InputError: the run has ended and its job is gone, or nothing was ever started.

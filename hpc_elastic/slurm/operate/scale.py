@@ -78,7 +78,7 @@ def _pause(state: RunState, size: int) -> DrainRequested:
 
 
 def _look_for_room(run: RunFiles, size: int, slurm: Slurm, say: Callable[[str], None]) -> None:
-    """Say what the partition has for a larger run, before anything is changed.
+    """Print the nodes of the partition for a larger run, before anything is changed.
 
     Raises:
         InputError: it never has so much.
@@ -165,7 +165,7 @@ def _fix(bounds: NodeRange, run: RunFiles) -> str:
 
 
 def _bounds(run: RunFiles) -> NodeRange:
-    """Return what the job was submitted for, or its agents were started for, as far as it is known."""
+    """Return the size that the job was submitted for, or its agents started for, as far as it is known."""
     nodes = run.spec.get("nodes") or run.state.sizes
     bounds = parse_nodes(nodes) if nodes else NodeRange(1, sys.maxsize)
     played = len(run.state.expected) if run.is_local else 0
@@ -173,14 +173,14 @@ def _bounds(run: RunFiles) -> NodeRange:
 
 
 class Room(NamedTuple):
-    """What a partition has for a run.
+    """The room of a partition for a run.
 
     Attributes:
         partition: its name, or several as ``a,b``; empty for the default one.
-        nodes: that fit what the job asks of each.
+        nodes: that fit the requests of the job for each.
         up: how many of them can run something, now or when other jobs have ended.
-        most: how many nodes of the run they hold at once if nobody else is there; None: not known.
-        each: what bounds that number, for people.
+        most: how many nodes of the run they hold at once if there is no other job; None: not known.
+        each: the bound of that number, for people.
     """
 
     partition: str
@@ -195,13 +195,13 @@ class Room(NamedTuple):
         return f"partition {self.partition}" if self.partition else "the default partition"
 
     def text(self) -> str:
-        """Return what there is, as a line."""
+        """Return the room, as a line."""
         text = f"{self.name} has {count_text(self.nodes, 'node')} for this run, {self.up} of them up"
         return f"{text}; room for {self.most} at once ({self.each})" if self.each else text
 
 
 def room(run: RunFiles, slurm: Slurm) -> Room | None:
-    """Return what there is for a run; None if nobody can tell."""
+    """Return the room for a run; None if it is not known."""
     try:
         job = slurm.show_job(run.job_id)
         if job is None:
@@ -222,10 +222,10 @@ def room_of(
     *,
     tasks: bool,
 ) -> Room:
-    """Return what there is for a job spec. Pure.
+    """Return the room for a job spec. Pure.
 
     Args:
-        spec: as it is stored, without what is as by default.
+        spec: as it is stored, without its defaults.
         partition: name of the partition, or several as ``a,b``.
         nodes: of the partitions.
         settings: the fields of ``scontrol show partition``, for each of them.

@@ -32,7 +32,7 @@ def _mode_of(path: str) -> int | None:
 
 
 class Folder(NamedTuple):
-    """What a folder holds, by name, sorted."""
+    """The content of a folder, by name, sorted."""
 
     runs: tuple[str, ...]  # this user's
     foreign: dict[str, str]  # directories of other users with their owners, which nobody has looked into
@@ -42,7 +42,7 @@ def look_into(folder: str = RUNS_FOLDER) -> Folder:
     """Return this user's runs in a folder; links and directories of others are not followed or opened.
 
     Raises:
-        RunDirError: the folder is a link of somebody else's.
+        RunDirError: the folder is a link of another user's.
     """
     refuse_foreign_link(folder, "RUN")
     try:
@@ -66,7 +66,7 @@ def names_of_runs(folder: str = RUNS_FOLDER) -> tuple[str, ...]:
 
 
 def foreign_owner(place: str) -> str:
-    """Return who a directory or link belongs to if it is somebody else's, else nothing.
+    """Return the owner of a directory or link if it is another user, else nothing.
 
     A link of another user's is not followed; one of root's is.
     """
@@ -80,7 +80,7 @@ def foreign_owner(place: str) -> str:
 
 
 def refuse_foreign_link(place: str, where: str) -> None:
-    """Refuse a link that somebody else has made: it may lead anywhere.
+    """Refuse a link that another user has made: it may lead anywhere.
 
     Raises:
         RunDirError: it is one.
@@ -105,11 +105,11 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
 
     Args:
         path: the directory.
-        where: what the user gave it as.
+        where: the source of the path.
         fix: where the user gets the name of one from.
 
     Raises:
-        RunDirError: it is not there, no directory, somebody else's, cannot be read, or holds no run.
+        RunDirError: it is not there, no directory, another user's, cannot be read, or holds no run.
     """
     paths = RunPaths(path)
     refuse_foreign_link(path, where)
@@ -129,7 +129,7 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
 
 
 def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
-    """Return what is to be said of somebody else's directory; nothing in it is followed or opened."""
+    """Return the text about another user's directory; nothing in it is followed or opened."""
     owner = foreign_owner(path)
     if not os.access(path, os.X_OK):
         what = f"{path} belongs to user {owner}, and others cannot look into it"
@@ -141,7 +141,7 @@ def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
 
 
 def _no_run(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
-    """Return what is to be said of a directory that holds no run."""
+    """Return the text about a directory that holds no run."""
     inside = names_of_runs(path)
     one = shlex.quote(os.path.join(path, inside[-1])) if inside else ""
     shown = path if set(path) - {".", "/"} else os.path.abspath(path)

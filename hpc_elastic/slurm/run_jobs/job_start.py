@@ -83,7 +83,7 @@ class Start(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What the batch script is to do, and what became of the run."""
+    """The next act of the batch script, and the state of the run."""
 
     code: int
     nodes: int  # for another srun; 0 unless the code says so
@@ -119,7 +119,7 @@ def log_end(paths: RunPaths, job_ref: str, *, since: int = 0) -> str:
     Args:
         paths: the run.
         job_ref: the job.
-        since: where what is wanted begins [bytes]; earlier starts have written before that.
+        since: where the wanted part begins [bytes]; earlier starts have written before that.
     """
     try:
         with os.fdopen(open_plain(_place(paths, job_ref)), "rb") as file:
@@ -134,12 +134,12 @@ def _place(paths: RunPaths, job_ref: str) -> str:
 
 
 class Patience:
-    """Tries what the end of a job start needs until it works, or for too long.
+    """Tries the steps at the end of a job start until they work, or for too long.
 
     Args:
         clock: paces the tries.
-        say: is told once that, and why, something is tried again.
-        if_in_vain: what becomes of the job if the shared directory stays away, for that line.
+        say: gets one line about the retries and the reason.
+        if_in_vain: the fate of the job if the shared directory stays away, for that line.
     """
 
     def __init__(self, clock: Clock, say: Say, if_in_vain: str = "") -> None:
@@ -153,7 +153,7 @@ class Patience:
         patience_s: float = PATIENCE_S,
         passing: type[HpcElasticError] = StoreError,
     ) -> _T:
-        """Return what `act` returns.
+        """Return the result of `act`.
 
         Args:
             act: is called again after a `StoreError`, an `OSError` or an error that may pass.
@@ -197,7 +197,7 @@ def to_go_on(paths: RunPaths) -> str:
 
 
 def same_script(root: str) -> str:
-    """Return what a user's own job script needs to go on with a run.
+    """Return the way for a user's own job script to go on with a run.
 
     Args:
         root: its directory, quoted for a shell.
@@ -207,7 +207,7 @@ def same_script(root: str) -> str:
 
 
 def resume_command(start: Start) -> str:
-    """Return what starts the run of a job again; one that `submit` did not make has no script to queue."""
+    """Return the command that starts a run again; one that `submit` did not make has no script to queue."""
     root = shlex.quote(start.paths.root)
     if not start.is_submitted and not os.path.exists(start.paths.identity):
         return f"submit {same_script(root)}"

@@ -30,11 +30,11 @@ def is_own_script(paths: RunPaths, environ: Mapping[str, str]) -> bool:
 def admit(paths: RunPaths, environ: Mapping[str, str]) -> None:
     """Refuse an agent that has no business in a directory. Changes nothing.
 
-    Below the run's own script the run must be there; a run that `submit` made takes nobody else in.
-    A run that nobody submitted takes in whoever comes.
+    Below the run's own script the run must be there; a run that `submit` made takes no others in.
+    A run that was not submitted takes each agent in.
 
     Raises:
-        RunDirError: the agent's own run is gone, or the directory holds somebody else's.
+        RunDirError: the agent's own run is gone, or the directory holds another run.
         TakenOverError: another directory is in the place of the agent's own run, or can be put there.
         StoreError: the file system does not tell.
     """
@@ -102,7 +102,7 @@ def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> 
 
 
 def ended_text(paths: RunPaths, state: RunState) -> str:
-    """Return what to tell somebody who starts an agent in a run that has ended.
+    """Return the message for a user that starts an agent in a run that has ended.
 
     Args:
         paths: the run.
@@ -126,7 +126,7 @@ def ended_text(paths: RunPaths, state: RunState) -> str:
 
 
 def first_to_do(job_id: str, job: JobState) -> str:
-    """Return what comes before a run that has ended can be started again.
+    """Return the steps before a run that has ended can be started again.
 
     Args:
         job_id: its job.
@@ -136,10 +136,10 @@ def first_to_do(job_id: str, job: JobState) -> str:
 
 
 def why_not_again(state: RunState, submission: int, job_id: str, job: JobState, root: str) -> tuple[str, str]:
-    """Return why a run is not started again beside its job, and what to do.
+    """Return why a run is not started again beside its job, and the advice.
 
     Args:
-        state: what the records say.
+        state: by the records.
         submission: number of the newest submission.
         job_id: its job.
         job: how that stands; it is active.

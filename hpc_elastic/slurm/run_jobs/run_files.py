@@ -40,7 +40,7 @@ _NAMED = 8  # of more tasks the array is named
 
 
 class StoredJob(NamedTuple):
-    """What ``job.json`` holds."""
+    """The content of ``job.json``."""
 
     spec: dict[str, Any]
 
@@ -60,7 +60,7 @@ _TYPES: dict[ValueKind[Any], Any] = {
 
 
 class RunFiles(NamedTuple):
-    """What the files of a run say."""
+    """The content of the files of a run."""
 
     paths: RunPaths
     records: list[Record]
@@ -126,7 +126,7 @@ class RunFiles(NamedTuple):
 
     @property
     def command_to_go_on(self) -> str:
-        """What starts the run again; one that `submit` did not make has no script to queue."""
+        """The command that starts the run again; one that `submit` did not make has no script to queue."""
         root = shlex.quote(self.paths.root)
         if self.is_torchruns:
             return f"the same torchrun command again, with --rdzv-endpoint={root}"
@@ -151,7 +151,7 @@ class RunFiles(NamedTuple):
 
     @property
     def how_to_run_again(self) -> str:
-        """What to do with a run that has ended; one that is done is not taken up again, a held one waits."""
+        """The advice for a run that has ended; one that is done is not taken up again, a held one waits."""
         decision = self.state.ending.decision if self.state.ending is not None else None
         if decision is Decision.DONE:
             return "there is nothing to go on with; submit a new run"
@@ -180,9 +180,9 @@ def read_run(paths: RunPaths) -> RunFiles:
 
 
 def stored_spec(paths: RunPaths) -> dict[str, Any]:
-    """Return the job spec as it was stored, without what is as by default; empty if there is none.
+    """Return the job spec as it was stored, without its defaults; empty if there is none.
 
-    What somebody has edited into something else than it was is left out; `spec_trouble` tells of it.
+    A field that was edited into another type is left out; `spec_trouble` tells of it.
     """
     stored = _stored(paths) or {}
     return {name: value for name, value in stored.items() if _is_sound(name, value)}
@@ -201,7 +201,7 @@ def submitted_limit_s(paths: RunPaths) -> float | None:
 
 
 def spec_trouble(paths: RunPaths) -> list[str]:
-    """Return what is wrong with the stored job spec and what follows, as lines; nothing if it is well."""
+    """Return the faults of the stored job spec and their consequences, as lines; nothing if it is well."""
     stored = _stored(paths)
     odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if not _is_sound(name, value)]
     if stored is None:
@@ -268,7 +268,7 @@ def ask_job(run: RunFiles, slurm: Slurm) -> SlurmAnswer:
 def with_excluded(asked: SlurmAnswer, slurm: Slurm) -> SlurmAnswer:
     """Return the same with the nodes that the job leaves out, which are a question of their own.
 
-    Never raises for Slurm. The tasks of an array may differ, so nothing is told of them.
+    Never raises for Slurm. The tasks of an array may differ, so the answer has no facts of them.
     """
     job_id = asked.fields.get("JobId", "")
     if not job_id.isdecimal() or "NumTasks" in asked.fields:

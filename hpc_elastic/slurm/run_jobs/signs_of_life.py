@@ -1,7 +1,7 @@
 """Whether the agents of a run are alive, as far as its directory tells: for the commands of a login node.
 
 Ages rest on the file server's clock and this machine's, which may differ. They only raise a doubt;
-what is said after a second look rests on names that changed meanwhile, or did not.
+a message after a second look rests on names that changed meanwhile, or did not.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def signs_of(run: RunFiles, now_s: float) -> Signs:
 
 
 def member_times(paths: RunPaths) -> list[tuple[MemberName, float | None]]:
-    """Return what all agents say of themselves, and when [s since the epoch], None if that is gone."""
+    """Return the own words of all agents, and their time [s since the epoch], None if that is gone."""
     names = [(name, parse_name(name)) for name in list_names(paths.members)]
     return [
         (member, _changed(os.path.join(paths.members, name))) for name, member in names if member is not None
@@ -90,7 +90,7 @@ def _age(path: str, now_s: float) -> float | None:
 
 
 def may_live(job: JobFacts | None) -> bool:
-    """Tell whether agents could give signs of life: nobody answers, or their job runs. Pure."""
+    """Tell whether agents could give signs of life: Slurm does not answer, or their job runs. Pure."""
     return job is None or job.state in (JobState.RUNNING, JobState.COMPLETING)
 
 
@@ -102,7 +102,7 @@ def silent_for(run: RunFiles, clock: Clock, say: Callable[[str], None] = lambda 
     Args:
         run: the files of the run; one that has ended is not silent.
         clock: tells the time.
-        say: is told that there is a doubt, before the second look.
+        say: gets a line about the doubt, before the second look.
     """
     if run.state.ending is not None or run.state.epoch.submission < run.submission or not run.records:
         return None

@@ -33,7 +33,7 @@ class Submission:
 
     Args:
         number: 0 for the first.
-        token: what the comment of the job starts with.
+        token: the beginning of the comment of the job.
         job_id: Slurm's id; empty as long as sbatch has not answered.
         time: wall time for display.
     """
@@ -63,7 +63,7 @@ def announce(paths: RunPaths, number: int, token: str, *, now_s: float) -> None:
     """Write down that a submission is about to happen.
 
     Raises:
-        RunDirError: somebody else is submitting this run at the moment.
+        RunDirError: another process is submitting this run at the moment.
     """
     data = encode_record(JobRecord(token, time=date_text(now_s)))
     if not files.publish_new(_path(paths, number, _INTENT), data):
@@ -90,7 +90,7 @@ def _path(paths: RunPaths, number: int, suffix: str) -> str:
 
 
 class JobRecord(NamedTuple):
-    """What such a file says."""
+    """The content of such a file."""
 
     token: Prose  # what the comment of the job starts with
     job_id: JobId = ""  # Slurm's id; empty as long as sbatch has not answered
@@ -104,7 +104,7 @@ def encode_record(record: JobRecord) -> bytes:
 
 
 def read_record(path: str) -> JobRecord:
-    """Return what a file says.
+    """Return the content of a file.
 
     Raises:
         RunDirError: it is damaged.
@@ -147,7 +147,7 @@ def read_links(paths: RunPaths, submission: int) -> list[Link]:
 
 
 def announce_link(paths: RunPaths, link: Link) -> bool:
-    """Write down that a job is about to be submitted; return False if somebody else has."""
+    """Write down that a job is about to be submitted; return False if another process has."""
     data = encode_record(JobRecord(link.token, time=link.time))
     return files.publish_new(_link_path(paths, link, "intent"), data)
 

@@ -36,14 +36,14 @@ class SubmitRequest:
     """One submission of one run.
 
     Args:
-        spec: what to run; name, python, workdir and run_dir are filled in.
+        spec: the job; name, python, workdir and run_dir are filled in.
         paths: the files of the run.
         run_id: name of the run.
         token: names this submission, so that it is found again when sbatch did not answer.
         submission: how often the run was submitted before.
         script: text of the job script.
         excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
-        lead_s: how long stopping and saving may take before the time limit [s]; None: what the script says.
+        lead_s: how long stopping and saving may take before the time limit [s]; None: as in the script.
         functions: text of ``batch.sh``, which the script reads; empty for a script that has all in itself.
     """
 
@@ -64,7 +64,7 @@ class SubmitRequest:
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
-        """What sbatch is called with, after ``--parsable``."""
+        """The arguments of sbatch, after ``--parsable``."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
         exclude = (f"--exclude={','.join(self.excluded)}",) if self.excluded else ()
         return (f"--comment={comment}", *exclude, *self.warning_option, *self.script_call(0))
@@ -98,7 +98,7 @@ class SubmitRequest:
 
     @property
     def agent_environment(self) -> dict[str, str]:
-        """What the script adds to the environment of the agents."""
+        """The variables that the script adds to the environment of the agents."""
         return {
             **self.spec.env,
             Env.RUN_DIR: self.paths.root,
@@ -128,10 +128,10 @@ def new_token() -> str:
 
 
 def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | None = None) -> SubmitRequest:
-    """Fill in what the user left open and write the script. Changes nothing on disk.
+    """Fill in the fields that the user left open and write the script. Changes nothing on disk.
 
     Args:
-        spec: what to run.
+        spec: the job.
         template: that of the spec's mode.
         now_s: wall time for the name of the run [s since the epoch].
         directory: directory of the submission; the current one by default.
@@ -154,9 +154,9 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
 
 
 def own_path_of(spec: JobSpec) -> OwnPath:
-    """Return what the interpreter of a spec has to search for this package.
+    """Return the places that the interpreter of a spec has to search for this package.
 
-    Where modules or setup lines may still change which interpreter that is, or what it has, it looks itself.
+    Where modules or setup lines may still change that interpreter, or its packages, it looks itself.
     """
     python = spec.python or sys.executable
     program = shutil.which(python)
@@ -193,7 +193,7 @@ def read_template(mode: str = "step") -> Template:
 
 
 def epilog() -> str:
-    """Return the path of the installed ``batch.sh``: whoever can change it can change this code, too.
+    """Return the path of the installed ``batch.sh``: a user that can change it can change this code, too.
 
     Raises:
         InputError: this installation has none.

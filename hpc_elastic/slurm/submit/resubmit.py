@@ -26,7 +26,7 @@ _STDIN = "/dev/stdin"  # sbatch takes no arguments of a script that it reads wit
 
 
 def stored_request(paths: RunPaths, submission: int) -> SubmitRequest:
-    """Return what a further job of a submission runs: the stored script, warned as early as the run needs.
+    """Return the request of a further job of a submission: the stored script, warned as early as needed.
 
     Raises:
         RunDirError: there is no script of ours.
@@ -100,7 +100,7 @@ def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> 
 
 
 def _arguments(request: SubmitRequest, token: str, dependency: str, link: int) -> tuple[str, ...]:
-    """Return what sbatch is called with for a further job."""
+    """Return the arguments of sbatch for a further job."""
     comment = f"{token} {request.spec.comment}" if request.spec.comment else token
     options = (f"--comment={comment}", f"--dependency={dependency}", *request.warning_option)
     return (*options, *request.script_call(link))
@@ -113,7 +113,7 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
         request: the run.
         link: the job's place.
         slurm: Slurm's commands.
-        dependency: what Slurm is to wait for.
+        dependency: the condition that Slurm is to wait for.
 
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
@@ -134,7 +134,7 @@ def _recorded(paths: RunPaths, link: Link, job_id: str) -> str:
 
 
 def _announced(paths: RunPaths, link: Link) -> Link:
-    """Return what somebody else has written down in this place."""
+    """Return the record of another process in this place."""
     return {known.number: known for known in submissions.read_links(paths, link.submission)}.get(
         link.number, link
     )
@@ -163,7 +163,7 @@ def _may_be_queued(error: SlurmError) -> bool:
 
 
 def _without_twins(link: Link, job_id: str, slurm: Slurm) -> str:
-    """Keep the oldest of the jobs in one place: whoever announced it may have been slow, not dead."""
+    """Keep the oldest of the jobs in one place: the process that announced it may have been slow only."""
     try:
         found = sorted(slurm.jobs_with_comment(link.token), key=int)
         for twin in found[1:]:
@@ -227,7 +227,7 @@ def _takes_a_lead(script: str) -> bool:
 
 
 def lead_text(queued: SubmitRequest) -> str:
-    """Return what people are told of the warning of a job; nothing if it is as by default."""
+    """Return the text for people about the warning of a job; nothing if it is the default."""
     if queued.lead_s is None:
         return ""
     default_s = checkpoint_lead_s(queued.spec)
@@ -240,7 +240,7 @@ def lead_text(queued: SubmitRequest) -> str:
 def queue(slurm: Slurm, request: SubmitRequest, arguments: Sequence[str]) -> str:
     """Queue the script of a request and return the id of the job.
 
-    Whoever can rename a directory above the script could have sbatch find one of his own under its name,
+    A user that can rename a directory above the script could have sbatch find another one under its name,
     which would run as the user. There sbatch gets the text instead.
 
     Args:
@@ -259,7 +259,7 @@ def queue(slurm: Slurm, request: SubmitRequest, arguments: Sequence[str]) -> str
 
 
 def _is_private(path: str) -> bool:
-    """Tell whether nobody else can put another file in the place of one."""
+    """Tell whether no other user can put another file in the place of one."""
     try:
         return not exposures(os.path.abspath(path), with_groups=False)
     except OSError:

@@ -84,7 +84,7 @@ def _check_above(root: str) -> list[str]:
 
 
 def owner_of(place: str) -> str:
-    """Return the name of who owns a file or link, for people."""
+    """Return the name of the owner of a file or link, for people."""
     return owner_name(os.lstat(place).st_uid)
 
 
@@ -117,7 +117,7 @@ def _check_existing(root: str) -> None:
 
 
 def _check_entries(root: str, names: list[str]) -> None:
-    """Refuse what others have put into a directory under a name that a run uses."""
+    """Refuse files that others have put into a directory under a name that a run uses."""
     used = sorted(name for name in names if _OWN_NAMES.fullmatch(name) and not name.startswith("."))
     require_own_entries(root, used, "run_dir")
 
@@ -187,7 +187,7 @@ def _check_shared(root: str) -> list[str]:
 
 
 def _check_works(root: str) -> list[str]:
-    """Try out in a few milliseconds what every record of a run needs: room, and exclusive names."""
+    """Try out in a few milliseconds the needs of every record of a run: room, and exclusive names."""
     place = probe.nearest(root)
     found = [
         *findings.space_findings(probe.space_of(place)),
@@ -208,14 +208,14 @@ def _check_works(root: str) -> list[str]:
 
 
 class _Form(NamedTuple):
-    """What stands in ``run.json`` of every version."""
+    """The fields of ``run.json`` of every version."""
 
     format: int
     version: Prose = ""
 
 
 class _Identity(NamedTuple):
-    """What this version writes to ``run.json``."""
+    """The fields of ``run.json`` of this version."""
 
     format: int
     version: Prose = ""
@@ -269,7 +269,7 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
 
 
 def identity_trouble(paths: RunPaths) -> list[str]:
-    """Return what is wrong with ``run.json`` and what to do, as lines; nothing if it is well or not there."""
+    """Return the faults of ``run.json`` and the advice, as lines; nothing if it is well or not there."""
     try:
         if os.path.lexists(paths.identity):
             read_identity(paths)
@@ -328,7 +328,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
 
 
 def _holds(paths: RunPaths, token: str) -> bool:
-    """Tell whether what is in a run directory is of one submission, or nothing at all."""
+    """Tell whether the content of a run directory is of one submission, or there is none."""
     try:
         return read_identity(paths).get("token") == token
     except RunDirError:
@@ -369,7 +369,7 @@ def _user() -> str:
 
 
 def discard(paths: RunPaths, *, with_root: bool) -> None:
-    """Take away what `create` made, after Slurm refused the job; logs and foreign files stay.
+    """Take away the files of `create`, after Slurm refused the job; logs and foreign files stay.
 
     Args:
         paths: the files of the run.
@@ -400,7 +400,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
         by: the version of hpc_elastic that made the run, as far as it is known.
 
     Raises:
-        RunDirError: it is missing or damaged, or holds what this version does not take.
+        RunDirError: it is missing or damaged, or holds fields that this version does not take.
         StoreError: the file system does not give it now.
     """
     stored = _spec_in(paths)
@@ -452,7 +452,7 @@ def read_functions(paths: RunPaths, script: str) -> str:
         script: the stored job script.
 
     Raises:
-        RunDirError: it cannot be read, or is not what the script was made with.
+        RunDirError: it cannot be read, or is not the one that the script was made with.
         StoreError: the file system does not give it now.
     """
     found = _NAMES_FUNCTIONS.search(script)
@@ -472,7 +472,7 @@ def read_functions(paths: RunPaths, script: str) -> str:
 
 
 def _unquoted(text: str) -> str | None:
-    """Return the one word that a shell would take for this, None if that cannot be told here."""
+    """Return the one word that a shell would take for this, None if that is not known here."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -502,7 +502,7 @@ def read_request(paths: RunPaths) -> SubmitRequest:
     """Return the stored request of a run directory; one without ``run.json`` has its name as run id.
 
     Raises:
-        RunDirError: there is no run, it belongs to somebody else, or a file is missing or damaged.
+        RunDirError: there is no run, it belongs to another user, or a file is missing or damaged.
     """
     has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
     is_lost = has_job and not os.path.lexists(paths.identity)

@@ -38,7 +38,7 @@ class Submitted:
 
     Args:
         job_id: Slurm's id of the job.
-        request: what was queued.
+        request: that was queued.
         was_queued_before: an earlier, interrupted submission had queued it already.
         chain: the jobs that take the run up after this one.
         trouble: why fewer of them could be queued than were asked for.
@@ -55,7 +55,7 @@ class UncertainSubmissionError(SlurmCommandError):
     """sbatch did not answer, and the job was not found: it may or may not be queued.
 
     Args:
-        cause: what sbatch ended with.
+        cause: the end of sbatch.
         root: the run directory, which was kept.
     """
 
@@ -75,7 +75,7 @@ class RefusedError(SlurmCommandError):
     """Slurm did not take the job.
 
     Args:
-        cause: what sbatch ended with.
+        cause: the end of sbatch.
         asked: the options of sbatch that the job asked for.
     """
 
@@ -111,7 +111,7 @@ class Submitter:
         """Do all checks that need nothing to be created; return warnings.
 
         Args:
-            wanted: what will be submitted.
+            wanted: the submission to come.
             ask_slurm: let the controller judge the script too (``sbatch --test-only``).
 
         Raises:
@@ -165,7 +165,7 @@ class Submitter:
         """Queue the stored script of a run that ended or was stopped once more.
 
         Raises:
-            InputError: there is no run, it belongs to somebody else, is done, or its job is still active.
+            InputError: there is no run, it belongs to another user, is done, or its job is still active.
             SlurmError: Slurm is not there, refused, or does not answer.
         """
         stored = read_request(RunPaths(root))
@@ -183,7 +183,7 @@ class Submitter:
         """Return the stored request of a run with the next number.
 
         Raises:
-            InputError: there is no run, it belongs to somebody else, is done, or its job is still active.
+            InputError: there is no run, it belongs to another user, is done, or its job is still active.
             SlurmError: Slurm is not there or does not answer.
         """
         stored = read_request(RunPaths(root))
@@ -264,7 +264,7 @@ class Submitter:
             return found[0]
 
     def _cancel_twins(self, token: str, job_id: str) -> None:
-        """Cancel what a first sbatch without an answer queued after all."""
+        """Cancel the job that a first sbatch without an answer queued after all."""
         for twin in self._slurm.jobs_with_comment(token):
             if twin != job_id:
                 self._slurm.cancel(twin)
@@ -286,7 +286,7 @@ class Submitter:
 
 
 def _refusal(error: SlurmCommandError, wanted: SubmitRequest) -> SlurmCommandError:
-    """Return the error with what was asked for; one without an answer stays as it is."""
+    """Return the error with the request; one without an answer stays as it is."""
     if isinstance(error, SlurmTimeoutError):
         return error
     asked = [header_line(*each) for each in wanted.spec.header_options()]
@@ -312,7 +312,7 @@ def _refuse_done(paths: RunPaths, newest: int) -> None:
 
 
 def _was_ended(paths: RunPaths, number: int) -> bool:
-    """Tell whether somebody has ended a run since a submission."""
+    """Tell whether a run was ended since a submission."""
     state = open_log(paths, LOGIN, Role.COMMAND).refresh()
     return state.ending is not None and state.epoch.submission >= number
 

@@ -34,7 +34,7 @@ def check(
     """Refuse a request that cannot work.
 
     Args:
-        request: what will be submitted.
+        request: the submission to come.
         known_options: the options of the installed sbatch, None to use the built-in list.
         is_local: the run stays on this machine, so its directory need not be shared.
 
@@ -42,7 +42,7 @@ def check(
         Warnings.
 
     Raises:
-        InputError: what cannot work, where it was given and how to mend it.
+        InputError: the field that cannot work, its source and the fix.
     """
     spec = request.spec
     if is_local:
@@ -59,7 +59,7 @@ def check(
 
 
 def missing_again(request: SubmitRequest) -> list[str]:
-    """Return as warnings what a run that is queued again was submitted with and does not find now.
+    """Return warnings of the things that a run was submitted with and does not find when queued again.
 
     Nothing is refused: its ``job.sbatch`` may have been changed by hand, and need that no more.
     """
@@ -205,7 +205,7 @@ def _check_python(request: SubmitRequest) -> list[str]:
 
 
 def _check_worker(request: SubmitRequest) -> list[str]:
-    """Check that the program and the training script exist; not what is inside a container."""
+    """Check that the program and the training script exist; not those inside a container."""
     spec = request.spec
     workdir = spec.workdir or "."
     if _has_many(spec):
@@ -343,7 +343,7 @@ def check_time(spec: JobSpec, slurm: Slurm) -> list[str]:
         A warning instead, if the job names a QOS: that may lift the limit.
 
     Raises:
-        InputError: with what is allowed.
+        InputError: with the limit.
     """
     wanted_s = spec.time_limit_s
     if wanted_s is None or spec.sbatch.get("time-min") is not None:
@@ -416,7 +416,7 @@ def check_size(spec: JobSpec, slurm: Slurm) -> None:
 def _check_partition(spec: JobSpec, slurm: Slurm) -> None:
     """Refuse an array of whole nodes that the partition cannot hold at once: Slurm takes it, task by task.
 
-    The tasks that start would wait for the others on nodes that nobody uses.
+    The tasks that start would wait for the others on nodes that stay idle.
     """
     if not spec.exclusive:
         return

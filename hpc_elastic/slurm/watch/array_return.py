@@ -113,8 +113,8 @@ class TaskWatch(JobWatch):
 
     Args:
         paths: the run.
-        slurm_env: what Slurm has told the agent's process.
-        options: what is watched.
+        slurm_env: Slurm's facts for the agent's process.
+        options: of the watch.
         slurm: Slurm's commands.
         loop: the agent's.
         pauses_s: how long to wait before each look for tasks that come back [s].
@@ -150,7 +150,7 @@ class TaskWatch(JobWatch):
         self._looks.close()
 
     def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:
-        """Return why Slurm has ended this start of the task, which nobody asks about once it is over.
+        """Return why Slurm has ended this start of the task, which has no other reader once it is over.
 
         Args:
             fields: of ``scontrol show job``; of a task that is back in the queue they tell no reason.
@@ -171,12 +171,12 @@ class TaskWatch(JobWatch):
 
 
 def watch_task(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> TaskWatch:
-    """Return what the agent of one task of an array hears from Slurm.
+    """Return the source of Slurm's news for the agent of one task of an array.
 
     Args:
         paths: the run.
-        slurm: what Slurm has told the agent's process.
-        options: what is watched.
+        slurm: Slurm's facts for the agent's process.
+        options: of the watch.
         loop: the agent's.
     """
     return TaskWatch(paths, slurm, options, Slurm(query_timeout_s=ASK_TIMEOUT_S), loop)

@@ -1,8 +1,8 @@
-"""What an agent hears from Slurm beside signals, in a thread of its own: nothing ever waits for it.
+"""The news of Slurm for an agent beside signals, in a thread of its own: nothing ever waits for it.
 
 The first node of a round asks once how long the job may run, and again shortly before the end, which
 may have been moved; it looks at once when a warning has shown that the end was moved. Where Slurm does
-not answer, what it has told last holds. A drain begins by itself before the end though no signal has
+not answer, its last answer holds. A drain begins by itself before the end though no signal has
 come. After SIGTERM a node asks why it came. Nothing here is a verdict on whether a node is alive.
 """
 
@@ -52,7 +52,7 @@ class Told(NamedTuple):
 
 
 class _Reason(NamedTuple):
-    """What may be said about a signal, and whether asking again can tell no more."""
+    """The answer about a signal, and whether asking again can tell no more."""
 
     told: Told
     is_sure: bool
@@ -69,12 +69,12 @@ class JobPlace(NamedTuple):
 
 
 def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
-    """Return the job of an agent, by what Slurm has told its process."""
+    """Return the job of an agent, by Slurm's facts for its process."""
     return JobPlace(paths, slurm.job_ref, slurm.restart_count, slurm.node_names, slurm.end_time_s)
 
 
 class Loop(Protocol):
-    """The loop of the agent that is told."""
+    """The loop of the agent that gets the news."""
 
     def wake(self) -> None:
         """Have it look; called from the thread."""
@@ -86,7 +86,7 @@ class Loop(Protocol):
 
 
 class WatchOptions(NamedTuple):
-    """What is watched."""
+    """The options of the watch."""
 
     warning_s: float = 90.0  # how long workers have after a warning
     node_drain: bool = False  # ask whether nodes of the job are being drained
@@ -97,7 +97,7 @@ class JobWatch:
 
     Args:
         place: the job.
-        options: what is watched.
+        options: of the watch.
         slurm: Slurm's commands, which may be missing.
         clock: paces the questions.
         loop: the agent's.
@@ -237,7 +237,7 @@ class JobWatch:
                 self._loop.wake()  # who waits for an answer learns that there is none
 
     def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
-        """Ask until the job's state shows what the signal was for."""
+        """Ask until the job's state shows the reason of the signal."""
         give_up_at = self._clock.monotonic() + WHY_PATIENCE_S
         while not self._is_closed:
             told = self._reason(signalled_at, is_warning=is_warning)
@@ -249,7 +249,7 @@ class JobWatch:
             self._clock.sleep(_WHY_PAUSE_S)
 
     def _reason(self, signalled_at: float, *, is_warning: bool) -> _Reason | None:
-        """Return what Slurm says about a signal now; None: there is nothing to be told of it."""
+        """Return Slurm's answer about a signal now; None: there is none."""
         try:
             fields = self._slurm.show_job(self._place.job_ref)
         except SlurmNotFoundError:
@@ -274,7 +274,7 @@ class JobWatch:
         return _Reason(told, is_sure=found.cause is not None)
 
     def _weighed(self, fields: Mapping[str, str], signalled_at: float, site: Site) -> _Reason | None:
-        """Return what the time limit leaves, if that is not what a warning before it promises.
+        """Return the rest of the time limit, if that is not the one that a warning before it promises.
 
         A limit that was lowered can be so near that the warning has come too early or too late.
         """
@@ -303,7 +303,7 @@ class JobWatch:
         return None
 
     def _unanswered(self, signalled_at: float) -> _Reason | None:
-        """Return what follows from the site's settings alone, where the run directory keeps them."""
+        """Return the time that follows from the site's settings alone, where the run directory keeps them."""
         site = read_site(self._place.paths)
         if site is None:
             return None
@@ -313,7 +313,7 @@ class JobWatch:
         return _Reason(told, is_sure=False)
 
     def _left_s(self) -> float | None:
-        """Return how long the job may run [s], infinite without a limit; None: nobody has ever told."""
+        """Return how long the job may run [s], infinite without a limit; None: it was never answered."""
         known_s = self._known_left_s()
         is_new = self._first_at is None and known_s is not None
         if known_s is not None and (is_new or self._is_due(known_s)):
@@ -328,7 +328,7 @@ class JobWatch:
         return math.inf if left_s is None else left_s
 
     def _known_left_s(self) -> float | None:
-        """Return how long the job may run by what has been told so far [s]; None: nothing has."""
+        """Return how long the job may run by the answers so far [s]; None: there are none."""
         if self._ends_at is not None:
             return self._ends_at - self._clock.monotonic()
         end_s = self._place.end_time_s
@@ -350,7 +350,7 @@ class JobWatch:
         return left_s - deadlines.begin_before_s(self._options.warning_s, self._needed_s(), first_s)
 
     def _is_due(self, left_s: float) -> bool:
-        """Tell whether a drain for the time limit has to begin; then nobody is asked, who may be away."""
+        """Tell whether a drain for the time limit has to begin; Slurm is not asked, as it may be away."""
         return self._first_at is not None and self._early_s(left_s) <= 0
 
     def _look_at_limit(self) -> float:
@@ -375,7 +375,7 @@ class JobWatch:
         return math.inf
 
     def _site(self) -> Site:
-        """Return what the run directory keeps, else what Slurm says, which may take it some time."""
+        """Return the times that the run directory keeps, else those of Slurm, which may take it some time."""
         kept = read_site(self._place.paths)
         if kept is not None:
             return kept
@@ -386,7 +386,7 @@ class JobWatch:
         return refresh_site(self._place.paths, self._slurm, fields)
 
     def _needed_s(self) -> float | None:
-        """Return how long a drain of this run takes, by what was measured [s]."""
+        """Return how long a drain of this run takes, by measurements [s]."""
         try:
             saves = save_times(self._place.paths)
             drains = drain_times(self._place.paths)
@@ -410,12 +410,12 @@ def _limit_text(left_s: float) -> str:
 
 
 def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> JobWatch:
-    """Return what an agent hears from Slurm.
+    """Return the source of Slurm's news for an agent.
 
     Args:
         paths: the run.
-        slurm: what Slurm has told the agent's process.
-        options: what is watched.
+        slurm: Slurm's facts for the agent's process.
+        options: of the watch.
         loop: the agent's.
     """
     asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)

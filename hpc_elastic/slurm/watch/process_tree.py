@@ -1,13 +1,13 @@
 """An agent that runs outside of the process tree in which Slurm looks for whom to signal.
 
 With ``ProctrackType=proctrack/linuxproc`` Slurm sends each signal for a job to every descendant of its tasks:
-also to what a worker has started itself (a DataLoader's processes, an asynchronous save, a pool, a tracker's
+also to the children of a worker (a DataLoader's processes, an asynchronous save, a pool, a tracker's
 service), which dies of SIGTERM while the worker still has to save. Under ``proctrack/cgroup`` the tasks alone
 are signalled until SIGKILL (Slurm's src/plugins/proctrack: ``kill_proc_tree`` and ``proctrack_p_signal``).
 
 So where no cgroup of Slurm's holds the processes of a step, the agent leaves the tree, and the process that
-Slurm has started stays: it passes signals on, waits, and ends as the agent ends. What the tracker guaranteed
-the kernel does: with the process that stays the agent is killed, and with the agent its workers.
+Slurm has started stays: it passes signals on, waits, and ends as the agent ends. The kernel gives the
+tracker's guarantee: with the process that stays the agent is killed, and with the agent its workers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_searched(environ: Mapping[str, str], cgroups: str) -> bool:
 
     Args:
         environ: of a process; one outside of a job, or of a run on one machine, is not searched for.
-        cgroups: what ``/proc/self/cgroup`` says; under cgroup v1 the tracker's hierarchy is the freezer's.
+        cgroups: the text of ``/proc/self/cgroup``; under cgroup v1 the tracker's hierarchy is the freezer's.
     """
     if not environ.get("SLURM_JOB_ID") or not environ.get("SLURMD_NODENAME") or Env.LOCAL in environ:
         return False
@@ -56,7 +56,7 @@ def is_searched(environ: Mapping[str, str], cgroups: str) -> bool:
 
 
 def read_cgroups() -> str:
-    """Return what the kernel says of the control groups of this process."""
+    """Return the control groups of this process by the kernel."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -71,10 +71,10 @@ def run_apart(work: Callable[[int | None], int]) -> int:
     there is no room for another one the work is done here.
 
     Args:
-        work: is given a descriptor; this process does not end before all who have it have closed it.
+        work: gets a descriptor; this process does not end before all of its holders have closed it.
 
     Returns:
-        What the work returns, in the other process.
+        The result of the work, in the other process.
     """
     life, living = os.pipe()  # closes at this process's end, however it ends
     told, telling = os.pipe()
@@ -179,7 +179,7 @@ def _noted(wakes: int) -> bytes:
 def _pass(agent: int, number: int, pidfd: int | None, *, is_stopped: bool) -> bool:
     """Pass one signal on; return whether the agent and all below it are stopped.
 
-    A tree that Slurm suspends gets SIGTSTP and, two seconds later, SIGSTOP, which nobody can pass on.
+    A tree that Slurm suspends gets SIGTSTP and, two seconds later, SIGSTOP, which cannot be passed on.
     """
     if number == signal.SIGTSTP:
         _send_all(agent, signal.SIGSTOP)
@@ -208,7 +208,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def _end_as(said: bytes) -> NoReturn:
-    """End with the code that has been told; whoever could not tell one has been killed."""
+    """End with the code that was reported; a process that could not report one has been killed."""
     lines = said.split()
     if len(lines) > 1:
         os._exit(int(lines[-1]) & 0xFF)
