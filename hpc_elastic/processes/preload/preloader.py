@@ -74,7 +74,9 @@ class Preloader:
         self._process: ChildProcess | None = None
         self._link: socket.socket | None = None
         self._importing = ""
-        self._answers: list[int] = []
+        self._answers: dict[int, int] = {}  # pid by the number of the request
+        self._asked = 0
+        self._answered = 0  # requests of this round
         self._deaths = 0
         self.blamed: dict[str, str] = {}
         """The modules that cannot be preloaded, and why."""
@@ -140,6 +142,7 @@ class Preloader:
         """Take note that workers of another round are going to be started."""
         self._round = str(number)
         self._answer_until = self._clock.monotonic() + _ANSWER_S
+        self._answered = 0
 
     def fork(self, spec: ProcessSpec) -> ChildProcess | None:
         """Have a worker forked, which becomes a child of this process.
@@ -158,6 +161,8 @@ class Preloader:
         is_same = command is not None and self._command is not None
         if self.phase is not PreloadPhase.READY or not is_same or self._link is None or command is None:
             return None
+        if self._answered and self._clock.monotonic() > self._answer_until:
+            return None  # the others of this round have taken all the time
         if command.interpreter != (self._command.interpreter if self._command else ()):
             return None
         stdio = open_stdio(spec)
@@ -175,7 +180,9 @@ class Preloader:
                 os.close(fd)
 
     def _request(self, spec: ProcessSpec, command: PythonCommand) -> bytes:
+        self._asked += 1
         facts = {
+            "number": self._asked,
             "round": self._round,
             "command": command,
             "env": dict(spec.env),
@@ -187,7 +194,10 @@ class Preloader:
         return json.dumps(facts).encode()
 
     def _ask(self, link: socket.socket, request: bytes, fds: tuple[int, ...]) -> int | None:
-        """Send a request and return the pid of the worker, None if there is none."""
+        """Send a request and return the pid of the worker, None if there is none.
+
+        A process that is slow, as it has answered in this round, stays; its late answer counts no more.
+        """
         payload = _in_memory(request)
         try:
             socket.send_fds(link, [b"f"], [payload, *fds], socket.MSG_DONTWAIT)
@@ -197,12 +207,14 @@ class Preloader:
         finally:
             os.close(payload)
         self._answers.clear()
-        while not self._answers and self._link is link:
+        while self._asked not in self._answers and self._link is link:
             if not _is_readable(link, max(0.0, self._answer_until - self._clock.monotonic())):
-                self._replace(f"has not answered within {_ANSWER_S:g} s")
+                if not self._answered:
+                    self._replace(f"has not answered within {_ANSWER_S:g} s")
                 return None
             self._take()
-        return self._answers[0] if self._answers else None
+        self._answered += 1
+        return self._answers.get(self._asked)
 
     def _take(self) -> None:
         """Take one message."""
@@ -217,7 +229,7 @@ class Preloader:
             case "ready":
                 self._become_ready(told)
             case "forked":
-                self._answers.append(int(told["pid"]))
+                self._answers[int(told["number"])] = int(told["pid"])
             case "changed":
                 self._say(f"modules are preloaded anew: {told['path']} has changed")
                 self._restart()

@@ -198,7 +198,7 @@ class _Server:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for fd in fds:
             os.close(fd)
-        self._tell("forked", pid=pid)
+        self._tell("forked", pid=pid, number=request["number"])
         return None
 
 

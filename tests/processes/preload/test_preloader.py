@@ -191,6 +191,22 @@ def test_a_worker_that_is_given_up_never_runs(place: Place) -> None:
     assert not (place.path / "ran").exists()
 
 
+def test_a_process_that_becomes_slow_in_a_round_stays(place: Place) -> None:
+    """The other workers of the round are started without it, and its late answers count no more."""
+    spec = _spec(place, "open('ran', 'a').write('x')\n")
+    with place.preloaded(("json",), spec) as preloader:
+        assert 0 == place.end_of(forked(preloader, spec)).code
+        pid = _pid(preloader)
+        os.kill(pid, signal.SIGSTOP)
+        assert [None, None] == [preloader.fork(spec) for _ in range(2)]
+        os.kill(pid, signal.SIGCONT)
+        preloader.begin_round(2)
+        assert 0 == place.end_of(forked(preloader, spec)).code
+        assert pid == _pid(preloader)
+    assert "xx" == (place.path / "ran").read_text()
+    assert 1 == len(place.said)
+
+
 def test_the_directory_that_is_missing_is_told_as_without_preloading(place: Place) -> None:
     """A worker that cannot be started says so."""
     spec = _spec(place)
