@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
@@ -67,6 +68,39 @@ def adopts_orphans() -> bool:
 def set_process_name(name: str) -> None:
     """Set the short name that ``ps -o comm`` shows (15 bytes)."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+_PR_SET_MM: Final = 35
+_PR_SET_MM_MAP: Final = 14
+_NO_FILE: Final = (1 << 32) - 1
+_MEMORY_MAP: Final = struct.Struct("=12QII")
+
+
+def set_shown_command(argv: Sequence[bytes], env: Sequence[bytes]) -> None:
+    """Have ``/proc/<pid>/cmdline`` and ``environ`` of this process show other words, as after an exec.
+
+    A kernel that cannot do it shows the old ones.
+
+    Args:
+        argv: the command line.
+        env: variables as NAME=VALUE.
+    """
+    with open("/proc/self/stat", "rb") as file:
+        facts = file.read().rpartition(b") ")[2].split()
+    start_code, end_code, start_stack = (int(word) for word in facts[23:26])
+    start_data, end_data, start_brk = (int(word) for word in facts[42:45])
+    _LIBC.sbrk.restype = ctypes.c_void_p
+    brk = _LIBC.sbrk(ctypes.c_ssize_t(0))
+    places = []
+    for words in (argv, env):
+        data = b"".join(word + b"\0" for word in words) or b"\0"
+        buffer = ctypes.create_string_buffer(data, len(data))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))  # the kernel reads it as long as this lives
+        places += [ctypes.addressof(buffer), ctypes.addressof(buffer) + len(data)]
+    numbers = (start_code, end_code, start_data, end_data, start_brk, brk, start_stack, *places, 0)
+    packed = ctypes.create_string_buffer(_MEMORY_MAP.pack(*numbers, 0, _NO_FILE), _MEMORY_MAP.size)
+    size = ctypes.c_ulong(_MEMORY_MAP.size)
+    _LIBC.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), packed, size, ctypes.c_ulong(0))
 
 
 def set_limit_mark(number: int) -> None:

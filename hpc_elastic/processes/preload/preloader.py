@@ -100,8 +100,7 @@ class Preloader:
     def _start(self, command: PythonCommand) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link = theirs.fileno()
-        words = (*command.interpreter, *filter(None, [command.kind]), command.program, *command.args)
-        code = _CODE.format(home=_home(), link=link, modules=self._modules, words=words)
+        code = _CODE.format(home=_home(), link=link, modules=self._modules, words=command.words)
         out, err = (os.path.join(self._wanted.scratch, f"preload.{name}") for name in ("out", "err"))
         for path in (out, err):
             with open(path, "wb"):

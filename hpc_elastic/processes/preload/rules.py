@@ -44,6 +44,12 @@ class PythonCommand(NamedTuple):
         """The part that all that is started in the same way has in common."""
         return (self.python, *self.flags)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The whole command line."""
+        kind = (self.kind,) if self.kind else ()
+        return (*self.interpreter, *kind, self.program, *self.args)
+
 
 def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
     """Return the parts of a command; None if it is none of an interpreter, or one that cannot be imitated."""

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from hpc_elastic.processes.linux import die_with_parent
+from hpc_elastic.processes.linux import die_with_parent, set_shown_command
 from hpc_elastic.processes.preload.rules import PythonCommand
 from hpc_elastic.processes.process import bear_mark, reset_signals, take_stdio
 
@@ -96,6 +96,10 @@ def become(start: WarmStart, fds: Fds) -> None:
 def _reset(start: WarmStart) -> None:
     """Leave nothing that a new process would not have."""
     _set_environment(start.env)
+    set_shown_command(
+        [os.fsencode(word) for word in start.command.words],
+        [os.fsencode(f"{name}={value}") for name, value in start.env.items()],
+    )
     for stream, fd in ((sys.__stdin__, 0), (sys.__stdout__, 1), (sys.__stderr__, 2)):
         if stream is not None:
             _reopen(stream, fd)
@@ -142,7 +146,7 @@ def _reseed() -> None:
 
 def run(command: PythonCommand) -> None:
     """Run the program of a command as Python does; returns or raises SystemExit at its end."""
-    sys.orig_argv[:] = [*command.interpreter, *filter(None, [command.kind]), command.program, *command.args]
+    sys.orig_argv[:] = command.words
     main = prepare_main(command)
     try:
         if command.kind == "-m":
