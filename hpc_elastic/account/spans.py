@@ -24,6 +24,7 @@ from hpc_elastic.record.journal import (
     Record,
     Requeued,
     Role,
+    RoundEnded,
     RoundFormed,
     RunEnded,
     Then,
@@ -134,6 +135,7 @@ class Series(NamedTuple):
 
 
 _Event = SubmitTime | Record | WorkFact
+_NEVER = 2**63  # the number of a record that there is not
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
 _FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE)
 
@@ -149,20 +151,26 @@ def series_of(history: History) -> Series:
 
 
 def _in_order(history: History, rounds: Mapping[int, Sequence[WorkFact]]) -> Iterator[_Event]:
-    """Return all events in the order of the journal; a line follows the newest record that its agent knew."""
+    """Return all events in the order of the journal; a line follows the newest record that its agent knew.
+
+    Workers do steps until they are ended. Such a line stands before the record that ends their round.
+    """
     first: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for record in history.records:
         if isinstance(record.entry, EpochStarted):
             first.setdefault(record.entry.epoch.submission, record.number)
+        elif isinstance(record.entry, RoundEnded):
+            ends.setdefault(record.entry.number, record.number)
     keyed: list[tuple[tuple[float, int, float], _Event]] = [
         ((record.number, 0, 0.0), record) for record in history.records
     ]
-    for lines in rounds.values():
-        keyed += [
-            ((fact.known, 1, fact.round + place / len(lines)), fact) for place, fact in enumerate(lines)
-        ]
-    for one in history.submissions:
-        keyed.append(((first.get(one.number, float("inf")) - 1, 2, one.number), one))
+    for number, lines in rounds.items():
+        last = ends.get(number, _NEVER) - 1
+        for place, fact in enumerate(lines):
+            known = min(fact.known, last) if fact.doing is Doing.STEP else fact.known
+            keyed.append(((known, 1, number + place / len(lines)), fact))
+    keyed += [((first.get(one.number, float("inf")) - 1, 2, one.number), one) for one in history.submissions]
     return (event for _, event in sorted(keyed, key=lambda pair: pair[0]))
 
 

@@ -91,6 +91,14 @@ def test_a_crash_and_its_cost() -> None:
     assert (Cause.CRASH, 1, 200.0) == (cause.cause, cause.times, cause.between_s)
 
 
+def test_steps_after_the_end_of_their_round_count() -> None:
+    """Ranks that go on until they are ended have done their steps, which the run then has lost."""
+    late = [_fact(1, Doing.STEP, 249.0, 3, 41) if fact.at == 240.0 else fact for fact in CRASHED_FACTS]
+    account = account_of(History(CRASHED, late))
+    assert (249.0, 41) == account.series.progress[1]
+    assert 31 == account.causes[0].lost_steps
+
+
 def test_a_node_that_stands_by_is_a_spare() -> None:
     """A node of the allocation outside of the round has the seconds of the round as a spare."""
     account = account_of(History(CRASHED, CRASHED_FACTS))
