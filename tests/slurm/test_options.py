@@ -45,6 +45,12 @@ def test_file_names_are_not_alike_for_their_ending(name: str, near: str) -> None
     assert near == options.near_file(name, ["h.toml", "train.toml"])
 
 
+def test_file_names_without_an_ending_may_be_alike() -> None:
+    """Also to one that has an ending."""
+    assert "did you mean 'train'?" == options.near_file("tarin", ["train", "x"])
+    assert "did you mean 'train'?" == options.near_file("train.x", ["train", "x"])
+
+
 def test_the_installed_slurm_decides_where_there_is_one() -> None:
     """An option that the site does not have is refused, one that a plugin adds is taken."""
     options.check_known(["container-image"], {"container-image"})
