@@ -78,3 +78,16 @@ def test_a_barrier_is_for_somebody(memory_store: MemoryStore, world_size: int) -
     """Nobody can come to a barrier for nobody."""
     with pytest.raises(ValueError, match="world_size must be at least 1"):
         KeyValueStore(memory_store, "kv").barrier("b", world_size)
+
+
+def test_who_finds_a_queue_empty_writes_nothing(memory_store: MemoryStore) -> None:
+    """Else those who look again and again would wake all who wait for a value."""
+    store = KeyValueStore(memory_store, "kv")
+    for written in (0, 2):
+        for _ in range(2):
+            with pytest.raises(QueueEmptyError):
+                store.queue_pop("q", block=False)
+            assert [written] == store.written(["q"])
+        if not written:
+            store.queue_push("q", "1")
+            assert b"1" == store.queue_pop("q")

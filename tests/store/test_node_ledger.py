@@ -198,6 +198,7 @@ def test_it_is_told_that_the_usual_place_is_taken(tmp_path: Path) -> None:
     os.chown(tmp_path / ".hpc_elastic", 65534, 65534)
     said = f"{tmp_path}/.hpc_elastic belongs to user nobody, so nodes are remembered in "
     assert f"{said}{tmp_path}/.hpc_elastic-{os.geteuid()}" == foreign_folder(place_for(run))
+    assert "" == foreign_folder(str(tmp_path / "chosen" / "nodes"))
 
 
 def test_other_names_in_the_directory_are_passed_over(place: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -394,10 +395,10 @@ def seconds(timeout: timedelta | float) -> float:
     """
     try:
         given: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        found = -1.0 if isinstance(given, str | bytes) else float(given)
+        found = math.nan if isinstance(given, str | bytes) else float(given)
     except (TypeError, ValueError):
-        found = -1.0
-    if not found >= 0:  # not a number, too
+        found = math.nan
+    if not found >= 0:  # no number is not, either
         raise ValueError(f"timeout must be a timedelta or seconds, at least 0, not {timeout!r}")
     return found
 
