@@ -182,7 +182,8 @@ def holds(directory: Path, data: bytes) -> bool:
 
 
 def _status(case: Any) -> None:
-    _looked_at(case)((("status",), ("status", "toy-1"), ("timeline", "toy-1")))
+    _looked_at(case)((("status",), ("status", "toy-1"), ("timeline", "toy-1"), ("explain", "toy-1")))
+    _looked_at(case)((("report", "toy-1", "--format", "html"), ("report", "toy-1", "--format", "json")))
 
 
 def _other_commands(case: Any) -> None:

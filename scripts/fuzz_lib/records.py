@@ -8,9 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz_lib.samples import ENTRIES
+from fuzz_lib.samples import ENTRIES, FACTS
 from fuzz_lib.strategies import changed, changed_bytes, fields, with_fields
 from fuzz_lib.target import Target, allowed, expect
+from hpc_elastic.account.account import account_of, seconds_of_nodes
+from hpc_elastic.account.facts import WorkFact, encode_fact, parse_facts
+from hpc_elastic.account.spans import History
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
@@ -34,6 +37,8 @@ from hpc_elastic.timer.file_based_local_timer import FileTimerRequest, parse_req
 from hpc_elastic.typed_json import parse, read
 
 _RECORDS = tuple(journal.encode(entry, at=1700000000.5 + n, by="n1") for n, entry in enumerate(ENTRIES))
+_BEGUN = [journal.parse(number, data) for number, data in enumerate(_RECORDS, start=1)]
+_FACTS = tuple(map(encode_fact, FACTS))
 _ERROR = json.dumps(failure.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
 _FLAT = b'{"message": "text", "timestamp": 1700000000}'
 _NODE = dynamic_state.NodeDesc("n1", 7, 0)
@@ -92,9 +97,28 @@ def _journal(values: Sequence[bytes]) -> None:
             "a record is not read as it was written",
         )
         expect(apply(state, record.entry) is not None, "no state")
+    _account(records, ())
     if state.ending is not None:
         ending_text(state.ending)
     epoch_now(state, 0)
+
+
+def _account(records: Sequence[Record], facts: Sequence[WorkFact]) -> None:
+    """Account for the time of a run; its buckets add up, whatever the clocks of the writers say."""
+    account = account_of(History(records, facts))
+    total = sum(account.seconds.values())
+    expect(abs(total - account.wall_s) <= 1e-6 * max(1.0, account.wall_s), "the buckets do not add up")
+    for seconds in seconds_of_nodes(account.series.spans).values():
+        expect(abs(sum(seconds.values()) - total) <= 1e-6 * max(1.0, total), "those of a node do not")
+
+
+def _facts(data: bytes) -> None:
+    """Read the lines of an agent about its rounds, and account for them beside a run that has begun."""
+    facts = parse_facts(data)
+    for fact in facts:
+        again = parse_facts(encode_fact(fact))
+        expect(len(again) == 1, "a line is not read as it was written")
+    _account(_BEGUN, facts)
 
 
 def _member_names(names: Sequence[str]) -> None:
@@ -191,6 +215,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("checkpoint-names", _MARKS, _marks),
     Target("checkpoint-mark", _bytes_of([_MARK]), _mark),
+    Target("account-lines", st.lists(_bytes_of(_FACTS), max_size=8).map(b"\n".join), _facts),
     Target("error-file", _bytes_of([_ERROR, _FLAT]), _error_file),
     Target("failure", _bytes_of([json.dumps(FailureRecord(1).to_json()).encode()]), _failure),
     Target("hang-look", _bytes_of([_LOOK]), _look),

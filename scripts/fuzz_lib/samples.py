@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
 from hpc_elastic.node.setup import hang_times
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints, journal
@@ -116,6 +117,15 @@ _SPEC = {
 }  # fmt: skip
 
 
+FACTS = (
+    WorkFact(1, Doing.STARTED, 1700000001.5, 100.5, "n1.7", 2),
+    WorkFact(1, Doing.IMPORTED, 1700000002.5, 101.5, "n1.7", 2),
+    WorkFact(1, Doing.STEP, 1700000003.5, 102.5, "n1.7", 2, 4, 0.0, 100),
+    WorkFact(1, Doing.GONE, 1700000004.5, 103.5, "n1.7", 3, None, 0.5),
+)
+"""Lines of an agent about a round."""
+
+
 def files_of(story: str, *, mode: str = "step") -> Files:
     """Return the files of a run.
 
@@ -148,6 +158,7 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "nodes/batch.beat": b"12\n",
         "nodes/n1.7.held": b"a critical section\n",
         "nodes/n1.7+2.json": json.dumps([list(_MEMBERS[0]), "n1", "10.0.0.1", 1234]).encode(),
+        "account/n1.log": b"".join(map(encode_fact, FACTS)),
         "timeouts/n1.json": json.dumps(
             hang_times.encode({"step": hang_times.Length(1.5, 30)}, (0,))
         ).encode(),
