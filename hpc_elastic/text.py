@@ -12,6 +12,7 @@ _ACTS_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _ACTS_IN_LOGS = re.compile(rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_UNBROKEN = "\N{NO-BREAK SPACE}%"
 WIDTH = 80  # columns of a terminal
 _ESCAPED_BYTE = 0xDC00  # what stands for a byte that is no text: 0xDC80 to 0xDCFF
 _SHORT = 0x100
@@ -28,7 +29,7 @@ def are_text(number: int, noun: str) -> str:
 
 
 def wrapped(text: str, first: str, others: str) -> list[str]:
-    """Return a text as lines for a terminal of 80 columns; a path or a long word is never broken.
+    """Return a text as lines for a terminal of 80 columns; no path, long word or ``38 %`` is broken.
 
     Args:
         text: one line.
@@ -38,14 +39,14 @@ def wrapped(text: str, first: str, others: str) -> list[str]:
     import textwrap  # noqa: PLC0415 - only for people
 
     lines = textwrap.wrap(
-        text,
+        text.replace(" %", _UNBROKEN),
         WIDTH,
         initial_indent=first,
         subsequent_indent=others,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return lines or [first]
+    return [line.replace(_UNBROKEN, " %") for line in lines] or [first]
 
 
 def visible(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.text import visible, visible_lines, visible_log
+from hpc_elastic.text import WIDTH, visible, visible_lines, visible_log, wrapped
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,9 @@ def test_lines_stay_lines() -> None:
 def test_a_log_on_a_terminal_keeps_its_colours_and_no_other_power(line: bytes, shown: bytes) -> None:
     """Titles, the cursor, the screen and answers of the terminal are none of a log's business."""
     assert shown == visible_log(line)
+
+
+def test_a_number_stays_with_its_percent_sign() -> None:
+    """A line may end before a share, but not inside one."""
+    text = "x" * (WIDTH - 2) + " 38 %"
+    assert ["x" * (WIDTH - 2), "  38 %"] == wrapped(text, "", "  ")

@@ -132,6 +132,7 @@ class Series(NamedTuple):
     ending: RunEnded | None = None
     progress: tuple[tuple[float, int], ...] = ()  # when which new step was done, over all rounds
     total: int | None = None  # steps of the whole run; None: not known
+    current: int | None = None  # newest step of the round that runs; None: none runs, or has done one
 
 
 _Event = SubmitTime | Record | WorkFact
@@ -244,7 +245,7 @@ class _Walk:
             self._spans = [part for span in self._spans for part in self._kept(span)]
         self._close_start()
         found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
-        return Series(*found, self._ticks, ending, tuple(self._progress), self._total)
+        return Series(*found, self._ticks, ending, tuple(self._progress), self._total, self._last)
 
     def _note_saved(self, step: int | None) -> None:
         self._durable = max(self._durable, -1 if step is None else step)

@@ -79,6 +79,21 @@ class Saves:
         os.makedirs(self._directory, exist_ok=True)
         return os.path.abspath(os.path.join(self._directory, f"step-{step}-{self._round}"))
 
+    def check(self) -> None:
+        """Make sure before the first step that the directory is there, and can be written.
+
+        Raises:
+            InputError: it is not, or cannot.
+        """
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+        except FileExistsError:
+            raise _unfit(self._directory, "it is no directory") from None
+        except OSError as error:
+            raise _unfit(self._directory, str(error.strerror)) from None
+        if not os.access(self._directory, os.W_OK | os.X_OK):
+            raise _unfit(self._directory, "it cannot be written")
+
     def saved(self, step: int, path: str) -> None:
         """Record that this rank's part is saved, and remove the checkpoints that are outdated by that."""
         self.mark(step, path)
@@ -111,12 +126,15 @@ class Saves:
         """Return step and round of all checkpoints, the incomplete ones too, with their names.
 
         Raises:
+            InputError: the directory is none.
             OSError: the directory exists and cannot be listed.
         """
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
             return {}  # nothing was saved yet
+        except NotADirectoryError:
+            raise _unfit(self._directory, "it is no directory") from None
         return {_key(found): name for name in names if (found := _NAME.fullmatch(name))}
 
     def _complete_keys(self, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -146,6 +164,14 @@ def _directory(run_dir: str | None, named: str | os.PathLike[str] | None) -> str
     if named is None:
         return os.path.join(run_dir or "", _FOLDER)
     return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
+
+
+def _unfit(directory: str, reason: str) -> InputError:
+    return InputError(
+        f"checkpoints cannot lie in {directory}: {reason}",
+        where="hpc_elastic.frameworks",
+        fix="give a directory in which you can write, or leave it out: then they lie in the run directory",
+    )
 
 
 def complete_keys(names: Iterable[str], marks: Iterable[str]) -> list[tuple[int, int]]:

@@ -452,7 +452,12 @@ def failure_text(failure: Mapping[str, Any]) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
+    if len(text) <= _MOST_WORDS:
+        return text
+    import textwrap  # noqa: PLC0415 - for errors alone
+
+    lines = textwrap.wrap(text, _MOST_WORDS, break_on_hyphens=False)  # whole words
+    return f"{lines[0]} ..." if lines else ""
 
 
 def names_text(names: tuple[str, ...]) -> str:

@@ -108,7 +108,8 @@ def test_starts_without_progress_are_told_at_first_sight(
     assert "Stopped 5 times:\n  1-5. 5 times, " in out
     assert "preemption: Slurm wanted the nodes back" in flat(out)
     assert "5 starts in a row began from step 0 and saved nothing newer" in flat(out)
-    assert "360 steps lost" in out
+    assert "in all, 360 steps lost" in out
+    assert out.index("no checkpoint is marked") < out.index("5 starts in a row began")
 
 
 def test_a_failure_names_rank_node_cost_and_evidence(
@@ -174,7 +175,7 @@ def test_programs_get_the_same_as_json(paths: RunPaths, capfd: pytest.CaptureFix
     (stop,) = found["stops"]
     assert ("preemption", 2, 178) == (stop["cause"], stop["times"], 89 + 89)
     assert [0, 0] == [start["began_step"] for start in found["account"]["starts"]]
-    assert ["save_at_all"] == [one["advice"] for one in found["advice"]]
+    assert ["mark_saves", "save_at_all"] == [one["advice"] for one in found["advice"]]
 
 
 def test_lines_fit_a_terminal(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,15 @@ def test_how_long_it_takes_and_how_long_there_is(tmp_path: Path) -> None:
     ((label, text),) = drain_facts(paths)
     assert "saving" == label
     assert text.startswith("takes up to 7.0 s (2 checkpoints); a drain up to 12 s (1 drain); ")
-    assert text.endswith("preempted it has GraceTime 2 min 0 s and KillWait 30 s")
+    assert text.endswith("a preempted job has GraceTime 2 min 0 s and KillWait 30 s")
+
+
+def test_a_save_that_takes_no_time_is_not_called_nothing(tmp_path: Path) -> None:
+    """A small checkpoint takes less than is shown."""
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.checkpoints)
+    write_mark(paths, MarkName(5, 1, 0, 1), None, 1, 0.004)
+    assert [("saving", "takes less than 0.1 s (1 checkpoint)")] == drain_facts(paths)
 
 
 def test_what_holds_an_end_up_is_shown(tmp_path: Path) -> None:

@@ -62,8 +62,26 @@ def test_the_time_left_counts_everything_that_went_wrong(
     ]
     (Path(paths.account) / "n1.log").write_bytes(b"".join(map(encode_fact, lines)))
     out = shown(paths, capfd)
-    assert "  progress    step 31 of 931; 7.5 steps/min over 4 min 0 s, 38 % of it lost\n" in out
+    assert (
+        "  progress    step 31 of 931; 7.5 steps/min over 4 min 0 s, 38 % of that time without a new step\n"
+        in out
+    )
     assert "              about 2 h 0 min left at this rate\n" in out
+
+
+def test_steps_that_are_computed_again_are_not_called_new(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A round that began from an older step shows where it is, beside the step that the run has reached."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, None)),
+    )
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 3))
+    assert "  progress    again at step 3, has reached step 21; " in shown(paths, capfd)
 
 
 def test_workers_that_tell_no_steps_have_a_bound(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -224,6 +225,8 @@ def test_a_checkpoint_of_something_else_changes_nothing(
     for name, text, is_unchanged in ranks.run(2, "load_other", tmp_path, choices):
         assert "InputError" == name
         assert words in text
+        wrong, total = map(int, re.findall(r"(\d+) of (\d+) tensors", text)[0])
+        assert wrong <= total
         assert "fix: load it into the model, optimizers and dtypes that it was saved from" in text
         assert is_unchanged
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}

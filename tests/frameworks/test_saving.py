@@ -73,6 +73,16 @@ def test_a_number_that_cannot_be_is_refused(words: dict[str, Any]) -> None:
         ElasticLoop(print, print, **words)
 
 
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_directory_that_cannot_be_is_refused_before_the_first_step(tmp_path: Path, name: str) -> None:
+    """One error names it: hours later the first save would fail."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"checkpoints cannot lie in .*/file"):
+        Saves(None, tmp_path / name).check()
+    with pytest.raises(InputError, match="it is no directory"):
+        Saves(None, tmp_path / name).found()
+
+
 def test_paths_of_two_rounds_differ(tmp_path: Path) -> None:
     """A restart at the same step writes elsewhere than the killed start."""
     first, second = (Saves(5, tmp_path, environ={Env.ROUND: number}) for number in ("1", "2"))

@@ -218,6 +218,12 @@ def test_a_hint_of_ours_on_stderr_is_no_reason_of_a_failure() -> None:
     assert "rank 1: exit code 3" == failure_text({"rank": 1, "exitcode": 3, "stderr_tail": hint})
 
 
+def test_a_long_error_is_cut_between_words() -> None:
+    """One line has its beginning, the log has all of it."""
+    told = failure_text({"rank": 1, "exitcode": 3, "message": "word " * 23 + "unusual sentence"})
+    assert f"rank 1: exit code 3: {'word ' * 23}..." == told
+
+
 def test_nodes_that_did_not_come_are_named() -> None:
     """Where the start is given up, and where the job is given back."""
     detail = "1 of 2 nodes joined within 60 s; missing: n2"

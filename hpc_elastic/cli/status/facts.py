@@ -301,6 +301,7 @@ def _is_here(state: RunState, name: MemberName) -> bool:
     return name.epoch >= state.epoch and name.phase not in TERMINAL
 
 
+_SHOWN_S = 0.05  # less is shown as 0.0 s
 _NO_ESTIMATE_S = 300 * 86400.0
 _WAITING = (JobState.PENDING, JobState.REQUEUED)
 _QUEUED_LABELS = (("StartTime", "expected to start"), ("Partition", "partition"))
@@ -362,7 +363,8 @@ def _saves_text(paths: RunPaths, records: Sequence[Record] | None) -> str:
     parts = []
     longest = p99(saves)
     if longest is not None:
-        parts.append(f"takes up to {span_text(longest)} ({count_text(len(saves), 'checkpoint')})")
+        took = "less than 0.1 s" if longest < _SHOWN_S else f"up to {span_text(longest)}"
+        parts.append(f"takes {took} ({count_text(len(saves), 'checkpoint')})")
     longest = p99(drains)
     if longest is not None:
         parts.append(f"a drain up to {span_text(longest)} ({count_text(len(drains), 'drain')})")
@@ -375,4 +377,4 @@ def _saves_text(paths: RunPaths, records: Sequence[Record] | None) -> str:
 def _granted_text(site: Site) -> str:
     """Return what Slurm grants a job that it ends."""
     grace = f"GraceTime {span_text(site.grace_s)} and " if site.grace_s else ""
-    return f"preempted it has {grace}KillWait {span_text(site.kill_wait_s)}"
+    return f"a preempted job has {grace}KillWait {span_text(site.kill_wait_s)}"

@@ -114,9 +114,11 @@ class Checkpoints:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
 
         Raises:
-            InputError: as by `load`.
+            InputError: as by `load`, or the directory cannot be written.
             StoreError: as by `save` and `wait`.
         """
+        if not self._is_idle:
+            self._saves.check()
         for step in range(self.load(state), total):
             yield step
             if self.done(step + 1, state):

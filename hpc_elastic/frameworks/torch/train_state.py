@@ -216,14 +216,15 @@ class TrainState:
         """
         there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(_OWN)}
         here = {name: _shape(leaf.value) for name, leaf in leaves.items()}
+        names = sorted(there.keys() | here.keys())
         wrong = [
             f"{name} is {there.get(name, 'absent')} in it and {here.get(name, 'absent')} here"
-            for name in sorted(there.keys() | here.keys())
+            for name in names
             if there.get(name) != here.get(name)
         ]
         if wrong:
             raise InputError(
-                f"{len(wrong)} of {len(here)} tensors are others in the checkpoint {path}: "
+                f"{len(wrong)} of {len(names)} tensors are others in the checkpoint {path}: "
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
                 where=_WHERE,
                 fix=_FIX,

@@ -135,7 +135,7 @@ def _places(paths: RunPaths, stop: Stop) -> list[str]:
 
 
 def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
-    found = [*_about_saves(run, account), *_about_failures(account, groups)]
+    found = [*_about_failures(account, groups), *_about_saves(run, account)]
     is_short = account.wall_s < _LONG_S
     start_s = sum(account.seconds.get(bucket, 0.0) for bucket in _OF_A_START)
     if (
@@ -161,11 +161,13 @@ def is_running(run: RunFiles) -> bool:
 
 def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     vain = starts_in_vain(account, is_running=is_running(run))
+    is_unmarked = newest_step(run.paths, BEGINNING) == BEGINNING and run.state.progress.newest == BEGINNING
+    has_stopped = bool(account.stops) and not run.is_torchruns
+    mark = [AdviceFact(Advice.MARK_SAVES)] if is_unmarked and has_stopped else []
     if vain >= _TWICE:
-        return [AdviceFact(Advice.SAVE_AT_ALL, vain, step=account.starts[-1].facts.began)]
-    if newest_step(run.paths, BEGINNING) == BEGINNING and run.state.progress.newest == BEGINNING:
-        has_stopped = bool(account.stops) and not run.is_torchruns
-        return [AdviceFact(Advice.MARK_SAVES)] if has_stopped else []
+        return [*mark, AdviceFact(Advice.SAVE_AT_ALL, vain, step=account.starts[-1].facts.began)]
+    if is_unmarked:
+        return mark
     wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))
     if account.wall_s < _LONG_S or wasted_s / account.wall_s < _MUCH:
         return []

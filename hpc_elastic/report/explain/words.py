@@ -116,7 +116,8 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
     pace = pace_of(account.series)
     if pace is not None:
         rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"
-        facts.append(("progress", f"{step_text(account)}; {rate}, {share_text(pace.lost_share)} of it lost"))
+        lost = f"{share_text(pace.lost_share)} of that time without a new step"
+        facts.append(("progress", f"{_current_text(account)}; {rate}, {lost}"))
         left_s = left_at(pace, account)
         if left_s:
             facts.append(("", f"about {span_text(left_s)} left at this rate"))
@@ -128,6 +129,14 @@ def step_text(account: Account) -> str:
     progress, total = account.series.progress, account.series.total
     of = f" of {total}" if total else ""
     return f"step {progress[-1][1]}{of}" if progress else ""
+
+
+def _current_text(account: Account) -> str:
+    """Return where the run is now; that is not the newest step while lost steps are computed again."""
+    current, progress = account.series.current, account.series.progress
+    if current is None or not progress or current >= progress[-1][1]:
+        return step_text(account)
+    return f"again at step {current}, has reached {step_text(account)}"
 
 
 def left_at(pace: Pace, account: Account) -> float | None:
@@ -195,7 +204,8 @@ def _end_text(account: Account) -> str:
 def _stop_text(stop: StopFact) -> str:
     when = date_text(stop.first.at)
     if stop.times > 1:
-        when = f"{stop.times} times, {when} to {date_text(stop.last.at)}"
+        last = date_text(stop.last.at)
+        when = f"{stop.times} times, {when}" + (f" to {last}" if last != when else "")
     return f"{when}: {cause_of(stop)}"
 
 
@@ -212,7 +222,8 @@ def cause_of(stop: StopFact) -> str:
 
 def _cost_text(stop: StopFact) -> str:
     steps = f", {count_text(stop.lost_steps, 'step')} lost" if stop.lost_steps else ""
-    return f"cost {span_text(stop.seconds)}{steps}"
+    in_all = " in all" if stop.times > 1 else ""
+    return f"cost {span_text(stop.seconds)}{in_all}{steps}"
 
 
 def _resumed_text(stop: Stop) -> str:
