@@ -26,17 +26,14 @@ from hpc_elastic.store.trust import require_own, require_own_entries
 from hpc_elastic.typed_json import Prose, decode, parse_object
 
 if TYPE_CHECKING:
+    from hpc_elastic.slurm.job.spec import JobSpec
     from hpc_elastic.slurm.submit.request import SubmitRequest
 
 import errno
 from typing import Any
 
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.slurm.job.script import checksum
-from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
-from hpc_elastic.slurm.submit import request
-from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.plain_file import read_plain
 from hpc_elastic.typed_json import read
 
@@ -403,6 +400,8 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
         RunDirError: it is missing or damaged, or holds fields that this version does not take.
         StoreError: the file system does not give it now.
     """
+    from hpc_elastic.slurm.job.spec import JobSpec  # noqa: PLC0415 - heavy; not for those who only look
+
     stored = _spec_in(paths)
     try:
         return JobSpec(**stored)
@@ -462,6 +461,8 @@ def read_functions(paths: RunPaths, script: str) -> str:
         functions = read_plain(paths.functions, alone=True).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise _unreadable(paths.functions, error) from None
+    from hpc_elastic.slurm.job.script import checksum  # noqa: PLC0415 - heavy
+
     if checksum(functions) != found[1]:
         raise RunDirError(
             f"{paths.functions} was changed: it is not the file that {paths.script} was made with",
@@ -504,6 +505,8 @@ def read_request(paths: RunPaths) -> SubmitRequest:
     Raises:
         RunDirError: there is no run, it belongs to another user, or a file is missing or damaged.
     """
+    from hpc_elastic.slurm.submit.request import SubmitRequest, new_token  # noqa: PLC0415 - heavy
+
     has_job = os.path.exists(paths.job) and os.path.exists(paths.script)
     is_lost = has_job and not os.path.lexists(paths.identity)
     if os.path.isdir(paths.root):
@@ -516,4 +519,4 @@ def read_request(paths: RunPaths) -> SubmitRequest:
     identity = {"run_id": paths.name} if is_lost else read_identity(paths)
     spec, script = read_spec(paths, identity.get("version")), read_script(paths)
     run_id, functions = str(identity.get("run_id")), read_functions(paths, script)
-    return SubmitRequest(spec, paths, run_id, request.new_token(), 0, script, functions=functions)
+    return SubmitRequest(spec, paths, run_id, new_token(), 0, script, functions=functions)
