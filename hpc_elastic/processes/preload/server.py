@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, ItemsView, ValuesView
 from importlib.machinery import PathFinder
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,9 @@ from hpc_elastic.processes.process import TELLING
 
 _MOST_PRINTED: Final = 1 << 20
 _FDS: Final = 6  # the request, three streams, two pipes
+_OF_ALL: Final = frozenset(  # what looks at all variables
+    (ItemsView.__iter__.__code__, ValuesView.__iter__.__code__, type(os.environ).copy.__code__)
+)
 _OURS: Final = "hpc_elastic"
 _SETS_OF_SIGNALS: Final = ("SigBlk", "SigIgn", "SigCgt")
 _OF_THREADS: Final = 0b11 << 31  # two signals that the C library handles where there have been threads
@@ -133,12 +136,16 @@ class _Server:
         self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files))
 
     def _note_reads(self) -> Callable[[], None]:
-        """Take note of the variables that imports look for, until the returned function is called."""
+        """Take note of the variables that imports look for, until the returned function is called.
+
+        A look through the whole environment, as tqdm's for names that begin with TQDM_, asks for none.
+        """
         environ: Any = os.environ
         encode = environ.encodekey
 
         def note(name: Any) -> Any:
-            if isinstance(name, str) and name not in self._reads:
+            is_of_all = sys._getframe(2).f_code in _OF_ALL  # above that of __getitem__
+            if isinstance(name, str) and name not in self._reads and not is_of_all:
                 self._reads[name] = EnvRead(_reader(), self._current)
             return encode(name)
 

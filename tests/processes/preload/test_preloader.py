@@ -88,6 +88,20 @@ def test_a_module_that_reads_the_rank_as_it_is_imported_is_named(place: Place) -
         assert "1\n" == place.end_of(forked(preloader, spec)).out
 
 
+@pytest.mark.parametrize("look", ["items()", "values()", "copy()"])
+def test_a_module_that_looks_through_the_whole_environment_is_preloaded(
+    place: Place, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """It asks for none of the variables that Slurm sets for each process."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    place.write(
+        "looks.py", f"import os\nfound = len(os.environ.{look})\nfor each in os.environ.{look}: pass\n"
+    )
+    place.write("script.py", "import os, sys\nprint('looks' in sys.modules, os.environ['SLURM_PROCID'])\n")
+    spec = place.spec("-u", "script.py", SLURM_PROCID="1")
+    assert "True 1\n" == place.warm(spec, "looks").out
+
+
 def test_a_process_that_dies_while_it_imports_is_told_with_the_module(place: Place) -> None:
     """For want of memory, for example."""
     place.write("dies.py", "import os\nos.kill(os.getpid(), 9)\n")
