@@ -431,9 +431,14 @@ def test_options_behind_a_command_are_none() -> None:
         (". $LMOD/init/bash", False),
         ("echo source env.sh", False),
         ("source env.sh\nset +e", False),
+        ("eval 'set -e'", True),
+        ('cd x; eval "set -o errexit"', True),
+        ("eval set -e\nset +e", False),
+        ('eval "$(conda shell.bash hook)"', False),
+        ("echo eval 'set -e'", False),
     ],
 )
-def test_what_is_sourced_may_have_set_e(line: str, is_kept: bool) -> None:
+def test_what_is_sourced_or_evaluated_may_have_set_e(line: str, is_kept: bool) -> None:
     """Finish runs all the same; well-known scripts have none."""
     text = changed(f"#!/bin/bash\n#SBATCH -N 2\n{line}\nsrun torchrun train.py\n")
     assert is_kept == ("\nstrict=$-\nset +e\n" in text)

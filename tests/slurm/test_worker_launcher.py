@@ -109,7 +109,13 @@ def test_any_words_can_be_looked_at(words: list[str]) -> None:
         (["srun", "-n", "4", "python", "t.py"], "-- t.py"),
         (["bash", "-c", "torchrun t.py --lr 1 2>&1 | tee log"], "-- t.py --lr 1"),
         (["bash", "-c", "torchrun t.py --lr 1 > log 2>&1"], "-- t.py --lr 1"),
-        (["uv", "run", "torchrun", "--nproc-per-node", "2", "t.py"], "--workers-per-node 2 -- t.py"),
+        (["uv", "run", "torchrun", "--nproc-per-node", "2", "t.py"], "--workers-per-node 2 -- uv run python t.py"),
+        (
+            ["nice", "apptainer", "exec", "--nv", "x.sif", "torchrun", "t.py"],
+            "-- nice apptainer exec --nv x.sif python t.py",
+        ),
+        (["env", "A=1", "torchrun", "-m", "pkg.mod", "-x"], "-- env A=1 python -m pkg.mod -x"),
+        (["env", "A=1", "torchrun", "--no-python", "./run"], "-- env A=1 ./run"),
     ],
 )
 def test_the_line_to_write_is_told(command: list[str], line: str) -> None:
@@ -126,6 +132,7 @@ def test_the_line_to_write_is_told(command: list[str], line: str) -> None:
     [
         (["torchrun", "--nproc_per_node=gpu", "t.py", "-x"], "hpc-elastic run --nproc_per_node=gpu t.py -x"),
         (["deepspeed", "--num_gpus", "2", "t.py"], "hpc-elastic run t.py"),
+        (["numactl", "-N", "0", "torchrun", "t.py"], "place: numactl -N 0 hpc-elastic run t.py"),
     ],
 )
 def test_run_takes_torchruns_own_flags(command: list[str], line: str) -> None:

@@ -69,6 +69,7 @@ _STRICT = re.compile(
 )
 _NOT_STRICT = re.compile(r"^set[ \t]+\+(?:e|o[ \t]+errexit)[ \t]*$", re.MULTILINE)
 _SOURCED = re.compile(r"(?:^|[;&|({]|\b(?:then|do|else))[ \t]*(?:source|\.)[ \t]+([^\s;&|)]+)", re.MULTILINE)
+_EVALUATED = re.compile(r"(?:^|[;&|({]|\b(?:then|do|else))[ \t]*eval[ \t]([^\n;&|]*)", re.MULTILINE)
 _KNOWN_SOURCES = re.compile(  # they leave set -e as it is
     r".*?(?:(?:^|/)(?:activate|conda\.sh|mamba\.sh|setvars\.sh|\.?bashrc|\.?(?:bash_)?profile)|^/etc/.*|.*/init/\w+)"
 )
@@ -251,8 +252,14 @@ def _strictness(lines: list[str]) -> _Strict:
     words = lines[0].split()[1:] if lines and lines[0].startswith("#!") and not off else []
     by_line = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words)
     start = max(off, default=0)
-    by_option = by_line or _STRICT.search(code, start) is not None or _sources_any(text, code, start)
-    return _Strict(by_option, _ON_ERROR.search(code) is not None)
+    by_text = _STRICT.search(code, start) is not None or _evaluates(_STRICT, text, code, start)
+    by_option = by_line or by_text or _sources_any(text, code, start)
+    return _Strict(by_option, _ON_ERROR.search(code) is not None or _evaluates(_ON_ERROR, text, code))
+
+
+def _evaluates(what: re.Pattern[str], text: str, code: str, start: int = 0) -> bool:
+    """Tell whether an ``eval`` has something in its words, which may stand in quotes."""
+    return any(what.search(text[slice(*found.span(1))]) for found in _EVALUATED.finditer(code, start))
 
 
 def _sources_any(text: str, code: str, start: int) -> bool:

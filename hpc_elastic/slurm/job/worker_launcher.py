@@ -114,7 +114,8 @@ def refuse_launcher(command: Sequence[str], where: str, *, is_run: bool = False)
     found = launcher_in(command)
     if found is None:
         return
-    line = _for_run(found) if is_run else _for_submit(found)
+    before = _wrappers_of(tuple(command))
+    line = _for_run(found, before) if is_run else _for_submit(found, before)
     starts = _STARTS_PROCESSES.get(found.name, "which starts workers itself")
     instead = f"write the script in its place: {line}" if line else "write the training script in its place"
     raise InputError(
@@ -143,6 +144,16 @@ def _behind_wrapper(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
             own -= 1
         words = words[1:]
     return words
+
+
+def _wrappers_of(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words before a program that are those of `_WRAPPERS`, which its line needs as well."""
+    words = _without_prefix(command)
+    name, behind = (words[0].rpartition("/")[2], words[1:]) if words else ("", ())
+    if name not in _WRAPPERS:
+        return ()
+    behind = _without_prefix(_behind_wrapper(name, behind))
+    return words[: len(words) - len(behind)] + _wrappers_of(behind)
 
 
 def _text_of_shell(words: tuple[str, ...]) -> str:
@@ -201,19 +212,28 @@ def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
     return None
 
 
-def _for_run(launcher: Launcher) -> str:
-    """Return the line of ``hpc-elastic run``; empty where the script is not known."""
+def _for_run(launcher: Launcher, before: tuple[str, ...]) -> str:
+    """Return the line of ``hpc-elastic run``, behind other words; empty where the script is not known."""
     words = launcher.arguments if launcher.name == _TORCHRUN else _script_and_on(launcher.arguments)
-    return shlex.join(("hpc-elastic", "run", *words)) if words else ""
+    return shlex.join((*before, "hpc-elastic", "run", *words)) if words else ""
 
 
-def _for_submit(launcher: Launcher) -> str:
-    """Return the end of the line of ``hpc-elastic submit``; empty where the script is not known."""
+def _for_submit(launcher: Launcher, before: tuple[str, ...]) -> str:
+    """Return the end of the line of ``hpc-elastic submit``; empty where the script is not known.
+
+    Args:
+        launcher: it.
+        before: what the worker stands behind.
+    """
     if launcher.name == _TORCHRUN:
         options, worker = _of_torchrun(launcher.arguments)
     else:
         options, worker = [], _script_and_on(launcher.arguments)
-    return shlex.join((*options, "--", *worker)) if worker or "--module" in options else ""
+    if before and options[-2:-1] == ["--module"]:
+        options, worker = options[:-2], ["python", "-m", options[-1], *worker]
+    elif before and worker and worker[0].endswith(".py"):
+        worker = ["python", *worker]
+    return shlex.join((*options, "--", *before, *worker)) if worker or "--module" in options else ""
 
 
 def _script_and_on(words: Sequence[str]) -> list[str]:
