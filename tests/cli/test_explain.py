@@ -161,6 +161,21 @@ def test_a_run_that_has_not_begun_is_explained(paths: RunPaths, capfd: pytest.Ca
     assert "To do:\n  - " in out
 
 
+@pytest.mark.parametrize("name", ["run.json", "job.json"])
+def test_a_damaged_file_is_to_be_mended_first(
+    name: str, paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is named with its fix before the next command, as in the status."""
+    place = Path(paths.root) / name
+    place.unlink()
+    os.mkfifo(place)
+    lines = explained(paths, capfd).splitlines()
+    first, *others = lines[lines.index("To do:") + 1 :]
+    assert first.startswith(f"  - {place} cannot be read")
+    assert ", fix: " in first
+    assert others
+
+
 def test_programs_get_the_same_as_json(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """The document has its format, the account in seconds, and each stop with its cause."""
     write(paths, *(entry for number in range(2) for entry in preempted(number)))

@@ -109,7 +109,10 @@ def test_any_words_can_be_looked_at(words: list[str]) -> None:
         (["srun", "-n", "4", "python", "t.py"], "-- t.py"),
         (["bash", "-c", "torchrun t.py --lr 1 2>&1 | tee log"], "-- t.py --lr 1"),
         (["bash", "-c", "torchrun t.py --lr 1 > log 2>&1"], "-- t.py --lr 1"),
-        (["uv", "run", "torchrun", "--nproc-per-node", "2", "t.py"], "--workers-per-node 2 -- uv run python t.py"),
+        (
+            ["uv", "run", "torchrun", "--nproc-per-node", "2", "t.py"],
+            "--workers-per-node 2 -- uv run python t.py",
+        ),
         (
             ["nice", "apptainer", "exec", "--nv", "x.sif", "torchrun", "t.py"],
             "-- nice apptainer exec --nv x.sif python t.py",

@@ -13,8 +13,9 @@ from hpc_elastic.report.explain.facts import Explanation, explanation_of
 from hpc_elastic.report.explain.words import explanation_lines
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, spec_trouble
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import visible
 
 
@@ -44,7 +45,9 @@ class Looked(NamedTuple):
     def lines(self) -> list[str]:
         """The explanation of its state."""
         headline = f"{self.run.name}: {self.where.text}"
-        return [visible(line) for line in explanation_lines(self.facts, headline, [self.then])]
+        damaged = [", ".join(trouble(self.run.paths)) for trouble in (identity_trouble, spec_trouble)]
+        then = [*filter(None, damaged), self.then]
+        return [visible(line) for line in explanation_lines(self.facts, headline, then)]
 
 
 def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
