@@ -110,9 +110,10 @@ def test_what_is_no_name_of_a_module_is_refused(name: str) -> None:
 
 
 def test_a_job_hands_the_modules_to_its_agents() -> None:
-    """As one word."""
-    spec = build_spec(JobFile(), {"command": ["x.py"], "preload": ["torch", "a.b"]})
-    assert "--preload=torch,a.b" in agent_flags(spec)
+    """As one word, whether --preload was repeated or names several."""
+    for preload in (["torch", "a.b", "c"], ["torch,a.b", "c"], "torch, a.b c"):
+        spec = build_spec(JobFile(), {"command": ["x.py"], "preload": preload})
+        assert "--preload=torch,a.b,c" in agent_flags(spec)
 
 
 def test_doctor_tells_which_modules_can_be_preloaded_and_what_is_gained(

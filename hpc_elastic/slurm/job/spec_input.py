@@ -83,10 +83,11 @@ def lines(value: object) -> object:
 
 
 def names(value: object) -> object:
-    """Read names: a list, or one string with blanks or commas between them."""
-    if isinstance(value, str):
-        return _no_nul(value.replace(",", " ").split())
-    return _texts(value) if isinstance(value, (list, tuple)) else value
+    """Read names: a list, or text; blanks or commas separate names, also in a text of a list."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        return value
+    return tuple(name for text in _texts(texts) for name in text.replace(",", " ").split())
 
 
 def seconds(value: object) -> object:
