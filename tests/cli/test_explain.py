@@ -140,6 +140,21 @@ def test_a_failure_names_rank_node_cost_and_evidence(
     assert f"hpc-elastic logs {paths.root}" in flat(out)
 
 
+def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those before the first line of its round are among them."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (151.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
+    )
+    write_facts(paths, (1, 40.0, 2, 18), (1, 140.0, 2, 41))
+    assert "the run ended then; 41 steps after the last checkpoint lost" in flat(explained(paths, capfd))
+
+
 def test_an_end_without_a_record_is_called_that(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """Where no record tells why a start was left, explain says so and names no cause."""
     second = Epoch(0, 0, 1, 0)
