@@ -251,7 +251,7 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
 
         wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain)
         if slurm.task is not None:
-            from hpc_elastic.slurm.watch.array_return import watch_task  # noqa: PLC0415 - nor this
+            from hpc_elastic.slurm.watch.array_delay import watch_task  # noqa: PLC0415 - nor this
 
             return watch_task(options.paths, slurm, wanted, loop)
         return watch_job(options.paths, slurm, wanted, loop)

@@ -155,6 +155,27 @@ def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(
     assert "the run ended then; 41 steps after the last checkpoint lost" in flat(explained(paths, capfd))
 
 
+def test_hangs_point_to_the_stacks_of_all_ranks(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The advice after hangs is the file with the stacks, which the last stop names."""
+    hung = {"rank": 1, "node": "n1", "exitcode": 83, "message": "no progress at train.py:8"}
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.HANG, ("n1",), hung, 10)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+        (300.0, RoundEnded(2, Cause.HANG, ("n1",), {**hung, "message": "no progress at train.py:9"}, 10)),
+        (301.0, RunEnded(Decision.FAILED, 83, "the workers hung", hung)),
+    )
+    write_mark(paths, MarkName(10, 1, 0, 1), None, 4)
+    stacks = Path(paths.hang_logs(2, 1))
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    stacks.write_text("stacks")
+    out = flat(explained(paths, capfd))
+    assert f"see {os.path.relpath(stacks, paths.root)}" in out
+    assert "the workers hung (2 times): the log of the last hang above has the stacks of all ranks" in out
+
+
 def test_an_end_without_a_record_is_called_that(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """Where no record tells why a start was left, explain says so and names no cause."""
     second = Epoch(0, 0, 1, 0)

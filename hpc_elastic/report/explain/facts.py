@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from enum import Enum
+from itertools import takewhile
 from math import sqrt
 from statistics import median
 from typing import NamedTuple
@@ -36,6 +37,7 @@ class Advice(str, Enum):
     TELL_STEPS = "tell_steps"  # the workers tell no steps
     SUSPECT_NODE = "suspect_node"  # the same failure came always on one node of several
     FIX_PROGRAM = "fix_program"  # the same failure came again and again on several nodes
+    READ_STACKS = "read_stacks"  # the newest stops were hangs
     SHORTEN_START = "shorten_start"  # much is spent between the start of workers and their first step
 
 
@@ -193,6 +195,9 @@ def best_interval_s(paths: RunPaths, account: Account) -> float | None:
 
 def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
     """Return whether the newest failures point to a node, or to the program."""
+    if groups and groups[-1].first.cause is Cause.HANG:
+        hangs = takewhile(lambda group: group.first.cause is Cause.HANG, reversed(groups))
+        return [AdviceFact(Advice.READ_STACKS, sum(group.times for group in hangs))]
     if not groups or groups[-1].first.failure is None or groups[-1].times < _TWICE:
         return []
     group = groups[-1]

@@ -1,7 +1,7 @@
 """The command of the workers: its script, its variables, and launchers, which are refused. Pure.
 
 Below a launcher each worker would start a whole training of its own. The flags of torchrun that take no
-value are those of `torch.distributed.run`; of other launchers only the script behind them is looked for.
+value are those of `torch.distributed.run`; of other launchers only the script after the launcher counts.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _for_submit(launcher: Launcher, before: tuple[str, ...]) -> str:
 
     Args:
         launcher: it.
-        before: what the worker stands behind.
+        before: the words before the worker's own.
     """
     if launcher.name == _TORCHRUN:
         options, worker = _of_torchrun(launcher.arguments)

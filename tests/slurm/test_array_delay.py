@@ -16,7 +16,7 @@ from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import job_start
-from hpc_elastic.slurm.watch.array_return import Looks, TaskWatch, is_delayed, start_returned
+from hpc_elastic.slurm.watch.array_delay import Looks, TaskWatch, is_delayed, start_returned
 from hpc_elastic.slurm.watch.job_watch import Told, WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
 
