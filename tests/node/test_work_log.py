@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hpc_elastic.account.account import account_of
 from hpc_elastic.account.facts import Doing
 from hpc_elastic.account.read import read_facts
@@ -11,6 +13,7 @@ from hpc_elastic.record.run_log import read_records
 from tests.node.agents import MakeAgents
 
 TRAIN = """
+import glob, time
 from hpc_elastic import worker
 saved = worker.latest_checkpoint()
 step = saved.step if saved else 0
@@ -21,6 +24,8 @@ for step in range(step + 1, 9):
             worker.checkpoint_saved(4)
         worker.tick(5)
         if os.environ["RANK"] == "3":
+            while not glob.glob(worker.run_dir() + "/checkpoints/*"):  # rank 0 marks the save
+                time.sleep(0.01)
             sys.exit(3)
 """
 
@@ -72,3 +77,22 @@ def test_a_torn_line_is_ended(make: MakeAgents) -> None:
     assert 0 == agents.code(0)
     found = [(fact.round, fact.doing) for fact in read_facts(agents.paths)]
     assert [(1, Doing.STARTED), (2, Doing.STARTED), (2, Doing.GONE)] == found
+
+
+LINKED = """
+import glob
+if os.environ["HPC_ELASTIC_ROUND"] == "1":
+    (path,) = glob.glob(os.environ["HPC_ELASTIC_RUN_DIR"] + "/account/*.log")
+    os.unlink(path)
+    os.symlink(os.environ["HPC_ELASTIC_RUN_DIR"] + "/elsewhere", path)
+    sys.exit(3)
+"""
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(make: MakeAgents) -> None:
+    """The run goes on without its lines, and nothing is written where the link leads."""
+    agents = make(LINKED)
+    agents.start(0, "--nnodes", "1", "--nproc-per-node", "1", "--max-restarts", "1")
+    assert 0 == agents.code(0)
+    assert not (Path(agents.paths.root) / "elsewhere").exists()
+    assert [] == read_facts(agents.paths)

@@ -242,6 +242,8 @@ def test_the_run_lies_where_commands_look_for_it(tmp_path: Path, more: dict[str,
         "set +e\nset -e",
         "trap 'exit 1' ERR",
         "set -eE; trap 'echo failed; exit 1' ERR",
+        "eval 'set -e'",
+        "trap : EXIT; eval \"trap 'exit 1' ERR\"",
     ],
 )
 def test_finish_is_reached_however_a_script_is_strict(tmp_path: Path, strict: str) -> None:
