@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     MarkedCheckpoint,
     Member,
+    RanksStopped,
     Requeued,
     Role,
     RoundEnded,
@@ -210,6 +211,15 @@ def test_a_damaged_file_is_to_be_mended_first(
     assert first.startswith(f"  - {place} cannot be read")
     assert ", fix: " in first
     assert others
+
+
+def test_ranks_that_are_stopped_are_named(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The run stands still until they go on, so what lets them do so is the first thing to do."""
+    formed = RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)
+    write(paths, (0.0, STARTED), (1.0, formed), (9.0, RanksStopped(1, "n2", (2, 3))))
+    out = explained(paths, capfd)
+    todo = out.partition("To do:\n")[2].splitlines()
+    assert any("kill -CONT" in line and "n2" in line for line in todo[:-1])
 
 
 def test_programs_get_the_same_as_json(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

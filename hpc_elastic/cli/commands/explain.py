@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hpc_elastic.cli.commands.status import AsJson, next_text, open_until
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
+from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.report.explain.facts import Explanation, explanation_of
@@ -46,7 +47,8 @@ class Looked(NamedTuple):
         """The explanation of its state."""
         headline = f"{self.run.name}: {self.where.text}"
         damaged = [", ".join(trouble(self.run.paths)) for trouble in (identity_trouble, spec_trouble)]
-        then = [*filter(None, damaged), self.then]
+        stopped = [f"{each}; {LET_GO_ON}" for each in stopped_texts(self.run.state)]
+        then = [*filter(None, damaged), *stopped, self.then]
         return [visible(line) for line in explanation_lines(self.facts, headline, then)]
 
 

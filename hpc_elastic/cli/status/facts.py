@@ -107,8 +107,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     facts += _saves(state, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
     facts += [("time", short)] if short and state.ending is None else []
-    stopped = sorted(state.stopped_ranks.items())
-    facts += [("stopped", f"{stopped_ranks_text(node, ranks)}; {LET_GO_ON}") for node, ranks in stopped]
+    facts += [("stopped", f"{each}; {LET_GO_ON}") for each in stopped_texts(state)]
     facts += drain_facts(run.paths, run.records)
     facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
     facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
@@ -120,6 +119,11 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
+
+
+def stopped_texts(state: RunState) -> list[str]:
+    """Return the ranks on each node that a SIGSTOP holds up, as sentences."""
+    return [stopped_ranks_text(node, ranks) for node, ranks in sorted(state.stopped_ranks.items())]
 
 
 def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
