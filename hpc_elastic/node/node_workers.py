@@ -184,8 +184,8 @@ class NodeWorkers:
         self.hangs.end()
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)
-        action = self.ending.finish(group, action)
-        if action is Action.ABANDON:
+        follows, action = action, self.ending.finish(group, action)
+        if action is not follows:  # a process is left
             self._become(WorkerState.UNHEALTHY)
         self.last = group.values(), group.failures()
         self.group = None

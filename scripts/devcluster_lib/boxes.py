@@ -205,4 +205,5 @@ def _launch(plan: box_init.Plan, log: Path) -> ProcessId:
         raise DevClusterError(
             f"The box could not be set up; see {log} (in a container it needs --privileged)."
         )
+    started.returncode = 0  # unshare stays as the parent of PID 1: it is not this process's to wait for
     return init
