@@ -61,6 +61,7 @@ def main() -> None:
         per_device_train_batch_size=8,
         learning_rate=0.05,
         use_cpu=not torch.cuda.is_available(),
+        dataloader_num_workers=2,
         report_to="none",
         disable_tqdm=True,
         seed=20,
