@@ -18,8 +18,9 @@ facts = {"env": dict(os.environ), "args": sys.argv[1:], "cpus": sorted(os.sched_
          "pid": os.getpid(), "parent": os.getppid(), "name": __name__}
 place = os.environ.get("FACTS") or "."
 file = os.path.join(place, "facts." + os.environ["RANK"])
-open(file + ".tmp", "w").write(json.dumps(facts))
-os.rename(file + ".tmp", file)
+draft = f"{file}.{os.getpid()}.tmp"  # another run may have this rank, too
+open(draft, "w").write(json.dumps(facts))
+os.rename(draft, file)
 """
 """Start of the workers here: it leaves what it sees in a file of its rank."""
 

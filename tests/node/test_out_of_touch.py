@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -113,10 +112,13 @@ def test_a_directory_that_lost_its_run_is_refused(make: MakeAgents) -> None:
 
 def take_by_another_run(root: Path) -> None:
     """Put another run of the same user's in the place of one."""
+    other = Path(f"{root}.other")  # whole before it takes the place: agents look at any moment
+    for part in ("checkpoints", "journal", "nodes"):
+        (other / part).mkdir(parents=True)
+    other.chmod(0o700)
+    (other / "run.json").write_text('{"format": 1, "run_id": "another"}')
     root.rename(f"{root}.moved")
-    shutil.copytree(f"{root}.moved", root)
-    root.chmod(0o700)
-    (root / "run.json").write_text('{"format": 1, "run_id": "another"}')
+    other.rename(root)
 
 
 def open_to_others(root: Path) -> None:
