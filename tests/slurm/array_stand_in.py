@@ -22,6 +22,7 @@ class ArraySlurm(Slurm):
         later: what it says about a task from the second question on, if that is something else.
         commented: the jobs that carry the comment that is looked for.
         queued: what sbatch was called with.
+        asked: the arrays whose tasks were asked for.
         refusal: the words in which sbatch refuses; empty if it does not.
     """
 
@@ -37,6 +38,7 @@ class ArraySlurm(Slurm):
         self.all_nodes: list[ListedNode] = []
         self.commented: list[str] = []
         self.queued: list[Sequence[str]] = []
+        self.asked: list[str] = []
         self.refusal = ""
 
     def _answer(self, what: str = "") -> None:
@@ -47,6 +49,7 @@ class ArraySlurm(Slurm):
 
     def array_tasks(self, token: str, array: str) -> list[SlurmTask]:  # noqa: ARG002 - it has only these
         """Return the tasks."""
+        self.asked.append(array)
         self._answer()
         return self.tasks
 

@@ -146,10 +146,13 @@ def test_a_run_that_goes_back_as_a_whole_is_recorded_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("decision", "code"), [(Decision.DONE, 0), (Decision.FAILED, 3)])
 def test_a_verdict_takes_the_waiting_tasks_away(tmp_path: Path, decision: Decision, code: int) -> None:
     """Of all arrays of the run; those that run end by the record."""
-    further = SlurmTask("9", 0, JobState.PENDING)
-    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER, WAITING, further]))
+    further = [SlurmTask("9", number, JobState.PENDING) for number in (0, 1)]
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER, WAITING, *further]))
     assert code == end.finish(STARTED, RunEnded(decision, code, "why", None), code=code).code
     assert ["cancel waiting 7", "cancel waiting 9"] == end.slurm.done
+    assert {"7"} == set(end.slurm.asked)
+    took = [line.partition(" out of the queue")[0] for line in end.said if line.startswith("took ")]
+    assert ["took 1 task of array 7", "took 2 tasks of array 9"] == took
 
 
 def test_a_verdict_holds_without_slurm(tmp_path: Path) -> None:
