@@ -9,6 +9,8 @@ from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.utils import parse_rendezvous_endpoint
 from hpc_elastic.store.kv import open_round_store
 
+__all__ = ["StaticTCPRendezvous", "create_rdzv_handler"]
+
 DEFAULT_TIMEOUT_S = 600
 
 

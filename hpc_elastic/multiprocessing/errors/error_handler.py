@@ -17,6 +17,8 @@ from hpc_elastic.multiprocessing.errors.failure import encode_reply, read_reply,
 from hpc_elastic.multiprocessing.errors.summary import ChildFailedError
 from hpc_elastic.multiprocessing.logs import set_aside
 
+__all__ = ["ErrorHandler"]
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _MAX_TRACEBACK: Final = 100_000
