@@ -81,6 +81,16 @@ def disturbances(records: Iterable[Record]) -> Disturbances:
     return Disturbances(sum(start.seconds or 0.0 for start in trained(known)), faults, tuple(left))
 
 
+def young_interval_s(cost_s: float, between_s: float) -> float:
+    """Return the time from one save to the next at which saves and faults together cost the least [s].
+
+    Args:
+        cost_s: the time that a save costs [s].
+        between_s: the time between two faults that lose work [s].
+    """
+    return math.sqrt(2 * cost_s * between_s)
+
+
 def best_interval_s(save: SaveTimes, between_s: float) -> float:
     """Return the time from one save to the next that costs the least [s].
 
@@ -92,7 +102,7 @@ def best_interval_s(save: SaveTimes, between_s: float) -> float:
         between_s: the expected time between two faults that lose work [s].
     """
     least = max(SHORTEST_S, save.took_s / BUSY)
-    return max(least, min(math.sqrt(2 * save.blocked_s * between_s), LONGEST_S))
+    return max(least, min(young_interval_s(save.blocked_s, between_s), LONGEST_S))
 
 
 def lost_share(interval_s: float, save: SaveTimes, between_s: float) -> float:

@@ -25,7 +25,7 @@ from hpc_elastic.report.causes_text import (
     used_text,
 )
 from hpc_elastic.report.exit_codes import job_code_text
-from hpc_elastic.report.explain.facts import best_interval_s, is_running
+from hpc_elastic.report.explain.facts import advised_interval_s, is_running
 from hpc_elastic.report.explain.words import progress_facts, starts_facts
 from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.report.node_status import node_facts
@@ -137,7 +137,7 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
 def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
     """Return goodput, pace, and whether saves come often enough."""
     age_s = None if saved is None or run.state.running is None else saved.age_s
-    facts = progress_facts(account, best_interval_s(run.paths, account), age_s)
+    facts = progress_facts(account, advised_interval_s(run.paths, account), age_s)
     return [*facts, *starts_facts(account, is_running=is_running(run))]
 
 

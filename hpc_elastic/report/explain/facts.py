@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
-from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from hpc_elastic.record.checkpoints import newest_step, save_times
 from hpc_elastic.record.journal import Cause, RoundEnded
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
+from hpc_elastic.record.save_interval import young_interval_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
 MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
@@ -173,13 +173,13 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))
     if account.wall_s < _LONG_S or wasted_s / account.wall_s < _MUCH:
         return []
-    return [AdviceFact(Advice.SAVE_MORE, best_interval_s(run.paths, account) or 0.0)]
+    return [AdviceFact(Advice.SAVE_MORE, advised_interval_s(run.paths, account) or 0.0)]
 
 
-def best_interval_s(paths: RunPaths, account: Account) -> float | None:
+def advised_interval_s(paths: RunPaths, account: Account) -> float | None:
     """Return the time between two saves that wastes least [s]; None if it is not known.
 
-    With C the time of a save and M that between two stops it is the root of 2 C M (Young 1974).
+    It follows from the median time of a save and the time of work between two stops that lost steps.
     """
     losses = [one for one in account.stops if one.lost_steps]
     try:
@@ -190,7 +190,7 @@ def best_interval_s(paths: RunPaths, account: Account) -> float | None:
         return None
     work = (Bucket.TRAINING, Bucket.AGAIN, Bucket.LOST, Bucket.SAVING)
     between_s = sum(account.seconds.get(bucket, 0.0) for bucket in work) / len(losses)
-    return sqrt(2 * median(saves) * between_s)
+    return young_interval_s(median(saves), between_s)
 
 
 def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
