@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.cli.commands.status import AsJson, next_text, open_until
+from hpc_elastic.cli.commands.status import AsJson, ask_status, next_text, open_until
 from hpc_elastic.cli.run_argument import RunArgument, find_run
-from hpc_elastic.cli.say import hand_out, say, say_aside
+from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
-from hpc_elastic.clock import SystemClock
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.report.explain.facts import Explanation, explanation_of
 from hpc_elastic.report.explain.words import explanation_lines
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
-from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, spec_trouble
-from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, read_run, spec_trouble
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import visible
 
@@ -59,10 +56,9 @@ def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
         run: its files.
         asked: the answer of Slurm about its job; None: it is asked.
     """
-    silent_s = None
     if asked is None:
-        asked = ask_job(run, Slurm())
-        silent_s = silent_for(run, SystemClock(), say_aside) if may_live(asked.job) else None
-    where = status_of(RunView.of(run, asked.job, silent_s))
+        asked, where = ask_status(run)
+    else:
+        where = status_of(RunView.of(run, asked.job))
     facts = explanation_of(run, open_until(where.phase))
     return Looked(run, where, facts, next_text(run, where, asked))

@@ -55,10 +55,8 @@ def status(
             hand_out(runs_json(folder))
         return 0 if json else list_runs(folder)
     found = read_run(find_run(run or ""))
-    slurm = Slurm()
-    asked = with_excluded(ask_job(found, slurm), slurm)
-    silent_s = silent_for(found, SystemClock(), say_aside) if may_live(asked.job) else None
-    where = status_of(RunView.of(found, asked.job, silent_s))
+    asked, where = ask_status(found)
+    asked = with_excluded(asked, Slurm())
     account = account_of(history_of(found, open_until(where.phase)))
     facts = status_facts(found, asked, account)
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
@@ -75,6 +73,13 @@ def status(
         _print_timeline(found)
     say(f"next: {then}")
     return 0
+
+
+def ask_status(run: RunFiles) -> tuple[SlurmAnswer, RunStatus]:
+    """Return Slurm's answer about the job of a run, and the state by it and by the signs of life."""
+    asked = ask_job(run, Slurm())
+    silent_s = silent_for(run, SystemClock(), say_aside) if may_live(asked.job) else None
+    return asked, status_of(RunView.of(run, asked.job, silent_s))
 
 
 def _say_headline(run: RunFiles, where: RunStatus) -> None:
