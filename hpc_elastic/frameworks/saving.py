@@ -135,7 +135,7 @@ class Saves:
             return {}  # nothing was saved yet
         except NotADirectoryError:
             raise _unfit(self._directory, "it is no directory") from None
-        return {_key(found): name for name in names if (found := _NAME.fullmatch(name))}
+        return {key: name for name, key in _keys(names).items()}
 
     def _complete_keys(self, names: Sequence[str]) -> list[tuple[int, int]]:
         """Return step and round of the complete checkpoints, the newest first."""
@@ -144,9 +144,9 @@ class Saves:
             return complete_keys(names, list_names(RunPaths(root).checkpoints))
         if self._is_whole is None:
             return []
-        found = {name: match for name in names if (match := _NAME.fullmatch(name))}
-        whole = [name for name in found if self._is_whole(os.path.join(self._directory, name))]
-        return sorted((_key(found[name]) for name in whole), reverse=True)
+        there = _keys(names).items()
+        whole = (key for name, key in there if self._is_whole(os.path.join(self._directory, name)))
+        return sorted(whole, reverse=True)
 
     def remove_old(self) -> None:
         """Remove the checkpoints that are older than those to be kept."""
@@ -183,8 +183,7 @@ def complete_keys(names: Iterable[str], marks: Iterable[str]) -> list[tuple[int,
     """
     keys = [(mark.step, mark.round) for mark in complete_marks(marks)]
     if len(keys) >= KEPT:  # marks of older ones were taken away
-        there = {_key(found) for name in names if (found := _NAME.fullmatch(name))}
-        keys += sorted((key for key in there if key < keys[-1]), reverse=True)
+        keys += sorted({key for key in _keys(names).values() if key < keys[-1]}, reverse=True)
     return keys
 
 
@@ -198,12 +197,13 @@ def outdated(names: Iterable[str], complete: Sequence[tuple[int, int]], keep: in
     """
     if len(complete) < keep:
         return []
-    there = {name: _key(found) for name in names if (found := _NAME.fullmatch(name))}
-    return [name for name, key in there.items() if key < complete[keep - 1]]
+    return [name for name, key in _keys(names).items() if key < complete[keep - 1]]
 
 
-def _key(found: re.Match[str]) -> tuple[int, int]:
-    return int(found[1]), int(found[2])
+def _keys(names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return step and round of those names that are of checkpoints."""
+    found = ((name, _NAME.fullmatch(name)) for name in names)
+    return {name: (int(match[1]), int(match[2])) for name, match in found if match}
 
 
 def sync(path: str) -> None:
