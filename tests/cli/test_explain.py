@@ -8,79 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record import journal
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
-    Entry,
     Epoch,
     EpochStarted,
     MarkedCheckpoint,
-    Member,
     RanksStopped,
-    Requeued,
-    Role,
     RoundEnded,
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.slurm.run_jobs import submissions
-from hpc_elastic.slurm.run_jobs.submissions import Submission
-from hpc_elastic.store.shared_dir import SharedDirStore
-from tests.slurm.stand_in import FakeJob
+from tests.cli.recorded_runs import EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
 
-EPOCH = Epoch(0, 0, 0, 0)
-STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
-MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
-NAN = {"rank": 3, "node": "n2", "exitcode": 1, "message": "ValueError: loss is nan"}
-BEGAN = 1_795_000_000.0
-
-
-@pytest.fixture
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """Return a submitted run whose job Slurm knows as pending."""
-    monkeypatch.chdir(tmp_path)
-    job = FakeJob(tmp_path / "slurm")
-    job.set(JobState="PENDING", Reason="BeginTime")
-    monkeypatch.setenv("PATH", str(job.bin))
-    paths = RunPaths(str(tmp_path / "toy-1"))
-    for directory in paths.directories():
-        os.makedirs(directory)
-    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
-    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy"}}))
-    submissions.record(paths, Submission(0, "token", "7"))
-    return paths
-
-
-def write(paths: RunPaths, *entries: tuple[float, Entry]) -> None:
-    """Write records with times of their own [s since the begin]."""
-    store = SharedDirStore(paths.root)
-    for number, (at, entry) in enumerate(entries, start=1):
-        assert store.append("journal", number, journal.encode(entry, at=BEGAN + at, by="n1", role=Role.AGENT))
-
-
-def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int]) -> None:
-    """Write lines of the first node about steps: round, time [s since the begin], newest record, step."""
-    os.makedirs(paths.account)
-    lines = [
-        encode_fact(WorkFact(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step))
-        for number, at, known, step in facts
-    ]
-    (Path(paths.account) / "n1.log").write_bytes(b"".join(lines))
-
-
-def preempted(number: int) -> tuple[tuple[float, Entry], ...]:
-    """Return a start that begins at step 0 and is requeued without a save."""
-    epoch, at = Epoch(0, 0, number, 0), 1000.0 * number
-    return (
-        (at, EpochStarted(epoch, "7", ("n1", "n2"))),
-        (at + 10, RoundFormed(number + 1, epoch, MEMBERS, "n1", 1, None)),
-        (at + 700, Requeued(epoch, Cause.PREEMPTION)),
-    )
+__all__ = ["paths"]
 
 
 def explained(paths: RunPaths, capfd: pytest.CaptureFixture[str], *words: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Entry, Member, RoundEnded, RoundFormed
 from hpc_elastic.record.run_log import read_records
-from tests.cli.test_explain import EPOCH, STARTED, paths, write, write_facts
+from tests.cli.recorded_runs import EPOCH, STARTED, paths, write, write_facts
 
 __all__ = ["paths"]
 

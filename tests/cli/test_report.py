@@ -22,7 +22,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
 )
-from tests.cli.test_explain import EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
+from tests.cli.recorded_runs import EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
 
 __all__ = ["paths"]
 

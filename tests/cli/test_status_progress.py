@@ -16,7 +16,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, MarkedCheckpoint, RoundEnded, RoundFormed
-from tests.cli.test_explain import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
+from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
 
 __all__ = ["paths"]
 
