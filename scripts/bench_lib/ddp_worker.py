@@ -25,7 +25,7 @@ ddp = DistributedDataParallel(model)
 step = 0
 while True:
     optimizer.zero_grad()
-    nn.functional.cross_entropy(ddp(images), labels).backward()  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(ddp(images), labels).backward()
     optimizer.step()
     step += 1
     worker.tick(step)
